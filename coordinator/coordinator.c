@@ -35,12 +35,20 @@ void coordinator_send(struct weft_coordinator *coordinator, const struct coordin
     if (member->connection && member->state < MEMBER_LEFT) send_to(coordinator, member->connection, message);
 }
 
+void coordinator_send_same(struct weft_coordinator *coordinator, const Weft__Control__Control *message)
+{
+    if (coordinator->options.send_same)
+        coordinator->options.send_same(coordinator->options.context, message);
+}
+
 void coordinator_broadcast(struct weft_coordinator *coordinator, const Weft__Control__Control *message,
                            const struct coordinator_member *except)
 {
+    coordinator_send_same(coordinator, message);
     for (uint32_t i = 0; i < coordinator->member_count; i++)
         if (coordinator->members[i] != except && !coordinator->members[i]->newcomer)
             coordinator_send(coordinator, coordinator->members[i], message);
+    coordinator_send_same(coordinator, NULL);
 }
 
 static void send_to_observers(struct weft_coordinator *coordinator, const Weft__Control__Control *message)

@@ -36,6 +36,9 @@ struct weft_coordinator_options {
     /* Sends one control message; packs it before returning. send and close must not call back into the
      * coordinator. */
     void (*send)(void *context, uint64_t connection, const Weft__Control__Control *message);
+    /* Sends of this message, which does not change, to many members begin; NULL: they end. Pairs may nest.
+     * May be NULL. */
+    void (*send_same)(void *context, const Weft__Control__Control *message);
     void (*close)(void *context, uint64_t connection, const char *why);
     /* The job has ended: WEFT_OK if it finished, otherwise the status and sentence of the failure. Called
      * once. */

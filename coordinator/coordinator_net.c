@@ -21,7 +21,6 @@
 #define FIRST_LOOK_NS (WEFT_WAIT_REASON_FIRST_NS + WEFT_MS(50))
 
 struct server_connection {
-    struct weft_list link;
     struct weft_coordinator_server *server;
     struct weft_net_connection *net;
     uint64_t id;
@@ -36,8 +35,13 @@ struct weft_coordinator_server {
     char *secret; /* owned; NULL: none */
     struct weft_coordinator *coordinator;
     struct weft_net_listener *listener;
-    struct weft_list connections; /* struct server_connection.link, sorted by id */
+    struct server_connection **connections; /* owned, sorted by id, which rise */
+    size_t connection_count, connection_capacity;
     uint64_t next_id;
+    const Weft__Control__Control *same; /* the message of the outermost sends to many; NULL: none */
+    uint32_t same_depth;                /* a send that fails may lead to further sends to many */
+    uint8_t *same_data;                 /* owned, (same_bytes,): it packed; NULL: not yet */
+    size_t same_bytes;
     uint64_t ticked_ns;           /* time of the last tick */
     struct weft_log_limit rejected; /* connections closed because of what they sent */
     uint64_t beat_ns;             /* a welcomed connection gets a message at least this often */
@@ -67,15 +71,49 @@ enum weft_status weft_listen_check(const char *host, const char *secret, struct 
 
 /* ---- out ---- */
 
-static struct server_connection *find(struct weft_coordinator_server *server, uint64_t id)
+/* Index of the connection, or of the next one. */
+static size_t position_of(const struct weft_coordinator_server *server, uint64_t id)
 {
-    struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &server->connections)
-    {
-        struct server_connection *connection = weft_container_of(node, struct server_connection, link);
-        if (connection->id == id) return connection;
+    size_t low = 0, high = server->connection_count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (server->connections[middle]->id < id) low = middle + 1;
+        else high = middle;
     }
-    return NULL;
+    return low;
+}
+
+static struct server_connection *find(const struct weft_coordinator_server *server, uint64_t id)
+{
+    const size_t at = position_of(server, id);
+    const bool found = at < server->connection_count && server->connections[at]->id == id;
+    return found ? server->connections[at] : NULL;
+}
+
+/* Makes place for one more connection. */
+static bool connections_grow(struct weft_coordinator_server *server)
+{
+    if (server->connection_count < server->connection_capacity) return true;
+    const size_t capacity = server->connection_capacity ? 2 * server->connection_capacity : 64;
+    struct server_connection **more =
+        weft_alloc_array(server->env, capacity, sizeof(struct server_connection *));
+    if (!more) return false;
+    if (server->connection_count > 0)
+        memcpy(more, server->connections, server->connection_count * sizeof(struct server_connection *));
+    weft_free_bytes(server->env, server->connections);
+    server->connections = more;
+    server->connection_capacity = capacity;
+    return true;
+}
+
+static void on_send_same(void *context, const Weft__Control__Control *message)
+{
+    struct weft_coordinator_server *server = context;
+    if (message && server->same_depth++ > 0) return;
+    if (!message && --server->same_depth > 0) return;
+    weft_free_bytes(server->env, server->same_data);
+    server->same = message;
+    server->same_data = NULL;
 }
 
 /* The refusal of a newcomer is plain: a newcomer with another secret must be able to read it. */
@@ -88,20 +126,34 @@ static enum weft_status seal_frame(struct server_connection *connection,
     return connection->is_welcomed ? weft_seal_append(&connection->seal, data, bytes) : WEFT_OK;
 }
 
+/* Packs the message and sends it. The packed bytes of a message with many receivers are kept. */
+static enum weft_status pack_and_send(struct weft_coordinator_server *server,
+                                      struct server_connection *connection,
+                                      const Weft__Control__Control *message)
+{
+    uint8_t *data;
+    size_t bytes;
+    if (message == server->same) {
+        if (!server->same_data)
+            WEFT_TRY(weft_control_pack(server->env, message, &server->same_data, &server->same_bytes));
+        bytes = server->same_bytes; /* each connection has its own MAC behind the shared bytes */
+        WEFT_TRY(seal_frame(connection, message, server->same_data, &bytes));
+        return weft_net_send(connection->net, server->same_data, bytes);
+    }
+    WEFT_TRY(weft_control_pack(server->env, message, &data, &bytes));
+    enum weft_status status = seal_frame(connection, message, data, &bytes);
+    if (status == WEFT_OK) status = weft_net_send(connection->net, data, bytes);
+    weft_free_bytes(server->env, data);
+    return status;
+}
+
 static void on_send(void *context, uint64_t id, const Weft__Control__Control *message)
 {
     struct weft_coordinator_server *server = context;
     struct server_connection *connection = find(server, id);
     if (!connection) return;
-    uint8_t *data;
-    size_t bytes;
     connection->sent_ns = weft_now_ns(server->env);
-    enum weft_status status = weft_control_pack(server->env, message, &data, &bytes);
-    if (status == WEFT_OK) {
-        status = seal_frame(connection, message, data, &bytes);
-        if (status == WEFT_OK) status = weft_net_send(connection->net, data, bytes);
-        weft_free_bytes(server->env, data);
-    }
+    const enum weft_status status = pack_and_send(server, connection, message);
     if (status == WEFT_OK || status == WEFT_ERR_CLOSED) return;
     /* The member would wait for this message forever. */
     weft_log(server->env, WEFT_LOG_ERROR, "coordinator", "message %d to %s could not be sent: %s",
@@ -126,7 +178,8 @@ static void on_ended(void *context, enum weft_status status, const char *text)
 static void on_opened(void *context, struct weft_net_connection *net)
 {
     struct weft_coordinator_server *server = context;
-    struct server_connection *connection = weft_alloc_zero(server->env, sizeof *connection);
+    struct server_connection *connection =
+        connections_grow(server) ? weft_alloc_zero(server->env, sizeof *connection) : NULL;
     weft_net_set_context(net, connection); /* NULL: the callbacks ignore the connection */
     if (!connection) {
         weft_net_close(net);
@@ -135,7 +188,7 @@ static void on_opened(void *context, struct weft_net_connection *net)
     connection->server = server;
     connection->net = net;
     connection->id = ++server->next_id;
-    weft_list_append(&server->connections, &connection->link);
+    server->connections[server->connection_count++] = connection;
     weft_coordinator_opened(server->coordinator, connection->id, weft_net_peer_name(net));
 }
 
@@ -191,7 +244,10 @@ static void on_closed(void *context, struct weft_net_connection *net, enum weft_
     struct server_connection *connection = weft_net_context(net);
     if (!connection) return;
     struct weft_coordinator_server *server = connection->server;
-    weft_list_remove(&connection->link);
+    const size_t at = position_of(server, connection->id);
+    server->connection_count--;
+    memmove(&server->connections[at], &server->connections[at + 1],
+            (server->connection_count - at) * sizeof(struct server_connection *));
     weft_coordinator_closed(server->coordinator, connection->id,
                             reason == WEFT_ERR_PEER_LOST ? "connection closed" : text);
     weft_seal_wipe(&connection->seal);
@@ -269,7 +325,6 @@ enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft
     server->ticked_ns = weft_now_ns(env);
     server->ended = options->ended;
     server->context = options->context;
-    weft_list_init(&server->connections);
     const bool with_secret = options->secret && options->secret[0];
     server->secret = with_secret ? weft_alloc_text(env, options->secret) : NULL;
     if (with_secret && !server->secret) {
@@ -285,6 +340,7 @@ enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft
     inner.newcomers_max = newcomers_max(options->newcomers_max);
     inner.beat_ns = server->beat_ns = beat_period(options->heartbeat_ns);
     inner.send = on_send;
+    inner.send_same = on_send_same;
     inner.close = on_close;
     inner.ended = on_ended;
     inner.context = server;
@@ -368,8 +424,9 @@ void weft_coordinator_server_describe_active(const struct weft_coordinator_serve
 void weft_coordinator_server_free(struct weft_coordinator_server *server)
 {
     if (!server) return;
-    WEFT_ASSERT(weft_list_empty(&server->connections));
+    WEFT_ASSERT(server->connection_count == 0);
     weft_coordinator_free(server->coordinator);
     weft_free_bytes(server->env, server->secret);
+    weft_free_bytes(server->env, server->connections);
     weft_free_bytes(server->env, server);
 }

@@ -151,6 +151,8 @@ struct weft_coordinator {
 
     struct coordinator_tensor **tensors; /* owned, by ordinal */
     uint32_t tensor_count, tensor_capacity;
+    uint32_t *names; /* owned, (name_slots,): 1 + ordinal, or 0 (tensor_names.c) */
+    uint32_t name_slots;
     struct coordinator_endpoint *endpoints; /* owned; NULL before the roster */
     uint32_t endpoint_count;
 
@@ -164,6 +166,8 @@ struct weft_coordinator {
 /* coordinator.c */
 void coordinator_send(struct weft_coordinator *coordinator, const struct coordinator_member *member,
                       const Weft__Control__Control *message);
+/* Sends of one message to many members begin, so that it is packed once. NULL: they end. */
+void coordinator_send_same(struct weft_coordinator *coordinator, const Weft__Control__Control *message);
 /* Sends to every member that has a connection, has not left and is not a newcomer. `except` may be NULL. */
 void coordinator_broadcast(struct weft_coordinator *coordinator, const Weft__Control__Control *message,
                            const struct coordinator_member *except);
@@ -252,6 +256,14 @@ void coordinator_send_wait_reason(struct weft_coordinator *coordinator, uint64_t
                                   const struct coordinator_member *member);
 /* Logs the missing members of a job that has not begun: first after 1.5 s, then every 10 s. */
 void coordinator_log_wait_reason(struct weft_coordinator *coordinator, uint64_t now_ns);
+
+/* tensor_names.c */
+/* Memory for the name of one more tensor. */
+enum weft_status coordinator_names_reserve(struct weft_coordinator *coordinator);
+void coordinator_names_add(struct weft_coordinator *coordinator, uint32_t ordinal); /* after reserve */
+/* A tensor that one worker has freed has no name: all workers agreed to free it, but their messages arrive
+ * one by one. */
+bool coordinator_name_is_taken(const struct weft_coordinator *coordinator, const char *name);
 
 /* declare.c */
 /* when the roster is sent */

@@ -113,6 +113,7 @@ void coordinator_tensors_free(struct weft_coordinator *coordinator)
     for (uint32_t i = 0; i < coordinator->tensor_count; i++)
         tensor_free(coordinator, coordinator->tensors[i]);
     weft_free_bytes(coordinator->env, coordinator->tensors);
+    weft_free_bytes(coordinator->env, coordinator->names);
 }
 
 /* Checks one declaration alone. Writes the codec in canonical form to codec_text. */
@@ -159,6 +160,7 @@ static struct coordinator_tensor *tensor_create(struct weft_coordinator *coordin
                                                 uint32_t rank)
 {
     struct weft_env *env = coordinator->env;
+    if (coordinator_names_reserve(coordinator) < 0) return NULL;
     if (coordinator->tensor_count == coordinator->tensor_capacity) {
         uint32_t capacity = coordinator->tensor_capacity ? coordinator->tensor_capacity * 2 : 16;
         struct coordinator_tensor **more = weft_alloc_array(env, capacity, sizeof *more);
@@ -196,6 +198,7 @@ static struct coordinator_tensor *tensor_create(struct weft_coordinator *coordin
     tensor->elems = 1;
     for (size_t i = 0; i < declare->n_dims; i++) tensor->elems *= declare->dims[i];
     coordinator->tensors[coordinator->tensor_count++] = tensor;
+    coordinator_names_add(coordinator, coordinator->tensor_count - 1);
     return tensor;
 }
 
@@ -353,11 +356,13 @@ static void send_declared(struct weft_coordinator *coordinator, struct coordinat
     declared.chunks = pointers;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_DECLARED;
     message.declared = &declared;
+    coordinator_send_same(coordinator, &message);
     for (uint32_t i = 0; to_workers && i < coordinator->options.workers; i++)
         if (!only || only == coordinator->workers[i])
             coordinator_send(coordinator, coordinator->workers[i], &message);
     for (uint32_t i = 0; !to_workers && i < coordinator->options.shards; i++)
         if (tensor->shard_reply_pending[i]) coordinator_send(coordinator, coordinator->shards[i], &message);
+    coordinator_send_same(coordinator, NULL);
     weft_free_bytes(coordinator->env, pointers);
 }
 
@@ -372,22 +377,11 @@ static void announce(struct weft_coordinator *coordinator, struct coordinator_te
 
 /* ---- messages ---- */
 
-/* True if a tensor has this name. A tensor that one worker has freed no longer has it: all workers agreed to
- * free it, but their messages arrive one by one. */
-static bool name_taken(const struct weft_coordinator *coordinator, const char *name)
-{
-    for (uint32_t i = 0; i < coordinator->tensor_count; i++)
-        if (coordinator->tensors[i]->freed_count == 0 &&
-            strcmp(coordinator->tensors[i]->declare.name, name) == 0)
-            return true;
-    return false;
-}
-
 static struct coordinator_tensor *first_declare(struct weft_coordinator *coordinator,
                                                 const struct coordinator_member *worker,
                                                 const Weft__Control__Declare *declare, const char *codec_text)
 {
-    if (name_taken(coordinator, declare->name)) {
+    if (coordinator_name_is_taken(coordinator, declare->name)) {
         coordinator_abort(coordinator, NULL, WEFT_ERR_EXISTS,
                           "rank %u declares tensor '%.150s' twice: names are unique in a job", worker->index,
                           declare->name);

@@ -21,6 +21,8 @@ static void on_send(void *context, uint64_t id, const Control *message)
     size_t bytes;
     assert_true(id >= 1 && id <= harness->opened_count);
     assert_true(connection->open && !connection->closed_by_coordinator);
+    if (harness->same) assert_ptr_equal(message, harness->same);
+    harness->sends_of_same += harness->same != NULL;
     if (weft_control_pack(weft_env_system(), message, &data, &bytes) != WEFT_OK)
         fail_msg("the coordinator sent a message of kind %d that breaks its own limits",
                  (int)message->body_case);
@@ -29,6 +31,14 @@ static void on_send(void *context, uint64_t id, const Control *message)
             weft_control_unpack(weft_env_system(), data, bytes, &connection->inbox[connection->received++]),
             WEFT_OK);
     weft_free_bytes(weft_env_system(), data);
+}
+
+static void on_send_same(void *context, const Control *message)
+{
+    struct harness *harness = context;
+    assert_true(!message || !harness->same); /* ended before the next begins */
+    harness->same_count += message != NULL;
+    harness->same = message;
 }
 
 static void on_close(void *context, uint64_t id, const char *why)
@@ -67,6 +77,7 @@ static struct harness *harness_create_with(uint32_t workers, uint32_t shards, ui
     harness->options.host = "hostb"; /* the first connection's process */
     harness->options.pid = 41;
     harness->options.send = on_send;
+    harness->options.send_same = on_send_same;
     harness->options.close = on_close;
     harness->options.ended = on_ended;
     harness->options.context = harness;

@@ -28,6 +28,8 @@ struct harness {
     struct weft_coordinator *coordinator;
     struct harness_connection connections[HARNESS_CONNECTIONS + 1];
     uint64_t opened_count;
+    const Control *same; /* of the sends to many members that have begun */
+    uint32_t same_count, sends_of_same;
     uint32_t ended_count;
     enum weft_status end_status;
     char end_text[500];

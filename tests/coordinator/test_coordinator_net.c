@@ -190,6 +190,26 @@ static int dial(uint16_t port)
     return fd;
 }
 
+/* The oldest connection closes: the others are still found. */
+static void others_are_found_after_a_close(void **state)
+{
+    struct bench bench;
+    struct seat seats[3];
+    bench_start(&bench, 2, 1, "shared");
+    int fd = dial(bench.port);
+    STEP_UNTIL(&bench, weft_coordinator_server_connections(bench.server) == 1);
+    for (int i = 0; i < 2; i++) sit(&bench, &seats[i], WORKER, i, "shared");
+    for (int i = 0; i < 2; i++) STEP_UNTIL(&bench, seats[i].welcomed);
+    close(fd);
+    STEP_UNTIL(&bench, weft_coordinator_server_connections(bench.server) == 2);
+    sit(&bench, &seats[2], SHARD, 0, "shared");
+    for (int i = 0; i < 3; i++) STEP_UNTIL(&bench, seats[i].go);
+    for (int i = 0; i < 3; i++) weft_control_client_leave(seats[i].member, "");
+    STEP_UNTIL(&bench, bench.ended);
+    STEP_UNTIL(&bench, weft_coordinator_server_connections(bench.server) == 0);
+    bench_end(&bench, seats, 3);
+}
+
 /* After these bytes the coordinator closes; the job is not affected. */
 static void hangs_up(struct bench *bench, const void *data, size_t bytes)
 {
@@ -332,6 +352,7 @@ static void addresses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(in_order),
+                                       cmocka_unit_test(others_are_found_after_a_close),
                                        cmocka_unit_test(malformed_connections_are_closed),
                                        cmocka_unit_test(refused_in_words), cmocka_unit_test(death),
                                        cmocka_unit_test(listening),        cmocka_unit_test(addresses)};

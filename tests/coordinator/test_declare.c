@@ -403,6 +403,33 @@ static void status_has_exposed_tensor(void **state)
     harness_free(h);
 }
 
+/* Many names: each is found, and a second use is refused. Declared to all workers is sent as one message. */
+static void many_names(void **state)
+{
+    enum { NAMES = 200 };
+    struct harness *h = harness_create(2, 0, NULL);
+    uint64_t c[2];
+    static char names[NAMES][16];
+    struct harness_declare declare;
+    harness_run(h, c, 1);
+    for (uint32_t i = 0; i < NAMES; i++) {
+        snprintf(names[i], sizeof names[i], "t%u", i * 7919 % NAMES);
+        harness_declare_init(&declare, i, names[i]);
+        declare.declare.mode = WEFT_WIRE_MODE_ALL_REDUCE;
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            const uint32_t before = h->sends_of_same;
+            harness_declare(h, c[rank], &declare);
+            assert_int_equal(h->sends_of_same - before, rank == 1 ? 2 : 0);
+        }
+    }
+    assert_int_equal(h->ended_count, 0);
+    harness_declare_init(&declare, NAMES, names[123]);
+    declare.declare.mode = WEFT_WIRE_MODE_ALL_REDUCE;
+    harness_declare(h, c[0], &declare);
+    assert_int_equal(h->end_status, WEFT_ERR_EXISTS);
+    harness_free(h);
+}
+
 /* Freed twice, a tensor that does not exist, one that is not declared by all, and by a shard. */
 static void bad_frees(void **state)
 {
@@ -466,5 +493,12 @@ int main(void)
                                        cmocka_unit_test(freed_tensors),
                                        cmocka_unit_test(status_has_exposed_tensor),
                                        cmocka_unit_test(bad_frees)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(differences),           cmocka_unit_test(refusals),
+        cmocka_unit_test(canonical_codecs),      cmocka_unit_test(placement),
+        cmocka_unit_test(codecs_are_cut),        cmocka_unit_test(candidates_are_cut),
+        cmocka_unit_test(weight_hash_goes_home), cmocka_unit_test(weight_hash_of_each_home),
+        cmocka_unit_test(freed_tensors),         cmocka_unit_test(bad_frees),
+        cmocka_unit_test(many_names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
