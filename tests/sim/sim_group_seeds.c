@@ -18,7 +18,8 @@
  *     cuts only, every worker completes.
  * A failing seed prints the command that replays it.
  *
- *     sim_group_seeds [--seeds N] [--first S] [--created] [--reordered] [--verbose] */
+ *     sim_group_seeds [--seeds N] [--first S] [--created] [--reordered] [--late] [--verbose]
+ *     --late: half of the steps have deliver_late */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -333,12 +334,16 @@ static enum weft_status push_both(struct worker *worker, uint32_t step)
     return push_pull(worker, 1 - first);
 }
 
+static bool with_late; /* --late */
+
 /* A step in which one rank's gradient is not finite: all ranks skip it, or a fault ends the job. The
  * shards may have closed it for the trained tensor. */
 static enum weft_status skip_step(struct worker *worker, uint32_t step)
 {
     const uint32_t culprit = (uint32_t)(mix(run.seed * 7 + step) % run.workers);
-    WEFT_TRY(weft_step_begin(worker->session, &(struct weft_step){.step = step + 1, .lr = 1, .weight = 1}));
+    const bool late = with_late && mix(run.seed * 19 + step) % 2;
+    WEFT_TRY(weft_step_begin_with(worker->session, WEFT_STEP(.step = step + 1, .lr = 1, .weight = 1,
+                                                             .deliver_late = late)));
     for (uint32_t i = 0; i < PUSHED; i++) worker->grad[i] = 1e6f;
     if (worker->rank == culprit) worker->grad[mix(run.seed + step) % PUSHED] = NAN;
     if (roll(4) == 0) sim_process_sleep(1 + roll(WEFT_MS(2)));
@@ -346,18 +351,31 @@ static enum weft_status skip_step(struct worker *worker, uint32_t step)
     WEFT_TRY(weft_wait(&worker->trained, 0));
     const enum weft_status pushed = weft_wait(&worker->pushed, 0);
     if (pushed != WEFT_ERR_SKIPPED) return pushed < 0 ? pushed : WEFT_ERR_INTERNAL;
-    const enum weft_status status = weft_step_end(worker->session);
+    enum weft_status status = weft_step_end(worker->session);
+    if (late && status == WEFT_OK) status = weft_step_wait(worker->session);
     if (status != WEFT_ERR_SKIPPED) return status < 0 ? status : WEFT_ERR_INTERNAL;
     check_weights(worker, step);
     run.skipped++;
     return WEFT_OK;
 }
 
+/* Results of the tensors after weft_step_end. */
+static enum weft_status take_late_results(struct worker *worker, uint32_t step)
+{
+    WEFT_TRY(weft_tensor_wait(worker->tensors[0], 0));
+    check_mean(worker, step);
+    WEFT_TRY(weft_tensor_wait(worker->tensors[1], 0));
+    check_weights(worker, step + 1);
+    return WEFT_OK;
+}
+
 static enum weft_status run_step(struct worker *worker, uint32_t step)
 {
+    const bool late = with_late && mix(run.seed * 17 + step) % 2;
     /* without shards the tensor is one more call of all ranks, in sequence with the others */
     bool groups_first = run.shards > 0 && roll(2);
-    WEFT_TRY(weft_step_begin(worker->session, &(struct weft_step){.step = step + 1, .lr = 1, .weight = 1}));
+    WEFT_TRY(weft_step_begin_with(worker->session, WEFT_STEP(.step = step + 1, .lr = 1, .weight = 1,
+                                                             .deliver_late = late)));
     memset(worker->requests, 0, sizeof worker->requests);
     for (uint32_t i = 0; i < PUSHED; i++) worker->grad[i] = grad_of(worker->rank, step, i);
     if (groups_first) WEFT_TRY(start_calls(worker, step));
@@ -368,6 +386,10 @@ static enum weft_status run_step(struct worker *worker, uint32_t step)
         uint32_t at = (first + n) % run.calls;
         WEFT_TRY(weft_wait(&worker->requests[at], 0));
         check_call(worker, step, at);
+    }
+    if (late) {
+        WEFT_TRY(weft_step_end(worker->session));
+        return take_late_results(worker, step);
     }
     WEFT_TRY(weft_wait(&worker->pushed, 0));
     check_mean(worker, step);
@@ -398,7 +420,7 @@ static enum weft_status train(struct worker *worker)
         if (status < 0) return status;
         worker->steps++;
     }
-    return WEFT_OK;
+    return weft_step_wait(worker->session);
 }
 
 static void worker_main(void *context)
@@ -755,10 +777,12 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--still") == 0) still = true;
         else if (strcmp(argv[i], "--created") == 0) group_count = GROUPS;
         else if (strcmp(argv[i], "--reordered") == 0) reordered = true;
+        else if (strcmp(argv[i], "--late") == 0) with_late = true;
         else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         else {
             fprintf(stderr,
-                    "usage: %s [--seeds N] [--first S] [--still] [--created] [--reordered] [--verbose]\n",
+                    "usage: %s [--seeds N] [--first S] [--still] [--created] [--reordered] [--late] "
+                    "[--verbose]\n",
                     argv[0]);
             return 2;
         }
@@ -774,10 +798,10 @@ int main(int argc, char **argv)
     if (verbose) env.log_level = WEFT_LOG_DEBUG;
     for (uint64_t seed = first; seed < first + seeds; seed++) {
         if (!run_seed(&env, config, seed)) {
-            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s --verbose\n",
+            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s%s --verbose\n",
                    (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed,
                    still ? " --still" : "", group_count == GROUPS ? " --created" : "",
-                   reordered ? " --reordered" : "");
+                   reordered ? " --reordered" : "", with_late ? " --late" : "");
             return 1;
         }
         goods += run.goods, mismatches += run.mismatches, skipped += run.skipped, served += run.shards > 0,

@@ -573,14 +573,18 @@ static void check_codec(const struct worker *worker, const struct weft_codec *co
                   codec->ranks, weft_rank(worker->session), weft_ranks(worker->session));
 }
 
+static bool with_late; /* --late: half of the steps have deliver_late */
+
 /* One try. WEFT_OK: the step is good. WEFT_IN_PROGRESS: run it again. */
 static enum weft_status run_step(struct worker *worker, struct weft_tensor **tensors, struct buffers *b)
 {
     struct weft_session *session = worker->session;
     struct weft_request *requests = memset(worker->requests, 0, sizeof worker->requests);
     uint64_t step = weft_step_next(session);
-    enum weft_status status = weft_step_begin(
-        session, &(struct weft_step){.step = step, .lr = 1, .weight = weight_of(worker->host, step)});
+    const bool late = with_late && mix(run.seed * 17 + step) % 2;
+    enum weft_status status = weft_step_begin_with(
+        session, WEFT_STEP(.step = step, .lr = 1, .weight = weight_of(worker->host, step),
+                           .deliver_late = late));
     if (is_change(status)) return changed(worker, status);
     if (status < 0) return status;
     uint32_t ranks = weft_ranks(session), epoch = session->epoch;
@@ -623,6 +627,11 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
             return worker->status;
     compute(worker);
     status = weft_step_end(session);
+    if (late && status == WEFT_OK) {
+        compute(worker);
+        (void)weft_tensor_wait(tensors[roll(2)], 0); /* the fate of the step follows */
+        status = weft_step_wait(session);
+    }
     if (is_change(status)) {
         if (run.updates) check_model(worker, tensors[2], b, "a step discarded");
         run.again++;
@@ -1324,6 +1333,7 @@ int main(int argc, char **argv)
         if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--updates") == 0) updates = true;
+        else if (strcmp(argv[i], "--late") == 0) with_late = true;
         else if (strcmp(argv[i], "--auto-codec") == 0) auto_codec = true;
         else if (strcmp(argv[i], "--shards") == 0) shards = true;
         else if (strcmp(argv[i], "--found") == 0) with_found = true;
@@ -1333,7 +1343,7 @@ int main(int argc, char **argv)
             fprintf(
                 stderr,
                 "usage: %s [--seeds N] [--first S] [--found] [--updates] [--auto-codec] [--shards] [--still] "
-                "[--verbose]\n",
+                "[--late] [--verbose]\n",
                 argv[0]);
             return 2;
         }
@@ -1358,10 +1368,10 @@ int main(int argc, char **argv)
         uint64_t seed = i < found_count ? again_first[i] : first + i - found_count;
         still = all_still || i < found_count;
         if (!run_seed(&env, seed, updates, auto_codec, config)) {
-            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s%s --verbose\n",
+            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s%s%s --verbose\n",
                    (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed,
                    updates ? " --updates" : "", auto_codec ? " --auto-codec" : "", shards ? " --shards" : "",
-                   still ? " --still" : "");
+                   still ? " --still" : "", with_late ? " --late" : "");
             return 1;
         }
         chosen += run.chosen;
