@@ -70,6 +70,18 @@ class Gpt(harness.JobTest):
             self.assertNotEqual(half[0], whole[0])
             self.assertEqual(again[0], whole[0])
 
+    def test_text(self):
+        """The default model on the text of its package (WEFT_GPT_TEXT): bf16 learns what f32 learns."""
+        text = os.environ.get("WEFT_GPT_TEXT")
+        if not text:
+            self.skipTest("WEFT_GPT_TEXT is not set")
+        if not os.path.exists(text):
+            self.skipTest(f"{text} is missing: install the Debian package dict-gcide (tools/install-packages --full)")
+        for precision in ("f32", "bf16"):
+            done = self.run_job(0, 2, [self.program, "--text", text, "--steps", "100", "--precision", precision], name=precision)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            self.assertLess(float(re.findall(r"held-out loss (\S+),", done.stdout)[-1]), 2.65)
+
     def test_exposed_report(self):
         command = [harness.PROGRAMS.weft, "run", "-n", "2", "--exposed", "--log-dir", self.path("exposed"), "--", self.program,
                    "--text", self.path("text.gz"), *TINY]
