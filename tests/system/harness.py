@@ -91,6 +91,22 @@ class JobTest(unittest.TestCase):
             time.sleep(0.02)
         self.fail("no step was reported in time")
 
+    def wait_for(self, what, condition, group=None, seconds=60):
+        """Returns the first true value of condition(); OSError counts as false. No process of `group` ends meanwhile."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            try:
+                value = condition()
+            except OSError:
+                value = None
+            if value:
+                return value
+            for name, process in group.processes if group else []:
+                if process.poll() is not None:
+                    self.fail(f"{name} ended before {what}:\n{self.log(group, name)}")
+            time.sleep(0.1)
+        self.fail(f"not seen within {seconds} s: {what}")
+
     def assert_nothing_left(self, mark):
         """Checks that no process has `mark`, a path of this test, in its command line or environment."""
         left = []

@@ -36,15 +36,6 @@ class ObserveTest(harness.JobTest):
         self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
         return done
 
-    def wait_for(self, what, condition, seconds=60):
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            value = condition()
-            if value:
-                return value
-            time.sleep(0.05)
-        self.fail(f"not seen within {seconds} s: {what}")
-
     def training(self):
         """The members of weft top --json once all of them have reported work; else None."""
         members = json.loads(self.weft("top", "--json").stdout)["members"]

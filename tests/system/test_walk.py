@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import harness
 import jobs
@@ -50,17 +49,6 @@ class Walk(harness.JobTest):
     def weft(self, *words, expect=0):
         return self.run_on("a", [self.programs.weft, *words], expect)
 
-    def wait_for(self, what, condition, seconds=60):
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            value = condition()
-            if value:
-                return value
-            for name, process in self.processes.processes:
-                self.assertIsNone(process.poll(), f"{name} ended before {what}:\n{self.log(self.processes, name)}")
-            time.sleep(0.1)
-        self.fail(f"not seen within {seconds} s: {what}")
-
     def members(self):
         """{(role, index): member} of weft top --json."""
         members = json.loads(self.weft("top", "--json"))["members"]
@@ -91,7 +79,7 @@ class Walk(harness.JobTest):
 
     def check_running(self, http):
         """Steps 4 and 5: the job is visible from host a."""
-        self.wait_for("steps", lambda: self.steps() > 0)
+        self.wait_for("steps", lambda: self.steps() > 0, self.processes)
         table = self.weft("status")
         for name in ("rank 0", "rank 1", "shard 0", "shard 1"):
             self.assertRegex(table, rf"(?m)^{name} +ready ")
@@ -103,14 +91,15 @@ class Walk(harness.JobTest):
     def check_cut(self):
         """Step 6: with the link of host c cut, the members that wait are visible; mended, the job goes on."""
         self.network.connect("c", False)
-        stuck = self.wait_for("the waits of rank 0", lambda: self.waits_of_rank_0())
+        stuck = self.wait_for("the waits of rank 0", self.waits_of_rank_0, self.processes)
         self.assertIn(" waits for ", stuck)
-        silent = self.wait_for("the old report of rank 1", lambda: self.members()[("worker", 1)]["report_age_seconds"] > 3)
+        silent = self.wait_for("the old report of rank 1", lambda: self.members()[("worker", 1)]["report_age_seconds"] > 3,
+                               self.processes)
         self.assertTrue(silent)
         self.assertRegex(self.weft("top", "--once"), r"(?m)^rank 0: [\d.]+ s in ")
         before = self.steps()
         self.network.connect("c", True)
-        self.wait_for("steps after the cut", lambda: self.steps() > before + 5)
+        self.wait_for("steps after the cut", lambda: self.steps() > before + 5, self.processes)
 
     def waits_of_rank_0(self):
         member = self.members()[("worker", 0)]

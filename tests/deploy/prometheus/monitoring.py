@@ -9,7 +9,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 import urllib.parse
 import urllib.request
 
@@ -63,21 +62,8 @@ class MonitoringTest(harness.JobTest):
             raise OSError(done.stderr.strip().splitlines()[-1])
         return done.stdout
 
-    def wait_for(self, what, condition, ended=()):
-        """Returns the first true value of condition(); OSError counts as false. No process ends meanwhile but `ended`."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while time.monotonic() < deadline:
-            try:
-                value = condition()
-            except OSError:
-                value = None
-            if value:
-                return value
-            for name, process in self.processes.processes:
-                if process.poll() is not None and name not in ended:
-                    self.fail(f"{name} ended before {what}:\n{self.log(self.processes, name)}")
-            time.sleep(0.1)
-        self.fail(f"not seen within {WAIT_SECONDS} s: {what}")
+    def wait_for(self, what, condition):
+        return super().wait_for(what, condition, self.processes, WAIT_SECONDS)
 
     def write(self, name, text):
         with open(self.path(name), "w", encoding="utf-8") as file:
