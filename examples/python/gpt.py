@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """gpt.py - a byte-level GPT in PyTorch, data parallel by weft.
 
-    weft run -n 2 -- python examples/python/gpt.py --text FILE
+    weft run -n 2 -- python examples/python/gpt.py
     weft run -n 2 -- python examples/python/gpt.py --text FILE --codec powersgd:rank=4 --checkpoint gpt.pt
     weft run -n 2 -- python examples/python/gpt.py --text FILE --outer 100 --codec int8
-    torchrun --nproc-per-node 2 examples/python/gpt.py --text FILE
+    torchrun --nproc-per-node 2 examples/python/gpt.py
 
 Gradients travel while the backward pass runs. With --outer N each rank trains alone, and the ranks exchange their
-weights every N steps (docs/outer-steps.md). The text is any file; each rank reads other pieces of it, and the loss is
-that of a held-out part. With --checkpoint the program saves at the end and continues from the file at the start, also
-on another number of ranks.
+weights every N steps (docs/outer-steps.md). The text is any file, or that of the Debian package dict-gcide or
+anarchism; each rank reads other pieces of it, and the loss is that of a held-out part. With --checkpoint the program
+saves at the end and continues from the file at the start, also on another number of ranks.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import math
 import os
 import time
 
+import data
 import torch
 from torch import nn
 from torch.nn import functional
@@ -121,11 +122,10 @@ class OuterTraining:
 
 
 def train(session, options):
-    with open(options.text, "rb") as file:
-        text = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
+    text = data.text(options.text)
     held_out = max(options.length + 2, len(text) // 20)
     if len(text) < 4 * held_out or options.batch % session.ranks:
-        raise SystemExit(f"gpt.py: {options.text} is too short, or --batch {options.batch} is no multiple of {session.ranks} ranks")
+        raise SystemExit(f"gpt.py: the text is too short, or --batch {options.batch} is no multiple of {session.ranks} ranks")
     train_text, test_text = text[:-held_out], text[-held_out:]
 
     torch.manual_seed(1)
@@ -178,7 +178,7 @@ def train(session, options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--text", required=True, help="file of the text to learn")
+    parser.add_argument("--text", help="file of the text to learn, plain or gzip; default: of a Debian package")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--heads", type=int, default=4)

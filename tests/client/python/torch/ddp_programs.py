@@ -166,6 +166,50 @@ def convolution_with_codec(session):
     assert [name.split("/")[1] for name in hook.state_dict()] == ["conv.weight"]
 
 
+class Net(torch.nn.Module):
+    """The network of the other tests in a module of its own: torch.compile does not trace forward of torch's containers."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = models.mlp()
+
+    def forward(self, inputs):
+        return self.layers(inputs)
+
+
+def compiled(session):
+    """torch.compile around the DDP model, and around a model of weft's optimizer wrapper: the results of before.
+
+    The backend traces forward and backward pass but generates no code, which would take a compiler and its time.
+    """
+    from torch._dynamo.backends.debugging import aot_eager
+
+    expected, _ = trained(session, steps=6)
+    model = DDP(Net())
+    weft.torch.register_ddp_hook(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    graphs = []
+
+    def traced(graph, inputs):
+        graphs.append(graph)
+        return aot_eager(graph, inputs)
+
+    models.train(torch.compile(model, backend=traced), optimizer, 6, session.rank, session.ranks)
+    for got, want in zip(model.parameters(), expected.parameters()):
+        torch.testing.assert_close(got, want)
+    assert graphs
+    graphs.clear()
+    torch._dynamo.reset()
+    model = Net()
+    optimizer = weft.torch.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model.named_parameters()
+    )
+    models.train(torch.compile(model, backend=traced), optimizer, 6, session.rank, session.ranks)
+    for got, want in zip(model.parameters(), expected.parameters()):
+        torch.testing.assert_close(got, want)
+    assert graphs
+
+
 def nan_is_skipped(session):
     """A NaN on one rank makes the coded gradients NaN on all: GradScaler skips the step."""
     model = DDP(models.mlp())

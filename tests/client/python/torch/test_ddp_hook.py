@@ -6,7 +6,7 @@ PROGRAM = "ddp_programs.py"
 
 
 def test_dense_equals_gloo_in_bits(run):
-    run(PROGRAM, "equals_gloo,state_and_hook_pair,branches")
+    run(PROGRAM, "equals_gloo,state_and_hook_pair,branches,compiled")
 
 
 @pytest.mark.parametrize("shards", [0, 2])
