@@ -257,15 +257,14 @@ static void on_closed(void *context, struct weft_net_connection *net, enum weft_
 /* Members that receive nothing end by their own clocks: an idle coordinator must send, too. */
 static void send_beats(struct weft_coordinator_server *server, uint64_t now_ns)
 {
-    struct weft_list *node, *spare;
     Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     heartbeat.time_ns = now_ns;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
     message.heartbeat = &heartbeat;
-    weft_list_foreach(node, spare, &server->connections)
-    {
-        const struct server_connection *connection = weft_container_of(node, struct server_connection, link);
+    for (size_t i = server->connection_count; i-- > 0;) { /* a failed send may remove its connection */
+        if (i >= server->connection_count) continue;
+        const struct server_connection *connection = server->connections[i];
         if (connection->is_welcomed &&
             weft_elapsed_ns(connection->sent_ns, now_ns) + TICK_NS / 2 >= server->beat_ns)
             on_send(server, connection->id, &message);

@@ -75,7 +75,10 @@ enum weft_status weft_tensor_wait(struct weft_tensor *tensor, uint64_t timeout_m
     if (is_delivered(tensor) && tensor->delivered_status >= 0) return WEFT_OK;
     uint64_t timeout_ns = session->settings.deadline_ns + CLIENT_WAIT_SLACK_NS;
     if (timeout_ms > 0) timeout_ns = timeout_ms > WEFT_NEVER / WEFT_MS(1) ? WEFT_NEVER : WEFT_MS(timeout_ms);
-    const enum weft_status status = is_delivered(tensor) ? result_of(tensor) : wait_open(tensor, timeout_ns);
+    if (is_delivered(tensor)) return client_request_wait_failed(session, result_of(tensor));
+    if (timeout_ms == 0) atomic_fetch_add(&session->engine->waiting_threads, 1);
+    const enum weft_status status = wait_open(tensor, timeout_ns);
+    if (timeout_ms == 0) atomic_fetch_sub(&session->engine->waiting_threads, 1);
     return status < 0 ? client_request_wait_failed(session, status) : status;
 }
 

@@ -482,23 +482,12 @@ static void weight_hash_goes_home(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(differences),
-                                       cmocka_unit_test(refusals),
-                                       cmocka_unit_test(canonical_codecs),
-                                       cmocka_unit_test(placement),
-                                       cmocka_unit_test(codecs_are_cut),
-                                       cmocka_unit_test(candidates_are_cut),
-                                       cmocka_unit_test(weight_hash_goes_home),
-                                       cmocka_unit_test(weight_hash_of_each_home),
-                                       cmocka_unit_test(freed_tensors),
-                                       cmocka_unit_test(status_has_exposed_tensor),
-                                       cmocka_unit_test(bad_frees)};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(differences),           cmocka_unit_test(refusals),
         cmocka_unit_test(canonical_codecs),      cmocka_unit_test(placement),
         cmocka_unit_test(codecs_are_cut),        cmocka_unit_test(candidates_are_cut),
         cmocka_unit_test(weight_hash_goes_home), cmocka_unit_test(weight_hash_of_each_home),
         cmocka_unit_test(freed_tensors),         cmocka_unit_test(bad_frees),
-        cmocka_unit_test(many_names)};
+        cmocka_unit_test(many_names),            cmocka_unit_test(status_has_exposed_tensor)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
