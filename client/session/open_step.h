@@ -56,7 +56,6 @@ struct client_step {
     uint32_t all_capacity;
     bool records_agree;                /* the records of all ranks have arrived and agree */
     float grad_scale;                  /* 1 / sum of weights */
-    bool weights_one;                  /* the weight of every rank is 1 */
     bool skips;                        /* a rank has no usable gradient */
     uint32_t skip_rank;                /* the first such rank */
 };

@@ -1,5 +1,6 @@
 """test_walk.py - the walk of docs/operations.md: from installed programs to a job over three hosts, with one link cut
-and one weftd killed. The hosts are network namespaces. Each command of the page runs here."""
+and one weftd killed. The hosts are network namespaces. Each command of the page runs here, except `weft doctor`,
+which has tests of its own."""
 
 import glob
 import json
