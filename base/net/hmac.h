@@ -17,11 +17,10 @@ struct weft_bytes_view {
 };
 
 /* HMAC-SHA256 of the concatenated parts. There are no separators, so the caller must make lengths
- * unambiguous. mac_out may be one of the inputs. WEFT_ERR_NO_MEMORY: OpenSSL failed. */
+ * unambiguous. mac_out may be one of the inputs. Works in handlers of exit, too. WEFT_ERR_NO_MEMORY: OpenSSL
+ * failed. */
 enum weft_status weft_hmac_sha256(const void *key, size_t key_bytes, const struct weft_bytes_view *parts,
                                   size_t part_count, uint8_t mac_out[WEFT_HMAC_BYTES]);
-/* Initialises OpenSSL. atexit handlers registered later run before OpenSSL's own. */
-void weft_hmac_prepare(void);
 /* Compares in a time that depends on `bytes` only. */
 bool weft_bytes_equal_constant_time(const void *a, const void *b, size_t bytes);
 /* Fills `out` from the env's random numbers: the system's are fit for keys, the simulator's are seeded. */

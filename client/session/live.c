@@ -1,10 +1,9 @@
 /* live.c - the sessions of this process: a list, its use across fork, and how threads are stopped while the
  * process exits.
  *
- * exit() runs the destructors of OpenSSL, UCX and the program while the threads of an unfinalised session
- * still run. A thread that then uses one of those libraries crashes the process. So an atexit() handler
- * stops the threads first. It is registered after OpenSSL's handler and so runs before it. A destructor of
- * the program may still call weft_finalize. */
+ * exit() runs the destructors of UCX and of the program while the threads of an unfinalised session still
+ * run. A thread that then uses one of those libraries crashes the process. So an atexit() handler stops the
+ * threads first. A destructor of the program may still call weft_finalize. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -60,7 +59,7 @@ static void hold_all(void)
     pthread_mutex_unlock(&live_lock);
 }
 
-/* weft_finalize was called by a destructor of the program. OpenSSL may be gone, so the engine does not
+/* weft_finalize was called by a destructor of the program. UCX may be gone, so the engine does not
  * step again: the session leaves the job in order and never frees the engine's memory. */
 static void release(struct weft_session *session)
 {
@@ -74,7 +73,6 @@ static void release(struct weft_session *session)
 
 static void install_handlers(void)
 {
-    weft_hmac_prepare();
     pthread_atfork(lock_live, unlock_live, unlock_live);
     atexit(hold_all);
 }

@@ -94,7 +94,7 @@ class ObserveTest(harness.JobTest):
         status, output = self.on_terminal(words, lambda *_: harness.kill(shard))
         self.assertEqual(status, 1, output)
         self.assertRegex(output, r"\033\[\?1049lweft top: the coordinator at \S+ is gone: [^\n]+\n$")
-        self.assertRegex(self.weft("top", expect=1).stderr, r"(?m)^weft top: no coordinator answers at [^\n]+\n\Z")
+        self.assertRegex(self.weft("top", expect=1).stderr, r"(?m)^weft top: no process listens at [^\n]+\n\Z")
 
     def test_json_logs_and_support(self):
         self.start(WEFT_LOG_FORMAT="json", WEFT_LOG_LEVEL="info")
