@@ -183,6 +183,8 @@ static void a_push_without_memory_counts_its_wait(void **state)
     assert_true(fleet_await(fleet, &r[0]) && fleet_await(fleet, &r[2]));
     fleet_settle(fleet, WEFT_SECONDS(1));
     assert_int_equal(longest(stats_of(fleet).push_wait), WEFT_SECONDS(5));
+    fleet_request_free(fleet, &r[0]);
+    fleet_request_free(fleet, &r[2]);
     fleet_free(fleet);
 }
 
