@@ -16,6 +16,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define PAUSE_BLAME_NS WEFT_SECONDS(2) /* losses so soon after a stop are due to it */
+
 #define HELLO_NS WEFT_SECONDS(10)       /* a connection that has not sent Hello after this time is closed */
 #define NEWCOMERS_MAX 256u
 #define REFUSALS_LOGGED 8u              /* per 10 s, one by one; the others are counted */
@@ -290,6 +292,17 @@ void weft_coordinator_opened(struct weft_coordinator *coordinator, uint64_t id, 
     send_to(coordinator, id, &message);
 }
 
+/* Members end by their own clocks while this process is stopped: then it is the cause of the loss. */
+static void closed_reason(const struct weft_coordinator *coordinator, const char *why, char *out,
+                          size_t out_bytes)
+{
+    const uint64_t since_ns = weft_elapsed_ns(coordinator->paused_ns, weft_now_ns(coordinator->env));
+    if (coordinator->pause_ns > 0 && since_ns < PAUSE_BLAME_NS)
+        snprintf(out, out_bytes, "%.200s, after the coordinator was stopped for %.1f s", why,
+                 (double)coordinator->pause_ns / 1e9);
+    else snprintf(out, out_bytes, "%.300s", why);
+}
+
 void weft_coordinator_closed(struct weft_coordinator *coordinator, uint64_t id, const char *why)
 {
     size_t at = connection_position(coordinator, id);
@@ -299,8 +312,10 @@ void weft_coordinator_closed(struct weft_coordinator *coordinator, uint64_t id, 
             (coordinator->connection_count - at - 1) * sizeof *coordinator->connections);
     coordinator->connection_count--;
     if (connection->member) {
+        char reason[320];
+        closed_reason(coordinator, why && why[0] ? why : "connection closed", reason, sizeof reason);
         connection->member->connection = 0;
-        coordinator_member_lost(coordinator, connection->member, why && why[0] ? why : "connection closed");
+        coordinator_member_lost(coordinator, connection->member, reason);
     }
     weft_free_bytes(coordinator->env, connection);
 }
@@ -918,6 +933,8 @@ void weft_coordinator_paused(struct weft_coordinator *coordinator, uint64_t paus
     weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "this process was stopped for %.1f s",
              (double)pause_ns / 1e9);
     uint64_t now_ns = weft_now_ns(coordinator->env);
+    coordinator->paused_ns = now_ns;
+    coordinator->pause_ns = pause_ns;
     for (size_t i = 0; i < coordinator->connection_count; i++) {
         shift_time(&coordinator->connections[i]->last_received_ns, pause_ns, now_ns);
         shift_time(&coordinator->connections[i]->opened_ns, pause_ns, now_ns);

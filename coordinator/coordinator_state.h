@@ -124,6 +124,7 @@ struct weft_coordinator {
     char address[280]; /* where it listens, for the log; "": no sockets; written by the driver */
     enum coordinator_state state;
     uint64_t report_ns; /* when the missing members are logged next */
+    uint64_t paused_ns, pause_ns; /* end of the last stop of this process, and its length; 0: none */
     uint64_t created_ns, job_id, transport_nonce, next_incarnation;
     uint32_t next_endpoint;
 
