@@ -40,7 +40,7 @@ struct weft_coordinator_server {
     uint64_t next_id;
     const Weft__Control__Control *same; /* the message of the outermost sends to many; NULL: none */
     uint32_t same_depth;                /* a send that fails may lead to further sends to many */
-    uint8_t *same_data;                 /* owned, (same_bytes,): it packed; NULL: not yet */
+    uint8_t *same_data;                 /* owned, (same_bytes,): the packed message; NULL: not yet */
     size_t same_bytes;
     uint64_t ticked_ns;           /* time of the last tick */
     struct weft_log_limit rejected; /* connections closed because of what they sent */
@@ -290,7 +290,8 @@ static void on_first_look(void *context)
 
 /* ---- life ---- */
 
-/* Strangers may use a quarter of the descriptors: the members, the data path and HTTP need the others. */
+/* Connections that have not joined may use a quarter of the descriptors. The members, the data path and HTTP
+ * need the others. */
 static uint32_t newcomers_max(uint32_t wanted)
 {
     struct rlimit limit;

@@ -145,7 +145,7 @@ struct weft_coordinator {
     uint64_t shrink_began_ns;
     uint64_t committed;       /* the last step known to be good on all ranks */
     uint32_t join_count;      /* number of the last Join */
-    struct weft_histogram step, exposed; /* over all workers, those that are gone too */
+    struct weft_histogram step, exposed; /* over all workers, including lost ones */
     uint32_t liveness_seq;    /* number of the last liveness check */
     bool liveness_is_running; /* a worker has not replied to it yet */
     struct coordinator_stall stall;

@@ -7,7 +7,7 @@
  * Each worker measures the usual time of its operations; the coordinator compares the workers. A member that
  * does not answer is stopped or cut off. Otherwise the wait of the stalled workers is followed to its end: a
  * rank that has no operation open has not called it; two members that wait for each other have a broken link.
- * The job itself goes on: its deadlines decide about its end. */
+ * A stall does not end the job; its deadlines do. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -106,7 +106,7 @@ static bool is_idle_worker(const struct coordinator_member *member)
     return is_worker(member) && member->progress.has_answered && member->progress.open_ns == 0;
 }
 
-/* A shard waits for a contribution of a worker that has called: what is between them loses it. */
+/* A shard waits for a contribution of a worker that has called: the link between them loses it. */
 static bool append_shard_link(const struct weft_coordinator *coordinator, struct text *text)
 {
     for (uint32_t i = 0; i < coordinator->options.shards; i++) {

@@ -304,7 +304,7 @@ static void on_tick(void *context)
         fail(client, WEFT_ERR_DEADLINE, "the coordinator at %s did not admit this process within %llu s",
                 client->address, (unsigned long long)(client->options.join_ns / WEFT_SECONDS(1)));
     if (client->state != CLIENT_JOINED) return;
-    const uint64_t silent_ns = weft_silence_look(&client->silence, now_ns);
+    const uint64_t silent_ns = weft_silence_check(&client->silence, now_ns);
     if (silent_ns > 0)
         fail(client, WEFT_ERR_PEER_LOST, "the coordinator at %s%s%s for %.0f s", client->address,
              WEFT_CONTROL_LOST_TEXT, WEFT_CUT_OFF_TEXT, (double)silent_ns / 1e9);

@@ -1,4 +1,4 @@
-/* target.h - the running job that a command looks at: its coordinator, name and secret, and its status. */
+/* target.h - the running job that a command queries: its coordinator, name and secret, and its status. */
 #ifndef WEFT_TOOLS_TARGET_H
 #define WEFT_TOOLS_TARGET_H
 
@@ -15,7 +15,7 @@ struct tool_target {
     uint64_t seconds; /* longest wait for an answer */
 };
 
-/* Sets what the environment gives: WEFT_COORDINATOR, WEFT_JOB. */
+/* Reads WEFT_COORDINATOR and WEFT_JOB. */
 void tool_target_init(struct tool_target *target);
 /* The rows of a command's option table. */
 #define TOOL_TARGET_OPTIONS(target)                                                                         \

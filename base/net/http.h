@@ -1,6 +1,6 @@
 /* http.h - HTTP server for GET and HEAD on a weft_net: one request for each connection, bounded in every way.
  *
- * A server beyond loopback gives its pages only to clients that send the token. Everything runs on the net
+ * A server beyond loopback serves its pages only to clients that send the token. Everything runs on the net
  * thread; `answer` must not block for long. */
 #ifndef WEFT_BASE_NET_HTTP_H
 #define WEFT_BASE_NET_HTTP_H

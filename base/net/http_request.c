@@ -10,7 +10,7 @@ struct text {
     size_t bytes;
 };
 
-/* Takes the next line, without its end. false: no complete line is left. */
+/* Removes the next line, without its end, from the input. false: no complete line is left. */
 static bool take_line(struct text *rest, struct text *line)
 {
     const char *end = memchr(rest->data, '\n', rest->bytes);
@@ -22,7 +22,7 @@ static bool take_line(struct text *rest, struct text *line)
     return true;
 }
 
-/* Takes the characters up to the next space. */
+/* Removes the characters up to the next space. */
 static struct text take_word(struct text *line)
 {
     const char *space = memchr(line->data, ' ', line->bytes);
@@ -80,7 +80,7 @@ static int read_first_line(struct text line, struct http_request *out)
     return read_target(target, out);
 }
 
-/* Two Authorization fields, and a token that is too long, are errors: none of them can be right. */
+/* Two Authorization fields, and a token that is too long, are errors: neither is accepted. */
 static int read_field(struct text line, struct http_request *out)
 {
     static const char name[] = "Authorization:", scheme[] = "Bearer ";

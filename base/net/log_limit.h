@@ -1,4 +1,4 @@
-/* log_limit.h - an event that strangers can cause at any rate is logged at most once per 10 s, with a count.
+/* log_limit.h - an event that any peer can cause at any rate is logged at most once per 10 s, with a count.
  *
  * Events of a flood are counted, and the next line has their number and the last origin. A flood that ends is
  * reported by the flush of its owner, about once per second. One thread. */

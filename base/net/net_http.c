@@ -5,7 +5,7 @@
  *        |           +---- request_ns after accept: freed -----------+
  *        +-- at the limit the oldest connection is closed; without spare descriptors the new one is
  *
- * One timer bounds the whole request, so a client that sends a byte now and then gains nothing. A close shuts
+ * One timer bounds the whole request, so slow sending does not extend it. A close shuts
  * down the sending half and discards input until the peer closes: close() with unread input would reset the
  * connection, and the peer would lose the reply. */
 #include <stdio.h>

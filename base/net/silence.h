@@ -1,7 +1,7 @@
 /* silence.h - has a peer that must send periodically been silent for too long?
  *
- * The owner looks at least every period_ns. A look that is late by more than a period means that this process
- * was stopped: messages of the peer may be unread, so the pause does not count. */
+ * The owner checks at least every period_ns. If a check is late by more than a period, this process was
+ * stopped: messages of the peer may be unread, so the pause does not count. */
 #ifndef WEFT_BASE_NET_SILENCE_H
 #define WEFT_BASE_NET_SILENCE_H
 
@@ -12,7 +12,7 @@
 
 struct weft_silence {
     uint64_t limit_ns; /* 0: the peer need not send */
-    uint64_t period_ns, received_ns, looked_ns;
+    uint64_t period_ns, received_ns, checked_ns;
 };
 
 static inline void weft_silence_start(struct weft_silence *silence, uint64_t limit_ns, uint64_t period_ns,
@@ -27,10 +27,10 @@ static inline void weft_silence_received(struct weft_silence *silence, uint64_t 
 }
 
 /* Returns the length of the silence if it is above the limit, otherwise 0. */
-static inline uint64_t weft_silence_look(struct weft_silence *silence, uint64_t now_ns)
+static inline uint64_t weft_silence_check(struct weft_silence *silence, uint64_t now_ns)
 {
-    const uint64_t gap_ns = weft_elapsed_ns(silence->looked_ns, now_ns);
-    silence->looked_ns = now_ns;
+    const uint64_t gap_ns = weft_elapsed_ns(silence->checked_ns, now_ns);
+    silence->checked_ns = now_ns;
     if (gap_ns > 2 * silence->period_ns) silence->received_ns += gap_ns - silence->period_ns;
     const uint64_t silent_ns = weft_elapsed_ns(silence->received_ns, now_ns);
     return silence->limit_ns && silent_ns > silence->limit_ns ? silent_ns : 0;

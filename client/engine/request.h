@@ -111,7 +111,7 @@ void client_request_queue(struct client_request *request,
 void client_request_complete(struct client_request *request, enum weft_status status, const char *text);
 /* One sentence: what the request waits for. Engine thread. */
 void client_request_describe(const struct client_request *request, char *out, size_t out_bytes);
-/* The same from the caller's thread, which asks the engine. Only the address of `request` is used; it may
+/* The same on the caller's thread: the engine fills the text. Only the address of `request` is used; it may
  * have completed. */
 void client_request_describe_open(struct weft_session *session, const struct client_request *request,
                                   char *text, size_t text_bytes);

@@ -104,15 +104,15 @@ static bool part_alloc(struct weft_outer *outer, struct outer_part *part, uint64
 
 static bool reserve_part(struct weft_outer *outer)
 {
-    if (outer->part_count < outer->part_room) return true;
+    if (outer->part_count < outer->part_capacity) return true;
     struct weft_env *env = outer->session->env;
-    const uint32_t room = outer->part_room ? 2 * outer->part_room : 16;
-    struct outer_part *parts = weft_alloc_array(env, room, sizeof *parts);
+    const uint32_t capacity = outer->part_capacity ? 2 * outer->part_capacity : 16;
+    struct outer_part *parts = weft_alloc_array(env, capacity, sizeof *parts);
     if (!parts) return false;
     if (outer->part_count > 0) memcpy(parts, outer->parts, outer->part_count * sizeof *parts);
     weft_free_bytes(env, outer->parts);
     outer->parts = parts;
-    outer->part_room = room;
+    outer->part_capacity = capacity;
     return true;
 }
 

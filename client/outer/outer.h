@@ -35,8 +35,8 @@ struct weft_outer {
     char codec[256];
     uint64_t every, overlap; /* inner steps */
     uint32_t fragments;
-    struct outer_part *parts; /* (part_count,), room for part_room */
-    uint32_t part_count, part_room;
+    struct outer_part *parts; /* (part_count,) of part_capacity */
+    uint32_t part_count, part_capacity;
     uint64_t names_hash; /* of the names and lengths, in order */
 
     bool has_begun;

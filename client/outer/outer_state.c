@@ -144,7 +144,7 @@ static enum weft_status check_saved(struct weft_outer *outer, const uint8_t *dat
     memcpy(&head, data, sizeof head);
     fill_head(outer, &own);
     if (memcmp(head.magic, own.magic, sizeof own.magic) != 0)
-        return refuse(outer, "does not come from weft_outer_save");
+        return refuse(outer, "was not written by weft_outer_save");
     if (head.version != VERSION) return refuse(outer, "is of another version of weft");
     if (head.parts != own.parts || head.names_hash != own.names_hash)
         return refuse(outer, "is of other tensors: names, lengths and order must be equal");
@@ -244,7 +244,7 @@ static enum weft_status agree(struct weft_outer *outer, enum weft_status mine, b
 
 /* ---- fragments ---- */
 
-/* A part belongs to the fragment in whose share of all elements its middle lies. */
+/* All elements are divided evenly; a part belongs to the fragment that has its middle element. */
 static uint64_t assign_fragments(struct weft_outer *outer)
 {
     uint64_t total = 0, before = 0, most = 0;

@@ -185,7 +185,7 @@ static void check_progress(void *context)
 static void check_silence(struct weft_session *session)
 {
     struct client_control *control = &session->control;
-    const uint64_t silent_ns = weft_silence_look(&control->silence, weft_now_ns(session->env));
+    const uint64_t silent_ns = weft_silence_check(&control->silence, weft_now_ns(session->env));
     if (silent_ns == 0 || !control->connection) return;
     client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s at %s:%u: %s for %.0f s",
                 coordinator_name(session), session->settings.host, session->settings.port, WEFT_CUT_OFF_TEXT,

@@ -152,7 +152,7 @@ static void reduce_completed(struct weft_tensor *tensor)
     }
 }
 
-/* A sum that nothing else must look at first: updates the weights from where it lies. */
+/* Updates the weights directly from the sum, which needs no check. */
 static void update_from(struct weft_tensor *tensor, const float *sum)
 {
     struct client_tensor_op *op = &tensor->op;

@@ -26,7 +26,7 @@ static enum weft_status check_call(struct weft_tensor *tensor, const void *buffe
     return client_tensor_claim(tensor, call);
 }
 
-/* Checks that this rank can make the update that the step asks for. */
+/* Checks that this rank can make the update that the step requires. */
 static enum weft_status check_update(struct weft_tensor *tensor, const char *call)
 {
     struct weft_session *session = tensor->session;

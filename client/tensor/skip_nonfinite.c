@@ -73,7 +73,7 @@ static bool has_nonfinite_gradient(const struct weft_tensor *tensor)
     return op->in != op->out && !client_skip_is_finite(tensor, op->in, 0, tensor->elems);
 }
 
-/* The record of a rank has `skip`, so all ranks decide alike. */
+/* Every rank has the `skip` of all ranks in the step's records: all ranks skip the step, or none does. */
 static void skip_tensor_of_step(struct weft_tensor *tensor)
 {
     char name[128], text[400];

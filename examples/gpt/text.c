@@ -15,16 +15,16 @@ enum { BYTES_MAX = 1 << 28 };
 /* Reads the open file to its end into text->bytes. Returns NULL, or the reason. */
 static const char *read_all(struct text *text, gzFile file)
 {
-    uint64_t room = 0;
+    uint64_t capacity = 0;
     for (;;) {
-        if (text->count == room) {
-            if (room >= BYTES_MAX) return "it is longer than 256 MiB";
-            room = room ? 2 * room : 1 << 20;
-            uint8_t *grown = realloc(text->bytes, room);
+        if (text->count == capacity) {
+            if (capacity >= BYTES_MAX) return "it is longer than 256 MiB";
+            capacity = capacity ? 2 * capacity : 1 << 20;
+            uint8_t *grown = realloc(text->bytes, capacity);
             if (!grown) return "out of memory";
             text->bytes = grown;
         }
-        const int got = gzread(file, text->bytes + text->count, (unsigned)(room - text->count));
+        const int got = gzread(file, text->bytes + text->count, (unsigned)(capacity - text->count));
         if (got < 0) return "it cannot be read, or is a damaged gzip file";
         if (got == 0) return NULL;
         text->count += (uint64_t)got;

@@ -8,7 +8,8 @@
  *     weft_step_end                                                    does not wait for results
  *
  * --overlap backward: weft_step_end waits, so that all masters are those of the next step.
- * Sums over a batch are split over the ranks: with equal batches any number of ranks trains alike. */
+ * Each rank sums over an equal part of the batch, so the mean gradient does not depend on the number of
+ * ranks. */
 #include <cblas.h>
 #include <inttypes.h>
 #include <math.h>

@@ -40,7 +40,7 @@ bool measure_run(struct trainer *trainer);
 /* checkpoint.c: collective over all ranks. A job that is killed at any moment leaves one complete
  * checkpoint. */
 bool checkpoint_save(struct trainer *trainer);
-/* Before the first step, with the first weights in the masters: replaces them, and gives them to weft.
+/* Before the first step, with the first weights in the masters: replaces them, and passes them to weft.
  * Without a checkpoint the first weights stay. */
 bool checkpoint_load(struct trainer *trainer);
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""contrastive.py - a small CLIP: images and captions meet in one space, with the embeddings of all ranks as negatives.
+"""contrastive.py - a small CLIP: images and captions are embedded in one space, with the embeddings of all ranks as negatives.
 
     weft run -n 2 -- python examples/python/contrastive.py
 

@@ -178,7 +178,7 @@ def train(session, options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--text", help="file of the text to learn, plain or gzip; default: of a Debian package")
+    parser.add_argument("--text", help="training text, plain or gzip; default: that of a Debian package")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--heads", type=int, default=4)

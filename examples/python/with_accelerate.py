@@ -4,7 +4,7 @@
     weft run -n 2 -- python examples/python/with_accelerate.py [--codec powersgd:rank=2]
     torchrun --nproc-per-node 2 examples/python/with_accelerate.py
 
-Accelerate makes the DistributedDataParallel model, and one line gives it weft's hook. The model learns the labels of a
+Accelerate makes the DistributedDataParallel model, and one line registers weft's hook. The model learns the labels of a
 random teacher; rank 0 prints its accuracy on samples that no rank has seen.
 """
 

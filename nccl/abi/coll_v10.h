@@ -1,5 +1,5 @@
-/* coll_v10.h - NCCL's CollNet plugin table, version 10: NCCL 2.26 and 2.27. NCCL looks for the symbol
- * ncclCollNetPlugin_v10. connect may block; iallreduce calls come in one order on all ranks. */
+/* coll_v10.h - NCCL's CollNet plugin table, version 10: NCCL 2.26 and 2.27. NCCL resolves the symbol
+ * ncclCollNetPlugin_v10. connect may block; NCCL calls iallreduce in the same order on all ranks. */
 #ifndef WEFT_NCCL_ABI_COLL_V10_H
 #define WEFT_NCCL_ABI_COLL_V10_H
 

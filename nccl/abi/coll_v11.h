@@ -1,5 +1,5 @@
-/* coll_v11.h - NCCL's CollNet plugin table, version 11: NCCL 2.28 and 2.29. NCCL looks for the symbol
- * ncclCollNetPlugin_v11. connect may block; iallreduce calls come in one order on all ranks. */
+/* coll_v11.h - NCCL's CollNet plugin table, version 11: NCCL 2.28 and 2.29. NCCL resolves the symbol
+ * ncclCollNetPlugin_v11. connect may block; NCCL calls iallreduce in the same order on all ranks. */
 #ifndef WEFT_NCCL_ABI_COLL_V11_H
 #define WEFT_NCCL_ABI_COLL_V11_H
 

@@ -1,5 +1,5 @@
-/* coll_v12.h - NCCL's CollNet plugin table, version 12: NCCL 2.30 and later. NCCL looks for the symbol
- * ncclCollNetPlugin_v12. connect may block; iallreduce calls come in one order on all ranks. */
+/* coll_v12.h - NCCL's CollNet plugin table, version 12: NCCL 2.30 and later. NCCL resolves the symbol
+ * ncclCollNetPlugin_v12. connect may block; NCCL calls iallreduce in the same order on all ranks. */
 #ifndef WEFT_NCCL_ABI_COLL_V12_H
 #define WEFT_NCCL_ABI_COLL_V12_H
 

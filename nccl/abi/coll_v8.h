@@ -1,5 +1,5 @@
-/* coll_v8.h - NCCL's CollNet plugin table, version 8: NCCL 2.20 to 2.23. NCCL looks for the symbol
- * ncclCollNetPlugin_v8. connect may block; iallreduce calls come in one order on all ranks. */
+/* coll_v8.h - NCCL's CollNet plugin table, version 8: NCCL 2.20 to 2.23. NCCL resolves the symbol
+ * ncclCollNetPlugin_v8. connect may block; NCCL calls iallreduce in the same order on all ranks. */
 #ifndef WEFT_NCCL_ABI_COLL_V8_H
 #define WEFT_NCCL_ABI_COLL_V8_H
 

@@ -1,6 +1,6 @@
 /* net_v10.h - NCCL's network plugin table, version 10: NCCL 2.26 and 2.27.
  *
- * Sizes of messages are size_t. connect receives the configuration of its communicator. NCCL looks for the
+ * Sizes of messages are size_t. connect receives the configuration of its communicator. NCCL resolves the
  * symbol ncclNetPlugin_v10. */
 #ifndef WEFT_NCCL_ABI_NET_V10_H
 #define WEFT_NCCL_ABI_NET_V10_H

@@ -1,6 +1,6 @@
 /* net_v11.h - NCCL's network plugin table, version 11: NCCL 2.28 and 2.29.
  *
- * One context per communicator: init creates it, finalize ends it. NCCL looks for the symbol
+ * One context per communicator: init creates it, finalize ends it. NCCL resolves the symbol
  * ncclNetPlugin_v11. */
 #ifndef WEFT_NCCL_ABI_NET_V11_H
 #define WEFT_NCCL_ABI_NET_V11_H

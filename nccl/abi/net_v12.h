@@ -1,6 +1,6 @@
 /* net_v12.h - NCCL's network plugin table, version 12: NCCL 2.30 and later.
  *
- * Properties have eight members of a virtual device, and ids of rail and plane. NCCL looks for the symbol
+ * Properties have eight members of a virtual device, and ids of rail and plane. NCCL resolves the symbol
  * ncclNetPlugin_v12. */
 #ifndef WEFT_NCCL_ABI_NET_V12_H
 #define WEFT_NCCL_ABI_NET_V12_H

@@ -1,6 +1,6 @@
 /* net_v8.h - NCCL's network plugin table, version 8: NCCL 2.20 to 2.23.
  *
- * Sizes of messages are int; one context per process; no configuration. NCCL looks for the symbol
+ * Sizes of messages are int; one context per process; no configuration. NCCL resolves the symbol
  * ncclNetPlugin_v8. */
 #ifndef WEFT_NCCL_ABI_NET_V8_H
 #define WEFT_NCCL_ABI_NET_V8_H

@@ -5,7 +5,7 @@
  *   coll_comm.c      group of weft over it; operations, registrations, the end
  *
  * As in the network table, NCCL's calls drive everything: test steps the loop of its communicator, and no
- * thread exists. iallreduce calls come in the same order on all ranks; a group numbers them. */
+ * thread exists. NCCL calls iallreduce in the same order on all ranks; the group numbers the operations. */
 #ifndef WEFT_NCCL_COLLNET_COLL_H
 #define WEFT_NCCL_COLLNET_COLL_H
 
@@ -28,7 +28,7 @@ struct coll_request {
 
 struct coll_comm {
     pthread_mutex_t lock;
-    struct weft_transport *transport; /* NULL: given up */
+    struct weft_transport *transport; /* NULL: abandoned */
     struct weft_loop *loop;
     struct weft_group *group;
     uint32_t rank, ranks;

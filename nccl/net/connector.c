@@ -1,7 +1,7 @@
 /* connector.c - connect, one step for each call.
  *
  * NCCL repeats connect with the same handle at the same address until it has a connection. The attempt is
- * kept in the context under both, not in the handle, whose bytes come from another process. */
+ * kept in the context under both, not in the handle, since another process has written its bytes. */
 #include "nccl/net/net.h"
 
 #include <string.h>

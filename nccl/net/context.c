@@ -6,7 +6,7 @@
 
 #define CLOSE_LIMIT_NS WEFT_MS(500) /* for all endpoints of a context together */
 
-/* Connections of all contexts whose endpoint closes, so that any call continues all of them. */
+/* Connections of all contexts with a closing endpoint: any call progresses all of them. */
 static pthread_mutex_t linger_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct weft_list lingering = {&lingering, &lingering};
 

@@ -80,7 +80,7 @@ enum nccl_result net_device_properties(int device, struct nccl_properties_v12 *o
 {
     struct net_process *process = net_process();
     if (!process || device < 0 || device >= process->device_count)
-        return net_report(WEFT_ERR_STATE, "NCCL asks for device %d of %d", device,
+        return net_report(WEFT_ERR_STATE, "NCCL requested device %d of %d", device,
                           process ? process->device_count : 0);
     struct net_device *own = &process->devices[device];
     *out = (struct nccl_properties_v12){.name = own->name,

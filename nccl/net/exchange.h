@@ -21,7 +21,7 @@ enum weft_status exchange_write(struct exchange *exchange);
 /* Reads one message. WEFT_OK: `in` has it, in_bytes long. WEFT_IN_PROGRESS. WEFT_ERR_MALFORMED,
  * WEFT_ERR_PEER_LOST. */
 enum weft_status exchange_read(struct exchange *exchange);
-/* The peer has closed its end, as it does when it has given up. */
+/* The peer has closed its end, as it does after its own timeout. */
 bool exchange_has_ended(const struct exchange *exchange);
 void exchange_close(struct exchange *exchange);
 

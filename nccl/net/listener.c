@@ -178,7 +178,7 @@ static enum weft_status place_step(struct net_listener *listener, struct place *
         WEFT_TRY(answer(listener, place, error));
     }
     enum weft_status status = exchange_write(place->exchange);
-    return status < 0 ? WEFT_ERR_AUTH : status; /* the peer has gone: another may come */
+    return status < 0 ? WEFT_ERR_AUTH : status; /* the peer has closed: the place is free */
 }
 
 enum nccl_result net_accept(void *listener, void **comm_out, struct nccl_device_handle **handle_out)

@@ -33,7 +33,7 @@ void net_comm_abandon(struct net_comm *comm)
     while (net_request_is_pending(comm) && weft_now_ns(env) < limit_ns)
         if (weft_transport_progress(comm->transport, NET_PROGRESS_BUDGET) == 0) sched_yield();
     if (!net_request_is_pending(comm)) return;
-    net_report(WEFT_ERR_DEADLINE, "%s holds memory of an ended connection: the endpoint is given up",
+    net_report(WEFT_ERR_DEADLINE, "%s holds memory of an ended connection: the endpoint is abandoned",
                comm->peer_name);
     weft_transport_close(comm->transport);
     weft_transport_free(comm->transport);

@@ -88,7 +88,7 @@ enum nccl_result net_close_listen(void *listener);
 enum nccl_result net_connect(void *context, int device, void *handle, void **comm_out,
                              struct nccl_device_handle **handle_out);
 void net_connectors_free(struct net_context *context);
-/* What CollNet needs of a listener: who it is, and its next TCP connection (-1: none). */
+/* For CollNet: the identity of a listener, and its next TCP connection (-1: none). */
 struct net_listener_identity {
     struct net_context *context;
     int device;
@@ -119,7 +119,7 @@ struct net_request {
 struct net_comm {
     pthread_mutex_t lock;
     struct net_context *context;
-    struct weft_transport *transport; /* NULL: given up */
+    struct weft_transport *transport; /* NULL: abandoned (net_comm_abandon) */
     struct weft_peer *peer;
     bool is_send;
     enum nccl_result failed; /* once set, every call returns it */

@@ -4,14 +4,14 @@
  *   test  --> progress of the endpoint, then the request
  *
  * Messages with equal tags match in the order sent, and a group has one buffer for each of its sends, so the
- * first group takes its messages before the next one does. A call that finds the lock taken by the service
- * thread answers "again" or "not done": NCCL's progress thread never waits here. */
+ * first group receives its messages before the next one does. If the service thread holds the lock, a call
+ * returns "again" or "not done": NCCL's progress thread never waits here. */
 #include "nccl/net/net.h"
 
 #include <limits.h>
 #include <string.h>
 
-#define CLOCK_EVERY_POLLS 64u /* polls of a connection between two looks at the deadline */
+#define CLOCK_EVERY_POLLS 64u /* polls of a connection between two checks of its deadline */
 
 static uint64_t message_tag(int tag)
 {
@@ -135,7 +135,7 @@ enum nccl_result net_irecv(void *comm, int count, void **data, size_t *bytes, in
                            void **parents, void **request_out)
 {
     struct net_comm *own = comm;
-    *request_out = NULL; /* also where NCCL offers to take no completion: it gets one */
+    *request_out = NULL; /* set also if NCCL offers to go without a completion */
     if (own->is_send || count < 1 || count > NCCL_RECVS_LIMIT)
         return net_report(WEFT_ERR_STATE, "irecv of %d buffers (1-%d) on a %s connection", count,
                           NCCL_RECVS_LIMIT, own->is_send ? "sending" : "receiving");

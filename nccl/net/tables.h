@@ -1,4 +1,4 @@
-/* tables.h - the symbols that NCCL looks for in a network plugin. Version 12 is the plugin itself;
+/* tables.h - the symbols that NCCL resolves in a network plugin. Version 12 is the plugin itself;
  * older_tables.c makes the others of it. */
 #ifndef WEFT_NCCL_NET_TABLES_H
 #define WEFT_NCCL_NET_TABLES_H

@@ -197,7 +197,7 @@ const struct weft_member_report *weftd_view_lock_reports(struct weftd *weftd, ui
 void weftd_view_unlock_reports(struct weftd *weftd);
 void weftd_view_free(struct weftd *weftd); /* after both threads */
 
-/* weftd_report.c; net thread: the coordinator asks for the progress of the rounds */
+/* weftd_report.c; net thread: replies to ask_progress of the coordinator */
 void weftd_progress_asked(struct weftd *weftd);
 
 /* weftd_http.c; before the net thread starts */

@@ -31,7 +31,7 @@ bool shard_contributions_take(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     if (chunk->contributions) return true;
-    if (!weft_list_empty(&engine->held_chunks)) return false; /* earlier chunks come first */
+    if (!weft_list_empty(&engine->held_chunks)) return false; /* earlier chunks have precedence */
     chunk->contributions = shard_arena_reserve(&engine->contribution_memory, block_bytes(engine));
     if (chunk->contributions) memset(chunk->contributions, 0, block_bytes(engine));
     return chunk->contributions != NULL;

@@ -341,7 +341,7 @@ enum weft_status shard_contributions_init(struct weft_shard_engine *engine, size
 bool shard_contributions_take(struct shard_chunk *chunk);
 void shard_contributions_release(struct shard_chunk *chunk); /* if no worker's state is in use */
 void shard_contributions_hold(struct shard_chunk *chunk, struct weft_arrival *arrival);
-/* Gives free blocks to chunks with held requests and defers these. */
+/* Assigns free blocks to chunks with held requests, which are then deferred. */
 void shard_contributions_serve(struct weft_shard_engine *engine);
 void shard_contributions_defer_held(struct weft_shard_engine *engine); /* all of them, without blocks */
 void shard_contributions_drop(struct shard_chunk *chunk);              /* the chunk ends */

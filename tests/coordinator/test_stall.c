@@ -55,7 +55,7 @@ static void expect_text(struct harness *h, const char *wanted)
 
 static const struct report waits = {.open_ms = 2000, .usual_ms = 20, .is_stalled = true};
 
-/* One rank waits for rank 1: the others report, and the job goes on. */
+/* One rank waits for rank 1: the others report, and the job continues. */
 static void a_rank_that_has_not_called(void **state)
 {
     struct harness *h = harness_create(WORKERS, 0, NULL);
@@ -106,7 +106,7 @@ static void a_rank_that_does_not_answer(void **state)
     expect_text(
         h, "rank 0 (hostb, pid 41) and 1 more have waited 2.6 s in all_reduce 7 (usually at most 0.020 s): "
            "rank 2 (hostb, pid 43) does not answer: stopped, or cut off");
-    /* After a while all are asked again, so that the text follows. */
+    /* The coordinator requests progress again, so the text is updated. */
     for (int i = 0; i < 5; i++) pass(h, 1000);
     send(h, c[0], waits);
     send(h, c[1], waits);

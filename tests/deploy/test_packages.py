@@ -24,7 +24,7 @@ CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.
 sys.path.insert(0, os.path.join(ROOT, "tools", "dev"))
 import netns  # noqa: E402
 
-# Tags about Debian's own archive, which these packages do not enter: the maintainer is whoever builds them.
+# Lintian tags for uploads to the Debian archive. These packages are not uploaded: their address is a placeholder.
 SUPPRESSED = "bogus-mail-host,bogus-mail-host-in-debian-changelog,initial-upload-closes-no-bugs"
 NAMES = ["libweft-dev", "libweft0", "weft-server", "weft-tools"]
 

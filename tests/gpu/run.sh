@@ -47,7 +47,7 @@ need_nccl() {
     versions
 }
 
-# Two ranks on device 0; what they print goes to $work/NAME.0 and .1. Arguments: NAME, then those of nccl_pair.
+# Runs two ranks on device 0, with their output in $work/NAME.0 and .1. Arguments: NAME, then those of nccl_pair.
 pair_run() {
     name=$1
     shift
@@ -63,7 +63,7 @@ pair_run() {
     done
     wait "$pid0"; status0=$?
     wait "$pid1"; status1=$?
-    grep -hE "^version|^skip" "$work/$name.0" | head -n 2
+    grep -Eh "^version|^skip" "$work/$name.0" | head -n 2
     [ $status0 = 77 ] && skip "$(grep '^skip' "$work/$name.0")"
     return 0
 }
@@ -71,7 +71,7 @@ pair_run() {
 fail() {
     echo "FAIL $part: $*"
     tail -n 5 "$work"/*.0 "$work"/*.1 2>/dev/null
-    grep -hE "WARN|NET/" "$work"/*.log.* 2>/dev/null | tail -n 20
+    grep -Eh "WARN|NET/" "$work"/*.log.* 2>/dev/null | tail -n 20
     exit 1
 }
 

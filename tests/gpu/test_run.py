@@ -1,4 +1,4 @@
-"""test_run.py - run.sh judges what two ranks print: over a fake nccl_pair and a fake nvidia-smi.
+"""test_run.py - the outcome that run.sh derives from the output of two ranks: over a fake nccl_pair and a fake nvidia-smi.
 
     test_run.py RUN.SH
 """

@@ -93,8 +93,8 @@ static void ping_pong(struct link *link, bool begins)
     }
 }
 
-/* Both processes meet, so that no round overlaps the one before. */
-static void meet(struct link *link, bool begins)
+/* Synchronises both processes, so that no round overlaps the one before. */
+static void synchronise(struct link *link, bool begins)
 {
     if (begins) one_way(link, true);
     one_way(link, false);
@@ -103,12 +103,12 @@ static void meet(struct link *link, bool begins)
 
 static void round_run(struct link *link, bool begins, int round)
 {
-    meet(link, begins);
+    synchronise(link, begins);
     double start = now_s();
     stream(link, begins, MESSAGES);
-    meet(link, begins);
+    synchronise(link, begins);
     link->bandwidth[round] = (double)MESSAGES * (double)message_bytes / (now_s() - start) * 1e-9;
-    meet(link, begins);
+    synchronise(link, begins);
     start = now_s();
     ping_pong(link, begins);
     link->latency[round] = (now_s() - start) / TRIPS * 1e6;

@@ -307,7 +307,7 @@ static void full(struct harness *harness)
 
 /* ---- the end ---- */
 
-/* Rank 0 has an operation open when its memory goes to another user; then rank 1 calls. */
+/* Rank 0 has an operation open when its memory is reused; then rank 1 calls. */
 static void *abort_one(void *context)
 {
     struct node *node = context;

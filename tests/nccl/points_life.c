@@ -132,7 +132,7 @@ static uint64_t cpu_ns(void)
     return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
 }
 
-/* A thread besides this one that is running or wants to run. */
+/* A thread besides this one that is running or runnable. */
 static bool is_thread_runnable(void)
 {
     DIR *folder = opendir("/proc/self/task");

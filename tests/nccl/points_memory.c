@@ -138,7 +138,7 @@ static void poll_rest(struct pair *pair, void **requests, int rounds)
     }
 }
 
-/* As after an abort: deregMr with requests open, the memory goes, the connection is closed. */
+/* As after an abort: deregMr with requests open, then the memory is freed and the connection closed. */
 static void abort_run(struct harness *harness, bool sender_first, int polls)
 {
     struct pair pair;

@@ -59,7 +59,7 @@ static void too_long(struct harness *harness)
     pair_close(&pair);
 }
 
-/* Sends meet receives in order, 8 open at once. */
+/* Sends match receives in order, 8 open at once. */
 static void order_run(struct harness *harness, bool differing_tags)
 {
     enum { COUNT = 400, OPEN = 8, BYTES = 6000 };

@@ -65,7 +65,7 @@ static void rails(struct harness *harness)
     CHECK_OK(driver_finalize(driver, context));
 }
 
-/* init fails, says why, and is followed by finalize of what it has left. */
+/* init fails with a sentence and leaves no context. */
 static void refused(struct harness *harness)
 {
     void *context = harness;

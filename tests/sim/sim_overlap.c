@@ -7,7 +7,7 @@
  * weft_step_end takes less than half of its time without.
  *
  *     sim_overlap [--compute-ms N] [--rate BYTES_PER_SECOND] [--latency-us N] [--table] [--verbose]
- *     --table: the ranks know the link (collective.links) */
+ *     --table: the ranks have a link table (collective.links) */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -6,7 +6,7 @@ from ._errors import InvalidArgument, Unsupported
 
 
 class OuterSteps:
-    """Weights that each rank trains alone and that the ranks bring together every few steps (Session.outer_steps).
+    """Weights that each rank trains alone and that the ranks average every few steps (Session.outer_steps).
 
     Call step() behind each step of the inner optimizer. Between the calls the trainer may read and write the
     weights. All ranks call equally often.

@@ -199,7 +199,7 @@ void client_buckets_queue(struct weft_session *session, struct weft_list *tensor
         } else if (!place->first || place->bytes + tensor->bytes > BUCKET_BYTES_MAX) {
             begin_place(place, tensor, position);
         } else if (!join_place(place, tensor)) {
-            /* the other ranks put it into the bucket, so the session fails */
+            /* the other ranks have it in their bucket, so the session fails */
             client_engine_queue_group_op_before(session, &tensor->group_op, position);
             client_tensor_fail(tensor, WEFT_ERR_NO_MEMORY, "has no memory for %u bytes of small tensors",
                                BUCKET_BYTES_MAX);

@@ -96,7 +96,7 @@ static const char *reply_of(struct server *server, int fd)
     return text;
 }
 
-static const char *ask(struct server *server, const char *request)
+static const char *request_page(struct server *server, const char *request)
 {
     int fd = dial(server);
     send_text(fd, request);
@@ -115,26 +115,26 @@ static void answers(void **state)
     static char huge[20000];
     server_init(&server);
     server_start(&server);
-    assert_true(has(ask(&server, GET), "HTTP/1.1 200 OK\r\n"));
-    const char *text = ask(&server, "GET http://name/page?x=1 HTTP/1.0\r\n\r\n");
+    assert_true(has(request_page(&server, GET), "HTTP/1.1 200 OK\r\n"));
+    const char *text = request_page(&server, "GET http://name/page?x=1 HTTP/1.0\r\n\r\n");
     assert_true(has(text, "Content-Type: application/json\r\n"));
     assert_true(has(text, "Content-Length: 11\r\n"));
     assert_true(has(text, "Connection: close\r\n"));
     assert_true(has(text, "\r\n\r\n{\"ok\":true}"));
-    text = ask(&server, "HEAD /page HTTP/1.1\r\n\r\n");
+    text = request_page(&server, "HEAD /page HTTP/1.1\r\n\r\n");
     assert_true(has(text, "Content-Length: 11\r\n"));
     assert_null(strstr(text, "{"));
-    assert_true(has(ask(&server, "GET /nothing HTTP/1.1\r\n\r\n"), " 404 "));
-    assert_true(has(ask(&server, "DELETE /page HTTP/1.1\r\n\r\n"), "405 Method Not Allowed\r\n"));
-    assert_true(has(ask(&server, "GET /page HTTP/2.0\r\n\r\n"), " 505 "));
-    assert_true(has(ask(&server, "rubbish\r\n\r\n"), " 400 "));
+    assert_true(has(request_page(&server, "GET /nothing HTTP/1.1\r\n\r\n"), " 404 "));
+    assert_true(has(request_page(&server, "DELETE /page HTTP/1.1\r\n\r\n"), "405 Method Not Allowed\r\n"));
+    assert_true(has(request_page(&server, "GET /page HTTP/2.0\r\n\r\n"), " 505 "));
+    assert_true(has(request_page(&server, "rubbish\r\n\r\n"), " 400 "));
     const int answered = server.answered;
     int bytes = snprintf(huge, sizeof huge, "GET /page HTTP/1.0\r\nX: ");
     memset(huge + bytes, 'y', sizeof huge - (size_t)bytes);
     memcpy(huge + sizeof huge - 5, "\r\n\r\n", 5);
-    assert_true(has(ask(&server, huge), " 431 "));
+    assert_true(has(request_page(&server, huge), " 431 "));
     assert_int_equal(server.answered, answered);
-    assert_true(has(ask(&server, GET), " 200 OK\r\n")); /* it still serves */
+    assert_true(has(request_page(&server, GET), " 200 OK\r\n")); /* it still serves */
     server_stop(&server);
 }
 
@@ -178,11 +178,11 @@ static void token(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char request[400];
         snprintf(request, sizeof request, "GET /page HTTP/1.1\r\n%s\r\n", cases[i].field);
-        assert_true(has(ask(&server, request), cases[i].code));
+        assert_true(has(request_page(&server, request), cases[i].code));
     }
     assert_int_equal(server.answered, 2);
-    assert_true(has(ask(&server, GET), "WWW-Authenticate: Bearer\r\n"));
-    assert_true(has(ask(&server, "GET /live HTTP/1.1\r\n\r\n"), "{\"ok\":null}"));
+    assert_true(has(request_page(&server, GET), "WWW-Authenticate: Bearer\r\n"));
+    assert_true(has(request_page(&server, "GET /live HTTP/1.1\r\n\r\n"), "{\"ok\":null}"));
     assert_true(log_capture_contains(&server.log, "without the job's token was refused"));
     server_stop(&server);
 }
@@ -195,8 +195,8 @@ static void one_time_for_a_request(void **state)
     server.options.request_ns = WEFT_MS(300);
     server_start(&server);
     int silent = dial(&server), drips = dial(&server), slow = dial(&server);
-    int room = 1;
-    setsockopt(slow, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+    int receive_bytes = 1;
+    setsockopt(slow, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes);
     send_text(slow, "GET /long HTTP/1.1\r\n\r\n");
     send_text(drips, "GET /page HTTP/1.1\r\nX: ");
     bool is_open = true;
@@ -209,7 +209,7 @@ static void one_time_for_a_request(void **state)
     assert_string_equal(reply_of(&server, silent), "");
     char head[64];
     assert_true(recv(slow, head, sizeof head, 0) > 0);
-    /* without reading, until the kernel knows that the other end is gone */
+    /* without reading, until the kernel detects the close of the other end */
     for (int reason = 0; reason == 0;) {
         socklen_t bytes = sizeof reason;
         weft_net_step(server.net, 10);
@@ -267,7 +267,7 @@ static void flood(void **state)
         int fd = dial(&server);
         if (i % 2) send_text(fd, "GET /pa");
         weft_net_step(server.net, 0);
-        if (i % 500 == 250) assert_true(has(ask(&server, GET), " 200 OK"));
+        if (i % 500 == 250) assert_true(has(request_page(&server, GET), " 200 OK"));
         if (i % 3) close(fd);
         else shutdown(fd, SHUT_RD), close(fd);
     }
@@ -296,7 +296,7 @@ static void descriptors(void **state)
     assert_true(log_capture_contains(&server.log, "reserved for the control plane"));
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     for (int i = 0; i <= filled && i < 64; i++) close(filler[i]);
-    assert_true(has(ask(&server, GET), " 200 OK"));
+    assert_true(has(request_page(&server, GET), " 200 OK"));
     server_stop(&server);
 }
 

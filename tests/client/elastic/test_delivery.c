@@ -74,7 +74,7 @@ static int wait_and_hash(struct weft_session *session, struct fleet *fleet, stru
     return 0;
 }
 
-/* The calls come right behind weft_step_end. */
+/* These calls directly follow weft_step_end. */
 static int save_and_hash(struct weft_session *session, struct fleet *fleet, struct mode_pair *pairs)
 {
     static uint8_t bytes[SAVED_BYTES];

@@ -264,7 +264,7 @@ static void not_finite(struct crowd *crowd, struct weft_session *session, uint32
     CROWD_CHECK(crowd, session, weights[rank][0][0] == 0.25f);
     CROWD_CHECK(crowd, session, weights[rank][2][5] == 0.75f + 5 * 0x1p-7f);
     inner_all(weights[rank], rank, 2);
-    CROWD_OK(crowd, session, weft_outer_step(outer)); /* the training goes on */
+    CROWD_OK(crowd, session, weft_outer_step(outer)); /* the training continues */
     CROWD_CHECK(crowd, session, isfinite(weights[rank][2][5]) && weights[rank][2][5] != 0.75f + 5 * 0x1p-7f);
     CROWD_OK(crowd, session, weft_outer_free(outer));
 }
@@ -343,7 +343,7 @@ static void test_wrong_calls(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* Only rank 1 has a state: the anchors could not come from rank 0. */
+/* Only rank 1 has a state, and rank 0's anchors are the ones that are broadcast. */
 static void state_without_root(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     static float weights[CROWD_MAX][PARTS][ELEMS];

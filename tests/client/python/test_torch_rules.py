@@ -103,7 +103,7 @@ def unused_and_scaled(session):
         if number != 3:
             expected.zero_grad(set_to_none=False)
             (sum(branch_losses(alone, number, session.ranks)) / session.ranks).backward()
-            for parameter in alone.parameters():  # a parameter that no rank uses has zeros, and momentum goes on
+            for parameter in alone.parameters():  # a parameter that no rank uses gets zeros; its momentum still moves it
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             expected.step()
     compare(model, alone.parameters())

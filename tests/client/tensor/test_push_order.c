@@ -356,7 +356,7 @@ static void test_overtakes(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
-/* ---- a tensor that does not come ---- */
+/* ---- a tensor that one rank does not push ---- */
 
 static void push_less(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
@@ -378,7 +378,7 @@ static void push_less(struct crowd *crowd, struct weft_session *session, uint32_
     if (rank == 0)
         CROWD_REFUSED(crowd, session, weft_wait(&requests[1], 200), WEFT_ERR_DEADLINE,
                       "push_pull of tensor 'scarce' step 1 waits until rank 1");
-    pthread_barrier_wait(&crowd->meet); /* rank 1 does nothing for a while */
+    pthread_barrier_wait(&crowd->meet); /* rank 1 is here while rank 0 waits 200 ms */
     if (rank == 0) CROWD_REFUSED(crowd, session, weft_wait(&requests[1], 0), WEFT_ERR_MISMATCH, "'scarce'");
     else CROWD_REFUSED(crowd, session, weft_step_end(session), WEFT_ERR_MISMATCH, "'scarce'");
 }

@@ -42,7 +42,7 @@ static void texts_lose_their_secrets(void **state)
     bundle_close(&bundle);
 }
 
-/* The cut would leave the end of a secret if it came first. */
+/* A cut before the removal would leave the end of a secret. */
 static void a_cut_leaves_no_part_of_a_secret(void **state)
 {
     const char text[] = "first line\n" SECRET "\nlast";

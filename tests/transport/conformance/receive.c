@@ -170,7 +170,7 @@ static void test_unread(void **state)
     net_unread_bytes = WEFT_TRANSPORT_UNREAD_BYTES_MIN;
     net_open(&net, flavour, 2);
     net_unread_bytes = 0;
-    exchange(&net, 10, 0, true, 1); /* each side knows the other's number */
+    exchange(&net, 10, 0, true, 1); /* each side has the other's number */
     for (int i = 0; i < 100; i++) net_pump(&net);
     static struct op sends[MESSAGES];
     static unsigned char out[BYTES];

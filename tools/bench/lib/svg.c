@@ -53,11 +53,10 @@ static bool convert(const char *command, const char *svg, const char *png)
     pid_t child = fork();
     if (child == 0) {
         execlp("rsvg-convert", "rsvg-convert", "-o", png, svg, (char *)NULL);
-        fprintf(
-            stderr,
-            "%s: a PNG is made by rsvg-convert (Debian: librsvg2-bin), which cannot be started: %s; ask for "
-            "an SVG\n",
-            command, strerror(errno));
+        fprintf(stderr,
+                "%s: a PNG is made by rsvg-convert (Debian: librsvg2-bin), which cannot be started: %s; name "
+                "an SVG file\n",
+                command, strerror(errno));
         _exit(127);
     }
     while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) continue;

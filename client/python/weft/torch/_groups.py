@@ -40,5 +40,5 @@ def decay_of(rule):
 
 
 def is_power_of_two(scale):
-    """Whether the library takes `scale` as a loss scale."""
+    """Whether the library accepts `scale` as a loss scale."""
     return scale > 0 and math.isfinite(scale) and math.frexp(scale)[0] == 0.5 and 2.0**-60 <= scale <= 2.0**60
