@@ -74,6 +74,13 @@ static enum nccl_result irecv(void *comm, int count, void **data, size_t *bytes,
 
 /* ---- version 11 ---- */
 
+/* The members that all versions have, from `newer`. */
+#define SHARED_PROPERTIES(newer)                                                                            \
+    .name = (newer).name, .pci_path = (newer).pci_path, .guid = (newer).guid, .pointers = (newer).pointers, \
+    .reg_is_global = (newer).reg_is_global, .speed = (newer).speed, .port = (newer).port,                   \
+    .latency = (newer).latency, .max_comms = (newer).max_comms, .max_recvs = (newer).max_recvs,             \
+    .device_type = (newer).device_type, .device_version = (newer).device_version
+
 static enum nccl_result init_v11(void **context_out, uint64_t comm_id, struct nccl_config_v11 *config,
                                  nccl_logger_fn logger, nccl_profiler_fn profiler)
 {
@@ -86,19 +93,8 @@ static enum nccl_result get_properties_v11(int device, struct nccl_properties_v1
     struct nccl_properties_v12 newer;
     enum nccl_result result = CORE.get_properties(device, &newer);
     if (result != NCCL_RESULT_SUCCESS) return result;
-    *out = (struct nccl_properties_v11){.name = newer.name,
-                                        .pci_path = newer.pci_path,
-                                        .guid = newer.guid,
-                                        .pointers = newer.pointers,
-                                        .reg_is_global = newer.reg_is_global,
+    *out = (struct nccl_properties_v11){SHARED_PROPERTIES(newer),
                                         .force_flush = newer.force_flush,
-                                        .speed = newer.speed,
-                                        .port = newer.port,
-                                        .latency = newer.latency,
-                                        .max_comms = newer.max_comms,
-                                        .max_recvs = newer.max_recvs,
-                                        .device_type = newer.device_type,
-                                        .device_version = newer.device_version,
                                         .members = {1, {newer.members.devices[0]}},
                                         .max_p2p_bytes = newer.max_p2p_bytes,
                                         .max_coll_bytes = newer.max_coll_bytes,
@@ -156,19 +152,7 @@ static enum nccl_result get_properties_v10(int device, struct nccl_properties_v1
     struct nccl_properties_v11 newer;
     enum nccl_result result = get_properties_v11(device, &newer);
     if (result != NCCL_RESULT_SUCCESS) return result;
-    *out = (struct nccl_properties_v10){.name = newer.name,
-                                        .pci_path = newer.pci_path,
-                                        .guid = newer.guid,
-                                        .pointers = newer.pointers,
-                                        .reg_is_global = newer.reg_is_global,
-                                        .force_flush = newer.force_flush,
-                                        .speed = newer.speed,
-                                        .port = newer.port,
-                                        .latency = newer.latency,
-                                        .max_comms = newer.max_comms,
-                                        .max_recvs = newer.max_recvs,
-                                        .device_type = newer.device_type,
-                                        .device_version = newer.device_version,
+    *out = (struct nccl_properties_v10){SHARED_PROPERTIES(newer), .force_flush = newer.force_flush,
                                         .members = {1, {newer.members.devices[0]}},
                                         .max_p2p_bytes = newer.max_p2p_bytes,
                                         .max_coll_bytes = newer.max_coll_bytes};
@@ -180,18 +164,7 @@ static enum nccl_result get_properties_v8(int device, struct nccl_properties_v8 
     struct nccl_properties_v11 newer;
     enum nccl_result result = get_properties_v11(device, &newer);
     if (result != NCCL_RESULT_SUCCESS) return result;
-    *out = (struct nccl_properties_v8){.name = newer.name,
-                                       .pci_path = newer.pci_path,
-                                       .guid = newer.guid,
-                                       .pointers = newer.pointers,
-                                       .reg_is_global = newer.reg_is_global,
-                                       .speed = newer.speed,
-                                       .port = newer.port,
-                                       .latency = newer.latency,
-                                       .max_comms = newer.max_comms,
-                                       .max_recvs = newer.max_recvs,
-                                       .device_type = newer.device_type,
-                                       .device_version = newer.device_version};
+    *out = (struct nccl_properties_v8){SHARED_PROPERTIES(newer)};
     return result;
 }
 
