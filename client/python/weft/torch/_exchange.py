@@ -1,4 +1,4 @@
-"""Gradients that travel while the backward pass runs: hooks, an order that all ranks share, steps."""
+"""Gradients that travel while the backward pass runs: hooks and steps."""
 
 import threading
 
@@ -10,9 +10,7 @@ import weft
 class GradientExchange:
     """Declares one tensor for each parameter, and pushes each gradient when autograd has accumulated it.
 
-    Ranks may finish gradients in different orders: all ranks push in one agreed order, and a gradient that is
-    ready early waits for its predecessors. The first step takes the reverse of the parameters' order. Rank 0's
-    order of that step then holds for the later ones.
+    Ranks may finish gradients in different orders: the library agrees on the next tensor (docs/overlap-order.md).
 
     push(index, parameter) starts the exchange of a gradient. missing(index, parameter) contributes for a parameter
     without one. step_options() are keywords of Session.step_begin for a step that begins.
@@ -25,17 +23,15 @@ class GradientExchange:
         if not names or len(set(names)) != len(names):
             raise ValueError("the optimizer needs at least one parameter, and parameters need different names")
         self.tensors = [declare(name, parameter) for name, parameter in self.parameters]
-        self._forget()
         self.step_options, self.sample_weight, self.suspended = step_options, 1.0, False
         self._lock = threading.Lock()
-        self._readiness = []
         self._reset()
         self._hooks = [parameter.register_post_accumulate_grad_hook(self._hook(index))
                        for index, (_, parameter) in enumerate(self.parameters)]  # fmt: skip
 
     def _reset(self):
         self.ready, self.requests = set(), {}
-        self.position, self.begun, self.lost, self.skips = 0, False, None, False
+        self.begun, self.lost, self.skips = False, None, False
         self.passes = [0] * len(self.parameters)
 
     def _hook(self, index):
@@ -52,8 +48,7 @@ class GradientExchange:
                         "no_sync() for several backward passes, and call step() after the last"
                     )
                 self.ready.add(index)
-                self._readiness.append(index)
-                self._advance()
+                self._push_ready(index)
 
         return accumulated
 
@@ -68,24 +63,15 @@ class GradientExchange:
             raise weft.WrongState("skip_step: gradients are under way; call it instead of the backward pass")
         self.skips = True
 
-    def _advance(self):
-        """Push the gradients whose predecessors in the order are pushed.
-
-        A loss is kept for finish: an exception inside the backward pass would leave the step open.
-        """
-        try:
-            self._push_ready()
-        except (weft.PeerLost, weft.Shrunk, weft.Grew) as lost:
-            self.lost = lost
-
-    def _push_ready(self):
+    def _push_ready(self, index):
+        """Push a gradient. A loss is kept for finish: an exception inside the backward pass would leave the step open."""
         if self.lost:
             return
-        while self.position < len(self.order) and self.order[self.position] in self.ready:
-            index = self.order[self.position]
+        try:
             self._begin()
             self.requests[index] = self.push(index, self.parameters[index][1])
-            self.position += 1
+        except (weft.PeerLost, weft.Shrunk, weft.Grew) as lost:
+            self.lost = lost
 
     def finish(self, count_uses=False):
         """Push what is left, wait for all gradients and end the step. Raises what Session.step_end raises.
@@ -103,36 +89,25 @@ class GradientExchange:
             self.lost = self.lost or lost  # the end of the step decides
         except (weft.Shrunk, weft.Grew) as lost:
             self.lost, self.begun = lost, False  # of the begin: no step is open
-        readiness, lost, begun = self._readiness, self.lost, self.begun
-        self._readiness = []
+        lost, begun = self.lost, self.begun
         self._reset()
-        try:
-            if begun:
-                self.session.step_end()
-            elif lost:
-                raise lost
-        except (weft.Shrunk, weft.Grew, weft.PeerLost):
-            self._forget()
-            raise
-        if not self._learned:
-            self._learn(readiness)
+        if begun:
+            self.session.step_end()
+        elif lost:
+            raise lost
         return uses.tolist() if count_uses else None
 
     def _push_rest(self, count_uses):
         self._begin()
-        for index in self.order[self.position :]:
-            push = self.push if index in self.ready else self.missing
-            self.requests[index] = push(index, self.parameters[index][1])
+        for index, (_, parameter) in enumerate(self.parameters):
+            if index not in self.ready:
+                self.requests[index] = self.missing(index, parameter)
         if not count_uses:
             return None
         # Behind the gradients: only there every rank has started the same operations.
-        uses = torch.tensor([index in self.ready for index in range(len(self.order))], dtype=torch.uint8)
+        uses = torch.tensor([index in self.ready for index in range(len(self.parameters))], dtype=torch.uint8)
         self.requests["uses"] = self.session.all_reduce(uses, op="max")
         return uses
-
-    def _forget(self):
-        """Take the first order again: ranks that are new do not know the learned one."""
-        self.order, self._learned = list(reversed(range(len(self.parameters)))), False
 
     def close(self):
         """Remove the hooks and free the tensors. Collective, between steps; blocks."""
@@ -142,20 +117,7 @@ class GradientExchange:
             tensor.free()
         self._hooks, self.tensors, self.parameters = [], [], []
 
-    def _learn(self, readiness):
-        """Take rank 0's order of readiness; parameters without a gradient come last.
-
-        The step has ended well, so a loss must not raise here: the begin of the next step reports it on all ranks.
-        """
-        last = [index for index in self.order if index not in set(readiness)]
-        order = torch.tensor(readiness + last, dtype=torch.int64)
-        try:
-            self.session.broadcast(order).wait()
-        except weft.PeerLost:
-            return
-        self.order, self._learned = order.tolist(), True
-
 
 def contiguous(tensor):
-    """`tensor` if weft can take its memory, else a contiguous copy."""
+    """`tensor` if its memory is contiguous, else a contiguous copy."""
     return tensor if tensor.is_contiguous() else tensor.contiguous()
