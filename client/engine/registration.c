@@ -49,12 +49,13 @@ void client_registrations_free(struct weft_session *session)
 
 /* ---- engine thread ---- */
 
-/* Returns false if the caller has abandoned the command. */
+/* Returns false if the caller has abandoned the command; else the caller may have freed the record. */
 static bool answer(struct registration *own)
 {
+    struct weft_loop *loop = own->session->loop;
     int sent = MESSAGE_SENT;
     const bool awaited = atomic_compare_exchange_strong(&own->state, &sent, MESSAGE_ANSWERED);
-    weft_loop_notify(own->session->loop);
+    weft_loop_notify(loop);
     return awaited;
 }
 
@@ -143,8 +144,7 @@ enum weft_status weft_unregister(struct weft_session *session, void *memory)
     if (client_failed(session) < 0) return WEFT_OK; /* weft_finalize unregisters the memory */
     if (!ask_engine(own, unregister_on_engine))
         return not_answered(
-            session,
-            "unregister: the engine is in a long computation; the registration ends after it");
+            session, "unregister: the engine is in a long computation; the registration ends after it");
     registration_free(own);
     return WEFT_OK;
 }
