@@ -290,8 +290,9 @@ enum weft_retune {
     /* among all plans: two runs may add floats in different orders; the ranks of one run never do */
     WEFT_RETUNE_ANY = 2,
 };
-/* Time that operations of some groups waited for ranks that had not begun them (core/straggler_time.c).
- * Zero it before use. The owner sets is_enabled; the holder of the groups' loop writes the other fields. */
+/* Time that operations of some groups waited for ranks that had not begun them
+ * (core/record/straggler_time.c). Zero it before use. The owner sets is_enabled; the holder of the groups'
+ * loop writes the other fields. */
 struct weft_straggler_time {
     _Atomic bool is_enabled;            /* false: no clock is read for it */
     _Atomic uint32_t version;          /* seqlock; odd while it is written */

@@ -50,7 +50,7 @@ enum weft_channel {
     WEFT_CHANNEL_COLLECTIVE = 1, /* posted receives */
     WEFT_CHANNEL_PUSH = 2,       /* worker -> shard requests: handler at the shard */
     WEFT_CHANNEL_RESULT = 3,     /* shard -> worker results: handler at the worker */
-    /* control messages between the ranks of a group: handler (collective/core/control_router.c) */
+    /* control messages between the ranks of a group: handler (collective/core/control/control_router.c) */
     WEFT_CHANNEL_GROUP_CONTROL = 4,
     /* a rank calls the members of a new group: handler at the workers (client/comm/creation.c) */
     WEFT_CHANNEL_GROUP_CREATE = 5,

@@ -4,7 +4,8 @@
  *                       (up to WAIT_NS, if the last operation had a root) ──► leave
  *
  * A rooted operation can complete on one rank before another rank calls it, so its calls may not have been
- * compared (collective/core/call_digest.c). Ranks that are lost or leave after WAIT_NS are not compared. */
+ * compared (collective/core/control/call_digest.c). Ranks that are lost or leave after WAIT_NS are not
+ * compared. */
 #include "client/comm/comm.h"
 #include "client/comm/comms.h"
 #include "client/engine/engine.h"

@@ -11,9 +11,12 @@
  * gradient is not finite sends a marker (NaN in a sum, an empty piece in a gather). All ranks then return
  * WEFT_ERR_INVALID, and the group stays usable. The codec's state is not committed here. While a compute task
  * or a device works, the operation is in group->computing; a timer polls the device (device_poll). */
-#include "collective/compressed/sparse.h"
 #include "collective/compressed/slices.h"
-#include "collective/core/internal.h"
+#include "collective/compressed/sparse.h"
+#include "collective/core/control/group_control.h"
+#include "collective/core/group.h"
+#include "collective/core/op.h"
+#include "collective/core/op_pool.h"
 
 #include <stdio.h>
 #include <string.h>

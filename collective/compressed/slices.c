@@ -8,9 +8,10 @@
  * first exchange. If a receiver cannot read a piece, it sends an empty sum or peak, so all ranks fail. */
 #include "collective/compressed/slices.h"
 
-#include <string.h>
+#include "collective/core/group.h"
+#include "collective/core/op.h"
 
-#include "collective/core/internal.h"
+#include <string.h>
 
 /* Cost of a second exchange in bytes. Below this saving the gather's shorter chain of messages is faster. */
 #define SECOND_EXCHANGE_BYTES (4u << 10)

@@ -11,11 +11,12 @@
  * A rank whose gradient is not finite sends empty pieces; all ranks detect it after the first exchange. If
  * the owner of a region cannot read a piece, it sends an empty sum, so all ranks detect it after the second
  * exchange. */
-#include "collective/core/internal.h"
+#include "collective/compressed/sparse.h"
+
+#include "collective/core/group.h"
+#include "collective/core/op.h"
 
 #include <string.h>
-
-#include "collective/compressed/sparse.h"
 
 /* cost of a second message time in bytes */
 #define HOP_BYTES (64u << 10)

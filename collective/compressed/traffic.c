@@ -1,8 +1,7 @@
 /* traffic.c - bytes and message times of one compressed all-reduce: the arithmetic of all_reduce.c without
  * the network. */
-#include "collective/compressed/sparse.h"
 #include "collective/compressed/slices.h"
-#include "collective/core/internal.h"
+#include "collective/compressed/sparse.h"
 
 bool weft_coll_codec_slices(const struct weft_codec_spec *resolved, const struct weft_shape *shape,
                             uint32_t ranks, uint32_t round, struct weft_slices *slices_out)

@@ -11,7 +11,16 @@
  *
  * Freeing: operations complete with WEFT_ERR_CLOSED at once. The memory is freed when the last transport
  * operation that points into it has completed. */
-#include "collective/core/internal.h"
+#include "collective/core/group.h"
+
+#include "collective/core/control/control_router.h"
+#include "collective/core/control/deadline.h"
+#include "collective/core/control/group_control.h"
+#include "collective/core/control/peer_table.h"
+#include "collective/core/interpreter.h"
+#include "collective/core/op.h"
+#include "collective/core/op_pool.h"
+#include "collective/core/record/op_record.h"
 #include "collective/core/retune.h"
 
 #include <stdarg.h>

@@ -9,18 +9,18 @@ enum coll_message_type {
     COLL_MESSAGE_DATA = 1,
     /* status and text: the group has ended at the sender. count 1: an operation needs a rank that left */
     COLL_MESSAGE_FAIL = 2,
-    COLL_MESSAGE_STATUS_REQUEST = 3,   /* sequence: the operation in question */
+    COLL_MESSAGE_STATUS_REQUEST = 3, /* sequence: the operation in question */
     /* sequence: the operation in question. count: operations posted so far. chunk: the operation that the
      * sender waits in. root: the rank that it waits for there. lanes: its completed steps */
     COLL_MESSAGE_STATUS_REPLY = 4,
     /* the sender has left after `sequence` operations. count: its vote (enum onehost_vote) */
     COLL_MESSAGE_LEAVE = 5,
-    COLL_MESSAGE_ONEHOST_SEGMENT = 6,  /* payload: address of the sender's segment (onehost.h) */
-    COLL_MESSAGE_ONEHOST_VOTE = 7, /* status: WEFT_OK, or this rank cannot use the one-host path */
+    COLL_MESSAGE_ONEHOST_SEGMENT = 6, /* payload: address of the sender's segment (onehost.h) */
+    COLL_MESSAGE_ONEHOST_VOTE = 7,    /* status: WEFT_OK, or this rank cannot use the one-host path */
     /* cuts: cell; sequence: version of the cell; count: nanoseconds (retune.h) */
     COLL_MESSAGE_RETUNE_REPORT = 8,
-    COLL_MESSAGE_RETUNE_TABLE = 9,  /* sequence: version; cuts: cell; root: plan */
-    COLL_MESSAGE_RETUNE_ACK = 10,   /* sequence: version; count: operations posted so far; status */
+    COLL_MESSAGE_RETUNE_TABLE = 9, /* sequence: version; cuts: cell; root: plan */
+    COLL_MESSAGE_RETUNE_ACK = 10,  /* sequence: version; count: operations posted so far; status */
     /* sequence: version; count: first operation that uses the version; status */
     COLL_MESSAGE_RETUNE_COMMIT = 11,
 };

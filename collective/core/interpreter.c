@@ -11,8 +11,15 @@
  *
  * coll_abort cancels the receives and lets the sends complete. The caller's buffers are free after that. */
 
-#include "collective/core/internal.h"
-#include <stdio.h>
+#include "collective/core/interpreter.h"
+
+#include "collective/core/control/peer_table.h"
+#include "collective/core/group.h"
+#include "collective/core/op.h"
+#include "collective/core/record/op_record.h"
+#include "collective/core/record/straggler_time.h"
+#include "collective/core/reduce_buffer.h"
+
 #include <string.h>
 
 static struct slot *slot_at(const struct weft_coll *coll, uint64_t number)

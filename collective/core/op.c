@@ -3,9 +3,19 @@
  * All refusals happen here (op_args.c has the rules for arguments): a posted operation only waits for its
  * peers. The memory of a completed operation (window of steps, scratch) returns to the pool of the group and
  * serves the next operation. So a training loop allocates nothing after its first step. */
-#include "collective/core/internal.h"
-#include "collective/plan/algorithm.h"
+#include "collective/core/op.h"
+
+#include "collective/core/control/call_digest.h"
+#include "collective/core/control/group_control.h"
+#include "collective/core/group.h"
+#include "collective/core/interpreter.h"
+#include "collective/core/op_args.h"
+#include "collective/core/op_pool.h"
+#include "collective/core/record/op_record.h"
+#include "collective/core/record/straggler_time.h"
+#include "collective/core/reduce_buffer.h"
 #include "collective/core/retune.h"
+#include "collective/plan/algorithm.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  *
  * The client applies these rules on the caller's thread, the group when an operation is posted. Which
  * arguments a kind has is in kind_info.c. No buffer is read. */
-#include "collective/core/internal.h"
+#include "collective/core/op_args.h"
 
 #include <math.h>
 

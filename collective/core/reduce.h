@@ -41,7 +41,7 @@ struct reduce_dst {
     bool wide, last;
 };
 
-bool reduce_is_widened(enum weft_dtype dtype);          /* true: partials are f32 */
+bool reduce_is_widened(enum weft_dtype dtype); /* true: partials are f32 */
 size_t reduce_partial_bytes(enum weft_dtype dtype);
 bool reduce_supports(enum weft_dtype dtype, enum weft_op op);
 /* out = left (op) right; scaled if out.last. */

@@ -6,7 +6,10 @@
  * log2(ranks)+1 f32 partials and rounded once, after scaling. The work runs in units of
  * COLL_COMPUTE_UNIT_BYTES within the budget of the loop step. A unit passes as far up the tree as it can
  * while it is in the cache. Memory: ranks * chunk elements, and the partials of narrower floats. */
-#include "collective/core/internal.h"
+#include "collective/core/reduce_buffer.h"
+
+#include "collective/core/group.h"
+#include "collective/core/op.h"
 
 #include <string.h>
 

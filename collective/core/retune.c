@@ -2,6 +2,8 @@
  * the same operation. */
 #include "collective/core/retune.h"
 
+#include "collective/core/control/group_control.h"
+
 #include <string.h>
 
 #define NO_TIME UINT64_MAX /* report of a rank without a measurement */

@@ -14,7 +14,9 @@
 #ifndef WEFT_COLLECTIVE_CORE_RETUNE_H
 #define WEFT_COLLECTIVE_CORE_RETUNE_H
 
-#include "collective/core/internal.h"
+#include "collective/core/control/group_control.h"
+#include "collective/core/group.h"
+#include "collective/core/op.h"
 #include "collective/tuning/retune_cell.h"
 
 /* A message to rank 0. */

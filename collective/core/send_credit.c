@@ -9,9 +9,10 @@
  * 3. Its sends to one peer are in step order, so its least unfinished message is never held. */
 #include "collective/core/send_credit.h"
 
-#include <math.h>
+#include "collective/core/group.h"
+#include "collective/core/op.h"
 
-#include "collective/core/internal.h"
+#include <math.h>
 
 #define MESSAGES_IN_FLIGHT 4.0 /* to each peer; with fewer a busy processor leaves the link idle */
 #define TRIPS 10.0 /* one way: announcement, grant, payload; of a contribution, a result, the next chunk */

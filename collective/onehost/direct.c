@@ -5,6 +5,7 @@
  * same bits as the plan direct. Up to eight sources are summed in registers in one pass. More are summed
  * eight at a time into a tile that stays in the first-level cache: eight consecutive ranks are a subtree of
  * T, and so are the last few. */
+#include "collective/core/control/group_control.h"
 #include "collective/onehost/onehost.h"
 
 #include <string.h>

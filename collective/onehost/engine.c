@@ -10,6 +10,9 @@
  * The loop polls the first operation of the queue. A peer that stores for a sleeping rank wakes it through
  * the transport. If a rank ends an operation early, it closes its buffers (segment.c) and finishes when no
  * peer is inside. */
+#include "collective/core/interpreter.h"
+#include "collective/core/record/op_record.h"
+#include "collective/core/record/straggler_time.h"
 #include "collective/onehost/onehost.h"
 
 #include <string.h>

@@ -11,6 +11,7 @@
  * Late or dead ranks, differing calls, aborts and deadlines are left to the queue. If ranks are
  * oversubscribed, a rank on this core is waited for first, by yielding. The caller must step the loop
  * regularly, so that control messages are handled. */
+#include "collective/core/record/op_record.h"
 #include "collective/onehost/onehost.h"
 
 enum {

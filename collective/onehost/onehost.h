@@ -15,7 +15,11 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-#include "collective/core/internal.h"
+#include "collective/core/control/call_digest.h"
+#include "collective/core/group.h"
+#include "collective/core/op.h"
+#include "collective/core/op_args.h"
+#include "collective/core/op_pool.h"
 #include "collective/plan/algorithm.h"
 
 enum {

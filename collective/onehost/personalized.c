@@ -8,6 +8,7 @@
  * once. Unequal pieces: the root (in an all_to_all every rank) publishes its cuts in a small slot, the other
  * ranks publish their length in the descriptor, and both sides compare. No rank knows all lengths, so such a
  * call never uses copy-in. */
+#include "collective/core/interpreter.h"
 #include "collective/onehost/onehost.h"
 
 #include <string.h>

@@ -12,6 +12,9 @@
  * the loop. Memory: a table per group, a ring per receiver, and a buffer for payloads above the slot, of 8
  * KiB, 64 KiB or 512 KiB. It is freed with the group after the peers have read it. Each word has one writer
  * and carries the salt (onehost.h). */
+#include "collective/core/interpreter.h"
+#include "collective/core/record/op_record.h"
+#include "collective/core/record/straggler_time.h"
 #include "collective/onehost/onehost.h"
 
 #include <string.h>

@@ -9,6 +9,7 @@
  * vote it counts as no. Operations posted before the end of the vote wait for it (onehost_vote_complete). A
  * segment that a slower peer can still read is freed later: each time a group of this process opens or
  * closes. A peer that is stopped while the group is freed, and then killed, keeps the segment allocated. */
+#include "collective/core/control/group_control.h"
 #include "collective/onehost/onehost.h"
 
 #include <pthread.h>

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collective/core/internal.h"
+#include "collective/core/group.h"
 #include "tests/collective/world.h"
 #include "tests/fuzz/fuzz.h"
 

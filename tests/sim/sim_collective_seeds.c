@@ -21,7 +21,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "collective/core/internal.h"
+#include "collective/core/group.h"
 #include "tests/collective/reference.h"
 #include "tests/collective/world.h"
 #include "tests/sim/arena.h"

@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collective/core/internal.h"
+#include "collective/core/group.h"
+#include "collective/core/op.h"
 #include "collective/core/retune.h"
 #include "tests/collective/world.h"
 

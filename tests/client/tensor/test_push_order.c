@@ -5,17 +5,16 @@
  *   together   200 small tensors of a step take few operations
  *   priority   of the tensors that all ranks have pushed, the most urgent is first
  *   deadline   a tensor that one rank never pushes is named */
+#include "client/engine/engine.h"
+#include "client/engine/request.h"
+#include "client/session/session.h"
+#include "collective/core/group.h"
+#include "tests/client/crowd.h"
 #include "tests/lib/check.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "client/engine/engine.h"
-#include "client/engine/request.h"
-#include "client/session/session.h"
-#include "collective/core/internal.h"
-#include "tests/client/crowd.h"
 
 enum { RANKS = 3, TENSORS = 36, STEPS = 4, ELEMS_MAX = 9000 };
 

@@ -1,15 +1,16 @@
 /* test_failures.c - every failure ends on every rank, once, with a text that names the culprit and the
  * cause. */
-#include "collective/core/internal.h"
+#include "collective/core/control/group_control.h"
+#include "collective/core/group.h"
+#include "collective/core/op.h"
 #include "tests/collective/call.h"
+#include "tests/lib/check.h"
+#include "tests/lib/fail_env.h"
+#include "tests/lib/log_capture.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "tests/lib/check.h"
-#include "tests/lib/fail_env.h"
-#include "tests/lib/log_capture.h"
 
 #define RANKS_MAX 16
 

@@ -5,14 +5,13 @@
  * The urgent one ends before the others and earlier than without urgencies. All together end about as early,
  * because the credit keeps the links busy. With the least credit nothing stops, whatever the order on each
  * rank. */
-#include "collective/core/internal.h"
+#include "collective/core/group.h"
 #include "tests/collective/world.h"
+#include "tests/lib/check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "tests/lib/check.h"
 
 enum { RANKS_MAX = 5, OPERATIONS_MAX = 24 };
 

@@ -1,6 +1,10 @@
 /* op_record.c - writes the operations of a group into the flight recorder: at the post, the start, the
  * end, and every GROUP_POLL_INTERVAL_NS while an operation waits. No message depends on it. */
-#include "collective/core/internal.h"
+#include "collective/core/record/op_record.h"
+
+#include "collective/core/group.h"
+#include "collective/core/interpreter.h"
+#include "collective/core/op.h"
 
 void coll_event(const struct weft_group *group, enum weft_coll_kind kind, enum weft_event_phase phase,
                 uint64_t sequence, uint64_t bytes, enum weft_status status, uint64_t now_ns)

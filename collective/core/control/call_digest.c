@@ -8,8 +8,11 @@
  * that leaves later compares them with its own. Operations without a root need no digest: they complete on
  * no rank before all ranks have called them. */
 
-#include "collective/core/internal.h"
-#include <stdio.h>
+#include "collective/core/control/call_digest.h"
+
+#include "collective/core/control/peer_table.h"
+#include "collective/core/group.h"
+
 #include <string.h>
 
 void call_digest_add(struct weft_group *group, const struct coll_header *called)

@@ -3,7 +3,10 @@
  * Groups with the same ranks in the same order share one peer table: the peers and the measurements between
  * them (onehost/copy_method.c) do not depend on the group. The peer states (has left, has replied) belong to
  * one group. Most groups end before the first event, so the states are allocated with it. */
-#include "collective/core/internal.h"
+#include "collective/core/control/peer_table.h"
+
+#include "collective/core/group.h"
+#include "collective/core/op_pool.h"
 
 #include <string.h>
 

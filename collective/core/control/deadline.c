@@ -11,7 +11,14 @@
  * oldest one, else in a call that makes a group, else in its oldest one of another group. If no rank is late
  * by itself, the diagnosis follows this chain. If all other ranks are silent, the text also names this rank:
  * it may be the one that is cut off. */
-#include "collective/core/internal.h"
+#include "collective/core/control/deadline.h"
+
+#include "collective/core/control/control_router.h"
+#include "collective/core/control/group_control.h"
+#include "collective/core/control/peer_table.h"
+#include "collective/core/group.h"
+#include "collective/core/interpreter.h"
+#include "collective/core/op.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

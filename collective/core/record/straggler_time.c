@@ -10,7 +10,10 @@
  * Only durations travel, so clocks need no synchronization. The transfer time of a first message counts. If
  * the straggler sends only longer messages to this rank and its predecessors, the counter is too low.
  * Overlapping waits count once. */
-#include "collective/core/internal.h"
+#include "collective/core/record/straggler_time.h"
+
+#include "collective/core/group.h"
+#include "collective/core/op.h"
 
 static void account(struct weft_straggler_time *straggler_time, uint64_t from_ns, uint64_t to_ns)
 {

@@ -8,7 +8,10 @@
  * unknown group has ended or will be made, so nothing is stored for ended groups. A tag has eight bits of the
  * epoch: they are unambiguous while this rank is within 127 epochs of its peers (weft_groups_set_epoch keeps
  * it there). A posted receive for each pair of ranks would need about a kilobyte for each of them. */
-#include "collective/core/internal.h"
+#include "collective/core/control/control_router.h"
+
+#include "collective/core/control/group_control.h"
+#include "collective/core/group.h"
 
 enum { EARLY_MESSAGES_MAX = 1024, BUCKETS = 64 };
 #define CHANNEL_MASK ((uint64_t)0xff << 56)

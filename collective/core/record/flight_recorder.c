@@ -1,14 +1,13 @@
 /* flight_recorder.c - see flight_recorder.h. Each slot is a seqlock: its version is odd while the owner
  * writes it, and a reader drops a copy whose version has changed. */
+#include "base/json_text.h"
+#include "collective/collective.h"
 #include "collective/flight_recorder.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
-
-#include "base/json_text.h"
-#include "collective/collective.h"
 
 _Static_assert(sizeof(struct weft_record) % 8 == 0, "whole words");
 #define RECORD_WORDS (sizeof(struct weft_record) / 8)

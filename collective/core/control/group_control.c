@@ -6,7 +6,15 @@
  *
  * The state of a peer is small and is allocated with the first event (peer_table.c). The first FAIL wins. A
  * peer that left is not needed by operations that it took part in. Any later operation ends the group. */
-#include "collective/core/internal.h"
+#include "collective/core/control/group_control.h"
+
+#include "collective/core/control/call_digest.h"
+#include "collective/core/control/control_router.h"
+#include "collective/core/control/deadline.h"
+#include "collective/core/control/peer_table.h"
+#include "collective/core/group.h"
+#include "collective/core/op.h"
+#include "collective/core/op_pool.h"
 #include "collective/core/retune.h"
 
 #include <string.h>
