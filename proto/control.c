@@ -108,8 +108,8 @@ static bool hello_ok(const Weft__Control__Hello *hello)
 static bool welcome_ok(const Weft__Control__Welcome *welcome)
 {
     return welcome->index < WEFT_LIMIT_WORKERS && welcome->workers <= WEFT_LIMIT_WORKERS &&
-           welcome->workers_min <= welcome->workers &&
-           welcome->shards <= WEFT_LIMIT_SHARDS && welcome->endpoint_first < WEFT_LIMIT_ENDPOINTS &&
+           welcome->workers_min <= welcome->workers && welcome->shards <= WEFT_LIMIT_SHARDS &&
+           welcome->endpoint_first < WEFT_LIMIT_ENDPOINTS && welcome->copies <= WEFT_LIMIT_COPIES &&
            proof_ok(&welcome->proof);
 }
 
@@ -169,7 +169,7 @@ static bool declared_ok(const Weft__Control__Declared *declared)
     uint32_t candidate = 0;
     for (size_t i = 0; i < declared->n_chunks; i++) {
         const Weft__Control__Chunk *chunk = declared->chunks[i];
-        if (chunk->endpoint >= WEFT_LIMIT_ENDPOINTS) return false;
+        if (chunk->endpoint >= WEFT_LIMIT_ENDPOINTS || chunk->slot >= WEFT_LIMIT_SLOTS) return false;
         if (chunk->candidate != candidate) {
             if (chunk->candidate != ++candidate || candidate >= WEFT_LIMIT_CANDIDATES || end != elems)
                 return false;
@@ -202,6 +202,21 @@ static bool shrunk_ok(const Weft__Control__Shrunk *shrunk)
         return false;
     for (size_t i = 0; i < shrunk->n_newcomers; i++)
         if (!member_ok(shrunk->newcomers[i])) return false;
+    return true;
+}
+
+/* Slots by rising number, each with its leader and copies that differ from it. */
+static bool map_ok(const Weft__Control__Map *map)
+{
+    if (map->n_slots > WEFT_LIMIT_SLOTS || !text_ok(map->text)) return false;
+    for (size_t i = 0; i < map->n_slots; i++) {
+        const Weft__Control__Slot *slot = map->slots[i];
+        if (slot->slot >= WEFT_LIMIT_SLOTS || (i > 0 && slot->slot <= map->slots[i - 1]->slot)) return false;
+        if (slot->term == 0 || slot->term > WEFT_LIMIT_TERM) return false;
+        if (slot->leader >= WEFT_LIMIT_ENDPOINTS || slot->n_copies > WEFT_LIMIT_COPIES) return false;
+        for (size_t c = 0; c < slot->n_copies; c++)
+            if (slot->copies[c] >= WEFT_LIMIT_ENDPOINTS || slot->copies[c] == slot->leader) return false;
+    }
     return true;
 }
 
@@ -240,6 +255,7 @@ static bool control_ok(const Control *message)
         return message->joined->epoch > 0 && text_ok(message->joined->text);
     case WEFT__CONTROL__CONTROL__BODY_LEFT:
         return text_ok(message->left->text) && message->left->index < WEFT_LIMIT_WORKERS;
+    case WEFT__CONTROL__CONTROL__BODY_MAP: return map_ok(message->map);
     case WEFT__CONTROL__CONTROL__BODY__NOT_SET:
     default: return false;
     }
@@ -268,6 +284,7 @@ static void clean_texts(Control *message)
         break;
     case WEFT__CONTROL__CONTROL__BODY_GROW: clean_text(message->grow->text); break;
     case WEFT__CONTROL__CONTROL__BODY_LEFT: clean_text(message->left->text); break;
+    case WEFT__CONTROL__CONTROL__BODY_MAP: clean_text(message->map->text); break;
     default: break;
     }
 }

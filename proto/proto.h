@@ -16,6 +16,7 @@
 
 /* Raised if an older reader would misread. A peer with another wire version is refused with a sentence. */
 #define WEFT_WIRE_VERSION 1
+#define WEFT_WIRE_VERSION_TERMS 2   /* of a data header with a term; a job without copies has none */
 #define WEFT_WIRE_MAGIC 0x31465457u /* "WTF1" as little-endian bytes: W T F 1 */
 
 enum weft_wire_kind {
@@ -52,6 +53,7 @@ struct weft_wire_header {
     float weight;          /* sample weight of this worker in this step, >= 0 */
     float weight_sum;      /* RESULT: sum over workers; codecs scale by 1 / weight_sum */
     uint32_t text_bytes;   /* RESULT with an error: bytes of the text after the header, <= 128 */
+    uint32_t term;         /* of the chunk's slot, <= WEFT_LIMIT_TERM; 0: the job has no copies */
     uint8_t flags;         /* contribution: WEFT_WIRE_MAY_SKIP ... */
     uint16_t skips;        /* request: steps that this worker has skipped, modulo WEFT_WIRE_SKIPS */
     uint32_t good;         /* request with skips > 0: last step of the tensor that was not skipped, low 32

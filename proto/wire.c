@@ -2,7 +2,10 @@
  *
  *     0 magic  4 version  6 kind codec dtype round  10 flags, skips  12 status  16 job  24 incarnation
  *    32 worker  36 epoch  40 tensor  44 chunk  48 step  56 payload_bytes
- *    64 lr  68 weight  72 weight_sum  76 text_bytes  80 good, late_us  84 checksum            (88 bytes)
+ *    64 lr  68 weight  72 weight_sum  76 text_bytes, term  80 good, late_us  84 checksum      (88 bytes)
+ *
+ * Version 2 has a term, version 1 has none: the term is 0. A header without a term is written as version 1,
+ * so a job without copies speaks version 1.
  *
  * Fields are written one by one, little endian, so padding and byte order of the host do not matter.
  * docs/wire.md is the specification. The checksum is xxh32 (seed 0) of the 84 bytes before it. It detects
@@ -35,13 +38,14 @@ enum {
     AT_LR = 64,
     AT_WEIGHT = 68,
     AT_WEIGHT_SUM = 72,
-    AT_TEXT_BYTES = 76,
+    AT_TEXT_TERM = 76, /* bits 0 to 7: text_bytes; bits 8 to 31: term */
     AT_GOOD_LATE = 80,
     AT_CHECKSUM = 84,
     AT_END = 88,
 };
 _Static_assert(AT_END == WEFT_WIRE_HEADER_BYTES, "the layout and the face agree");
 _Static_assert(AT_CHECKSUM + 4 == AT_END, "the checksum is last");
+_Static_assert(WEFT_LIMIT_RESULT_TEXT_BYTES < 256, "text_bytes fits beside the term");
 _Static_assert(sizeof(float) == 4, "floats travel as IEEE binary32");
 
 static void put_float(uint8_t *out, float value)
@@ -73,7 +77,7 @@ static bool header_in_limits(const struct weft_wire_header *header)
     const bool asks = header->kind == WEFT_WIRE_PULL || header->kind == WEFT_WIRE_STATE_PULL;
     if (asks && header->payload_bytes != 0) return false;
     if (header->status < 0 && header->payload_bytes != 0) return false;
-    if (header->text_bytes > WEFT_LIMIT_RESULT_TEXT_BYTES) return false;
+    if (header->text_bytes > WEFT_LIMIT_RESULT_TEXT_BYTES || header->term > WEFT_LIMIT_TERM) return false;
     if (header->flags & ~(WEFT_WIRE_MAY_SKIP | WEFT_WIRE_CHECKED | WEFT_WIRE_NOT_FINITE)) return false;
     const bool contributes = header->kind == WEFT_WIRE_PUSH_PULL || header->kind == WEFT_WIRE_PUSH;
     if (header->flags && !contributes) return false;
@@ -94,7 +98,7 @@ void weft_wire_encode(const struct weft_wire_header *header, uint8_t out[WEFT_WI
 {
     WEFT_ASSERT(header_in_limits(header));
     put_le32(out + AT_MAGIC, WEFT_WIRE_MAGIC);
-    put_le16(out + AT_VERSION, WEFT_WIRE_VERSION);
+    put_le16(out + AT_VERSION, header->term > 0 ? WEFT_WIRE_VERSION_TERMS : WEFT_WIRE_VERSION);
     out[AT_KIND] = header->kind;
     out[AT_CODEC] = header->codec;
     out[AT_DTYPE] = header->dtype;
@@ -112,7 +116,7 @@ void weft_wire_encode(const struct weft_wire_header *header, uint8_t out[WEFT_WI
     put_float(out + AT_LR, header->lr);
     put_float(out + AT_WEIGHT, header->weight);
     put_float(out + AT_WEIGHT_SUM, header->weight_sum);
-    put_le32(out + AT_TEXT_BYTES, header->text_bytes);
+    put_le32(out + AT_TEXT_TERM, header->text_bytes | header->term << 8);
     put_le32(out + AT_GOOD_LATE, header->kind == WEFT_WIRE_RESULT ? header->late_us : header->good);
     put_le32(out + AT_CHECKSUM, wire_checksum(out, AT_CHECKSUM));
 }
@@ -122,7 +126,8 @@ enum weft_status weft_wire_decode(const uint8_t *data, size_t bytes, struct weft
     if (bytes < WEFT_WIRE_HEADER_BYTES || bytes > WEFT_WIRE_HEADER_BYTES_MAX) return WEFT_ERR_MALFORMED;
     if (get_le32(data + AT_MAGIC) != WEFT_WIRE_MAGIC) return WEFT_ERR_MALFORMED;
     /* Before the checksum, which another version may have elsewhere. */
-    if (get_le16(data + AT_VERSION) != WEFT_WIRE_VERSION) return WEFT_ERR_VERSION;
+    const uint16_t version = get_le16(data + AT_VERSION);
+    if (version != WEFT_WIRE_VERSION && version != WEFT_WIRE_VERSION_TERMS) return WEFT_ERR_VERSION;
     if (get_le32(data + AT_CHECKSUM) != wire_checksum(data, AT_CHECKSUM)) return WEFT_ERR_MALFORMED;
 
     struct weft_wire_header header = {
@@ -142,11 +147,13 @@ enum weft_status weft_wire_decode(const uint8_t *data, size_t bytes, struct weft
         .lr = get_float(data + AT_LR),
         .weight = get_float(data + AT_WEIGHT),
         .weight_sum = get_float(data + AT_WEIGHT_SUM),
-        .text_bytes = get_le32(data + AT_TEXT_BYTES),
+        .text_bytes = get_le32(data + AT_TEXT_TERM) & 255,
+        .term = get_le32(data + AT_TEXT_TERM) >> 8,
         .flags = get_le16(data + AT_FLAGS_SKIPS) & 15,
         .skips = get_le16(data + AT_FLAGS_SKIPS) >> 4,
     };
     *(header.kind == WEFT_WIRE_RESULT ? &header.late_us : &header.good) = get_le32(data + AT_GOOD_LATE);
+    if ((version == WEFT_WIRE_VERSION_TERMS) != (header.term > 0)) return WEFT_ERR_MALFORMED;
     if (!header_in_limits(&header) || !floats_usable(&header)) return WEFT_ERR_MALFORMED;
     if (bytes != WEFT_WIRE_HEADER_BYTES + (size_t)header.text_bytes) return WEFT_ERR_MALFORMED;
     *header_out = header;

@@ -20,6 +20,9 @@
 #define WEFT_LIMIT_PAYLOAD_BYTES (1ull << 36) /* per data message */
 #define WEFT_LIMIT_CODEC_ID 15u           /* largest codec number in a header */
 #define WEFT_LIMIT_ROUND 15u              /* largest codec round in a header */
+#define WEFT_LIMIT_TERM ((1u << 24) - 1)  /* largest term of a slot */
+#define WEFT_LIMIT_SLOTS 4096u            /* per job */
+#define WEFT_LIMIT_COPIES 1u              /* of a slot */
 #define WEFT_LIMIT_RESULT_TEXT_BYTES 128u /* text after the header of a failed RESULT */
 #define WEFT_LIMIT_NAME_BYTES 255u
 #define WEFT_LIMIT_TEXT_BYTES 1000u

@@ -46,7 +46,8 @@ int slow_header_decode(const uint8_t *data, size_t bytes, struct slow_header *ou
 {
     if (bytes < 88 || bytes > 216) return -1;
     if (memcmp(data, "WTF1", 4) != 0) return -1;
-    if (little_endian(data, 4, 2) != 1) return -2;
+    const uint64_t version = little_endian(data, 4, 2);
+    if (version != 1 && version != 2) return -2;
     if (little_endian(data, 84, 4) != slow_xxh32(data, 84)) return -1;
     struct slow_header h;
     h.kind = data[6];
@@ -66,7 +67,8 @@ int slow_header_decode(const uint8_t *data, size_t bytes, struct slow_header *ou
     h.lr_bits = (uint32_t)little_endian(data, 64, 4);
     h.weight_bits = (uint32_t)little_endian(data, 68, 4);
     h.weight_sum_bits = (uint32_t)little_endian(data, 72, 4);
-    h.text_bytes = little_endian(data, 76, 4);
+    h.text_bytes = data[76];
+    h.term = little_endian(data, 77, 3);
     h.flags = little_endian(data, 10, 2) % 16;
     h.skips = little_endian(data, 10, 2) / 16;
     h.good = little_endian(data, 80, 4);
@@ -78,6 +80,7 @@ int slow_header_decode(const uint8_t *data, size_t bytes, struct slow_header *ou
     if (h.kind <= 2 && negative_bits(h.weight_bits)) return -1;
     if (h.kind != 5 && h.status != 0) return -1;
     if (h.payload_bytes && (h.kind == 3 || h.kind == 6 || h.status < 0)) return -1;
+    if ((version == 1 && h.term) || (version == 2 && !h.term)) return -1;
     if (h.text_bytes > 128 || (h.text_bytes && h.status >= 0)) return -1;
     if (h.flags > 7 || (h.flags && h.kind > 2) || (h.flags >= 4 && h.payload_bytes)) return -1;
     if ((h.skips && h.kind == 5) || (h.good && !h.skips && h.kind != 5)) return -1;
@@ -132,6 +135,7 @@ static const struct field hello[] = {{1, "wire_version", U32},
                                      {14, "frees", BOOL},
                                      {15, "seals", U32},
                                      {16, "progress", BOOL},
+                                     {17, "slots", BOOL},
                                      {0}};
 static const struct field welcome[] = {{1, "member", U32},
                                        {2, "index", U32},
@@ -146,6 +150,7 @@ static const struct field welcome[] = {{1, "member", U32},
                                        {11, "workers_min", U32},
                                        {12, "frees", BOOL},
                                        {13, "beat_ns", U64},
+                                       {14, "copies", U32},
                                        {0}};
 static const struct field endpoints[] = {{1, "addresses", BYTES_REPEATED}, {0}};
 static const struct field member[] = {
@@ -184,7 +189,8 @@ static const struct field declare[] = {
     {4, "dims", U64_REPEATED}, {5, "codec", NAME},      {6, "optimizer", NAME},
     {7, "mode", U32},          {8, "chunk_bytes", U64}, {0}};
 static const struct field chunk[] = {
-    {1, "offset", U64}, {2, "count", U64}, {3, "endpoint", U32}, {4, "candidate", U32}, {0}};
+    {1, "offset", U64},    {2, "count", U64}, {3, "endpoint", U32},
+    {4, "candidate", U32}, {5, "slot", U32},  {0}};
 static const struct field declared[] = {
     {1, "tensor", U32}, {2, "declare", PART, declare}, {3, "chunks", PART_REPEATED, chunk}, {0}};
 static const struct field tensor_only[] = {{1, "tensor", U32}, {0}};
@@ -238,6 +244,10 @@ static const struct field join[] = {{1, "committed", U64}, {2, "codec_steps", U6
 static const struct field joined[] = {{1, "member", U32}, {2, "text", TEXT}, {3, "epoch", U32}, {0}};
 static const struct field grow[] = {{1, "epoch", U32}, {2, "text", TEXT}, {0}};
 static const struct field left[] = {{1, "member", U32}, {2, "text", TEXT}, {3, "index", U32}, {0}};
+static const struct field slot[] = {
+    {1, "slot", U32}, {2, "term", U32}, {3, "leader", U32}, {4, "copies", U64_REPEATED}, {0}};
+static const struct field map[] = {
+    {1, "version", U32}, {2, "slots", PART_REPEATED, slot}, {3, "lost", U32}, {4, "text", TEXT}, {0}};
 static const struct field bodies[] = {{1, "challenge", PART, challenge},
                                       {2, "hello", PART, hello},
                                       {3, "welcome", PART, welcome},
@@ -263,6 +273,7 @@ static const struct field bodies[] = {{1, "challenge", PART, challenge},
                                       {23, "grow", PART, grow},
                                       {24, "left", PART, left},
                                       {25, "tensor_free", PART, tensor_only},
+                                      {30, "map", PART, map},
                                       {0}};
 
 struct writer {

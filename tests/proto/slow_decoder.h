@@ -11,7 +11,7 @@
 /* Section 1. Integers of the table by name; floats as bits. */
 struct slow_header {
     uint64_t kind, codec, dtype, round, job, incarnation, worker, epoch, tensor, chunk, step, payload_bytes,
-        text_bytes, flags, skips, good;
+        text_bytes, term, flags, skips, good;
     int64_t status;
     uint32_t lr_bits, weight_bits, weight_sum_bits;
 };

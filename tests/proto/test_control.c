@@ -45,6 +45,9 @@ struct samples {
     Weft__Control__Grow grow;
     Weft__Control__Left left;
     Weft__Control__TensorFree tensor_free;
+    Weft__Control__Slot slot[2], *slots[2];
+    Weft__Control__Map map;
+    uint32_t copy;
     uint32_t ranks[2];
     ProtobufCBinaryData addresses[2];
     uint64_t dims[2];
@@ -55,7 +58,7 @@ struct samples {
 #define READ_16                                                                                              \
     "616263646162636461626364616263646162636461626364616263646162636461626364616263646162636461626364616263" \
     "64616263646162636461626364"
-#define BODIES 25
+#define BODIES 30 /* the highest number; some below it have no body */
 static const char *const readings[BODIES + 1] = {
     "",
     "challenge\n  wire_version 1\n  nonce 30313233343536373839616263646566\n  weft_version \"0.1.0\"\n  "
@@ -63,10 +66,11 @@ static const char *const readings[BODIES + 1] = {
     "hello\n  wire_version 1\n  weft_version \"0.1.0\"\n  job \"mnist\"\n  role 1\n  name \"rank 3 (hostb, "
     "pid 41)\"\n  wanted_index -1\n"
     "  host \"hostb\"\n  pid 41\n  nonce 30313233343536373839616263646566\n  endpoints 2\n  device 1\n  "
-    "states 1\n  frees 1\n  seals 1\n  progress 1\n",
+    "states 1\n  frees 1\n  seals 1\n  progress 1\n  slots 1\n",
     "welcome\n  member 3\n  index 1\n  incarnation 18446744073709551615\n  transport_nonce 9\n  workers 2\n  "
     "shards 1\n"
-    "  endpoint_first 4\n  job_id 300\n  heartbeat_ns 30000000000\n  workers_min 1\n  frees 1\n  beat_ns 7\n",
+    "  endpoint_first 4\n  job_id 300\n  heartbeat_ns 30000000000\n  workers_min 1\n  frees 1\n  beat_ns 7\n "
+    " copies 1\n",
     "endpoints\n  addresses 6162\n  addresses 00ff\n",
     "roster\n  epoch 1\n  members\n    role 2\n    name \"shard 0\"\n    host \"h\"\n    incarnation 5\n    "
     "addresses 6162\n    addresses 00ff\n    states 1\n"
@@ -79,13 +83,13 @@ static const char *const readings[BODIES + 1] = {
     "    ring 616263646566676801000000\n    words_ns 370\n    slices_ns 480\n    said_ps 260\n    cached_ps "
     "12\n    passed_ps 51\n    core_kib 2048\n    last_kib 491520\n    past_ps 40\n    runs " READ_16 READ_16
         READ_16 READ_16 "\n    calibration 616e79206279746573\n  committed 41\n  codec_steps 12\n"
-        "  tensors 2\n",
+    "  tensors 2\n",
     "declare\n  ordinal 3\n  name \"fc1\"\n  dtype 1\n  dims 1024\n  dims 784\n  codec \"dense\"\n  "
     "optimizer \"sgd\"\n  mode 1\n  chunk_bytes 4194304\n",
     "declared\n  tensor 3\n  declare\n    ordinal 3\n    name \"fc1\"\n    dtype 1\n    dims 1024\n    dims "
     "784\n    codec \"dense\"\n"
     "    optimizer \"sgd\"\n    mode 1\n    chunk_bytes 4194304\n  chunks\n    count 800000\n    endpoint 7\n"
-    "  chunks\n    offset 800000\n    count 2816\n    endpoint 8\n",
+    "  chunks\n    offset 800000\n    count 2816\n    endpoint 8\n    slot 300\n",
     "declared_ok\n  tensor 3\n",
     "heartbeat\n  time_ns 123456789012\n  ask 1\n  answer 300\n  wait_reason 1\n  text \"rank 2\"\n"
     "  progress\n    operations 70\n    open_ns 3000000000\n    usual_ns 9\n    waits_for 2\n"
@@ -108,7 +112,9 @@ static const char *const readings[BODIES + 1] = {
     "joined\n  member 2\n  text \"rank 2 rests\"\n  epoch 4\n",
     "grow\n  epoch 4\n  text \"rank 3 waits\"\n",
     "left\n  member 2\n  text \"rank 2 left\"\n  index 1\n",
-    "tensor_free\n  tensor 3\n"};
+    "tensor_free\n  tensor 3\n",
+    [30] = "map\n  version 2\n  slots\n    slot 1\n    term 3\n    leader 7\n    copies 8\n"
+           "  slots\n    slot 300\n    term 1\n    leader 8\n  lost 2\n  text \"shard 0 lost\"\n"};
 
 static void fill(struct samples *s)
 {
@@ -125,13 +131,14 @@ static void fill(struct samples *s)
     s->hello.role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->hello.name = (char *)"rank 3 (hostb, pid 41)",
     s->hello.wanted_index = -1;
     s->hello.host = (char *)"hostb", s->hello.pid = 41, s->hello.nonce = NONCE, s->hello.endpoints = 2,
-    s->hello.device = 1, s->hello.states = s->hello.frees = s->hello.seals = s->hello.progress = 1;
+    s->hello.device = 1,
+    s->hello.states = s->hello.frees = s->hello.seals = s->hello.progress = s->hello.slots = 1;
     weft__control__welcome__init(&s->welcome);
     s->welcome.member = 3, s->welcome.index = 1, s->welcome.incarnation = UINT64_MAX,
     s->welcome.transport_nonce = 9;
     s->welcome.workers = 2, s->welcome.shards = 1, s->welcome.endpoint_first = 4, s->welcome.job_id = 300;
     s->welcome.heartbeat_ns = WEFT_SECONDS(30), s->welcome.workers_min = 1, s->welcome.frees = 1;
-    s->welcome.beat_ns = 7;
+    s->welcome.beat_ns = 7, s->welcome.copies = 1;
     weft__control__endpoints__init(&s->endpoints);
     s->endpoints.n_addresses = 2, s->endpoints.addresses = s->addresses;
     for (int i = 0; i < 2; i++) weft__control__member__init(&s->member[i]), s->members[i] = &s->member[i];
@@ -171,6 +178,7 @@ static void fill(struct samples *s)
     for (int i = 0; i < 2; i++) weft__control__chunk__init(&s->chunk[i]), s->chunks[i] = &s->chunk[i];
     s->chunk[0].count = 800000, s->chunk[0].endpoint = 7;
     s->chunk[1].offset = 800000, s->chunk[1].count = 1024 * 784 - 800000, s->chunk[1].endpoint = 8;
+    s->chunk[1].slot = 300;
     weft__control__declared__init(&s->declared);
     s->declared.tensor = 3, s->declared.declare = &s->declare, s->declared.n_chunks = 2,
     s->declared.chunks = s->chunks;
@@ -214,6 +222,13 @@ static void fill(struct samples *s)
                                              s->joined.epoch = 4;
     weft__control__grow__init(&s->grow), s->grow.epoch = 4, s->grow.text = (char *)"rank 3 waits";
     weft__control__tensor_free__init(&s->tensor_free), s->tensor_free.tensor = 3;
+    for (int i = 0; i < 2; i++) weft__control__slot__init(&s->slot[i]), s->slots[i] = &s->slot[i];
+    s->copy = 8;
+    s->slot[0].slot = 1, s->slot[0].term = 3, s->slot[0].leader = 7, s->slot[0].n_copies = 1,
+    s->slot[0].copies = &s->copy;
+    s->slot[1].slot = 300, s->slot[1].term = 1, s->slot[1].leader = 8;
+    weft__control__map__init(&s->map), s->map.version = 2, s->map.n_slots = 2, s->map.slots = s->slots,
+                                       s->map.lost = 2, s->map.text = (char *)"shard 0 lost";
     weft__control__left__init(&s->left), s->left.member = 2, s->left.text = (char *)"rank 2 left",
                                          s->left.index = 1;
 }
@@ -245,7 +260,8 @@ static Control wrap(struct samples *s, int body)
                                       &s->joined,
                                       &s->grow,
                                       &s->left,
-                                      &s->tensor_free};
+                                      &s->tensor_free,
+                                      [30] = &s->map};
     Control message = WEFT__CONTROL__CONTROL__INIT;
     message.body_case = (Weft__Control__Control__BodyCase)body;
     message.challenge = bodies[body]; /* the members of the union share their memory */
@@ -270,6 +286,7 @@ static void every_body(void **state)
     for (int body = 1; body <= BODIES; body++) {
         uint8_t data[2048], again[2048];
         char text[4096];
+        if (!readings[body]) continue;
         Control message = wrap(&s, body), *unpacked;
         size_t bytes = pack(&message, data, sizeof data);
         assert_true(slow_control_decode(data, bytes, text, sizeof text));
@@ -327,6 +344,15 @@ static void limits(void **state)
     REFUSED(2, s.hello.proof = BIN("short"));
     REFUSED(2, s.hello.nonce.len = 0);
     REFUSED(2, s.hello.endpoints = WEFT_LIMIT_ENGINES + 1);
+    REFUSED(3, s.welcome.copies = WEFT_LIMIT_COPIES + 1);
+    REFUSED(9, s.chunk[1].slot = WEFT_LIMIT_SLOTS);
+    REFUSED(30, s.slot[1].slot = WEFT_LIMIT_SLOTS);
+    REFUSED(30, s.slot[1].slot = 1);
+    REFUSED(30, s.slot[0].term = 0);
+    REFUSED(30, s.slot[0].term = WEFT_LIMIT_TERM + 1);
+    REFUSED(30, s.slot[1].leader = WEFT_LIMIT_ENDPOINTS);
+    REFUSED(30, s.copy = 7);
+    REFUSED(30, s.map.text = text_1001);
     REFUSED(3, s.welcome.workers = WEFT_LIMIT_WORKERS + 1);
     REFUSED(3, s.welcome.workers_min = 3);
     REFUSED(3, s.welcome.endpoint_first = WEFT_LIMIT_ENDPOINTS);
@@ -479,6 +505,7 @@ static void mutations(void **state)
     fill(&s);
     for (int body = 1; body <= BODIES; body++) {
         uint8_t data[2048], mutant[2048];
+        if (!readings[body]) continue;
         Control message = wrap(&s, body), *unpacked;
         size_t bytes = pack(&message, data, sizeof data);
         for (int i = 0; i < 1500; i++) {

@@ -38,6 +38,7 @@ static struct weft_wire_header sample(void)
                                       .lr = (float)below(1000) / 1000,
                                       .weight = (float)(1 + below(1000)),
                                       .weight_sum = (float)below(100000)};
+    if (below(2)) header.term = 1 + below(WEFT_LIMIT_TERM);
     if (header.kind == WEFT_WIRE_RESULT) header.late_us = (uint32_t)next_random();
     if (header.kind == WEFT_WIRE_RESULT && below(2)) {
         header.status = -(int32_t)(1 + below(99));
@@ -79,6 +80,7 @@ static void check_same(const struct weft_wire_header *header, const struct slow_
     assert_int_equal(bits_of(header->weight), slow->weight_bits);
     assert_int_equal(bits_of(header->weight_sum), slow->weight_sum_bits);
     assert_int_equal(header->text_bytes, slow->text_bytes);
+    assert_int_equal(header->term, slow->term);
     assert_int_equal(header->flags, slow->flags);
     assert_int_equal(header->skips, slow->skips);
     assert_int_equal(header->kind == WEFT_WIRE_RESULT ? header->late_us : header->good, slow->good);
@@ -148,10 +150,12 @@ static void refusals(void **state)
 {
     assert_int_equal(decode_poked(6, 1, WEFT_WIRE_PUSH, WEFT_WIRE_PUSH), WEFT_OK);
     assert_int_equal(decode_poked(0, 4, 0x31465458u, WEFT_WIRE_PUSH), WEFT_ERR_MALFORMED);
-    assert_int_equal(decode_poked(4, 2, 2, WEFT_WIRE_PUSH), WEFT_ERR_VERSION);
+    assert_int_equal(decode_poked(4, 2, 3, WEFT_WIRE_PUSH), WEFT_ERR_VERSION);
     assert_int_equal(decode_poked(4, 2, 0, WEFT_WIRE_PUSH), WEFT_ERR_VERSION);
     static const struct { unsigned at, bytes; uint64_t value; enum weft_wire_kind kind;
-    } bad[] = {{6, 1, 0, WEFT_WIRE_PUSH},
+    } bad[] = {{4, 2, 2, WEFT_WIRE_PUSH},  /* version 2 without a term */
+               {77, 3, 1, WEFT_WIRE_PUSH}, /* version 1 with a term */
+               {6, 1, 0, WEFT_WIRE_PUSH},
                {6, 1, 8, WEFT_WIRE_PUSH},
                {7, 1, 16, WEFT_WIRE_PUSH},
                {8, 1, 5, WEFT_WIRE_PUSH},
