@@ -168,10 +168,12 @@ void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordi
                  "%s, which waited for admission, is lost: %.140s", member->label, why);
         return;
     }
+    char no_copy[100];
+    if (coordinator_slots_fail_over(coordinator, member, why, no_copy, sizeof no_copy)) return;
     bool goes_on = coordinator_shrink_begin(coordinator, member);
-    char text[COORDINATOR_LABEL_BYTES + 160 + sizeof COORDINATOR_SHARDS_AHEAD_TEXT];
+    char text[COORDINATOR_LABEL_BYTES + 160 + sizeof COORDINATOR_SHARDS_AHEAD_TEXT + sizeof no_copy];
     const bool beyond = !goes_on && !member->joined && coordinator_shards_are_ahead(coordinator);
-    snprintf(text, sizeof text, "%s lost: %.140s%s", member->label, why,
+    snprintf(text, sizeof text, "%s lost: %.140s%s%s", member->label, why, no_copy,
              beyond ? "; " COORDINATOR_SHARDS_AHEAD_TEXT : "");
     Weft__Control__MemberLost lost = WEFT__CONTROL__MEMBER_LOST__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
@@ -394,6 +396,12 @@ static bool admissible(struct weft_coordinator *coordinator, struct coordinator_
                "%.100s (weft %.40s) does not authenticate its control frames as this coordinator (weft %s) "
                "does, and this job has a secret: use one release of weft in a job",
                hello->name, hello->weft_version, weft_proto_release());
+    else if (coordinator->options.copies > 0 && !hello->slots &&
+             hello->role != WEFT__CONTROL__ROLE__ROLE_OBSERVER)
+        refuse(coordinator, connection, WEFT_ERR_VERSION,
+               "%.100s (weft %.40s) does not support copies of shards, which this job has (weft %s): use one "
+               "release of weft in a job",
+               hello->name, hello->weft_version, weft_proto_release());
     else if (strcmp(hello->job, coordinator->job) != 0)
         refuse(coordinator, connection, WEFT_ERR_INVALID,
                "%.100s asks for job %.100s, this coordinator serves job %.100s", hello->name, hello->job,
@@ -421,6 +429,7 @@ static void welcome(struct weft_coordinator *coordinator, const struct coordinat
     welcome.workers_min = coordinator->options.workers_min;
     welcome.frees = true;
     welcome.beat_ns = coordinator->options.beat_ns;
+    welcome.copies = coordinator->options.copies;
     if (member) {
         welcome.member = member->member;
         welcome.index = member->index;
@@ -618,11 +627,18 @@ static void send_roster(struct weft_coordinator *coordinator)
                           coordinator->member_count);
         return;
     }
+    struct weft_error error = {0};
+    const enum weft_status status = coordinator_slots_init(coordinator, &error);
+    if (status < 0) {
+        coordinator_abort(coordinator, NULL, status, "%s", error.text);
+        return;
+    }
     enter(coordinator, COORDINATOR_CONNECTING);
     if (coordinator_send_roster(coordinator, NULL) != WEFT_OK)
         coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
                           "the coordinator has no memory for the roster of %u members",
                           coordinator->member_count);
+    else coordinator_slots_send(coordinator);
 }
 
 static void free_addresses(struct weft_coordinator *coordinator, struct coordinator_member *member)
@@ -735,7 +751,7 @@ static void on_ready(struct weft_coordinator *coordinator, struct coordinator_me
 static bool all_shards_left(const struct weft_coordinator *coordinator)
 {
     for (uint32_t i = 0; i < coordinator->options.shards; i++)
-        if (coordinator->shards[i]->state != MEMBER_LEFT) return false;
+        if (coordinator->shards[i]->state < MEMBER_LEFT) return false;
     return true;
 }
 
@@ -1004,6 +1020,7 @@ enum weft_status weft_coordinator_create(struct weft_env *env, const struct weft
     if (options->workers_min > options->workers || options->workers_max > WEFT_LIMIT_WORKERS)
         return WEFT_ERR_INVALID;
     if (options->heartbeat_ns == 0 || options->join_ns == 0) return WEFT_ERR_INVALID;
+    if (options->copies > WEFT_LIMIT_COPIES) return WEFT_ERR_INVALID;
     struct weft_coordinator *coordinator = weft_alloc_zero(env, sizeof *coordinator);
     if (!coordinator) return WEFT_ERR_NO_MEMORY;
     coordinator->env = env;
@@ -1050,6 +1067,7 @@ void weft_coordinator_free(struct weft_coordinator *coordinator)
         weft_free_bytes(env, coordinator->members[i]);
     }
     coordinator_tensors_free(coordinator);
+    coordinator_slots_free(coordinator);
     cost_fini(coordinator);
     weft_free_bytes(env, coordinator->endpoints);
     weft_free_bytes(env, coordinator->connections);

@@ -23,6 +23,9 @@ struct weft_coordinator_options {
                                * newcomers */
     uint32_t workers_min;     /* a lost worker does not end the job while this many remain; default 0: it
                                * does */
+    uint32_t copies; /* of each slot of chunks: a lost shard does not end the job while every slot has a
+                               * copy; 0 to WEFT_LIMIT_COPIES; default 0 */
+    bool copies_on_one_host;  /* a copy may be on the host of the original; default false */
     uint64_t heartbeat_ns;    /* a member without messages for this time is lost; default 30 s */
     uint64_t beat_ns;         /* the driver sends a Heartbeat to a member after this time without a message;
                                * default 0: it does not */

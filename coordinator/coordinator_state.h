@@ -88,6 +88,7 @@ struct coordinator_connection {
 struct coordinator_endpoint {
     uint32_t id;
     uint32_t shard;
+    uint32_t slot_cursor; /* counts the chunks placed here: they use the endpoint's slots in turn */
     uint64_t load_bytes;
     uint64_t coded_bytes; /* bytes of tensors with codec "auto" whose codec would combine here */
 };
@@ -108,6 +109,19 @@ struct coordinator_tensor {
     bool *freed_by;          /* owned, (workers,): this worker has sent TensorFree; NULL: no worker has */
     uint32_t freed_count;    /* number of true entries; when it reaches the worker count the tensor is
                               * freed */
+};
+
+/* A set of chunks with one leader and one set of copies. A term only rises (slot_map.c). */
+struct coordinator_slot {
+    uint32_t term;
+    uint32_t leader; /* index in coordinator->endpoints */
+    uint32_t copy;   /* the same, of the copy that is in sync, plus one; 0: none */
+    uint32_t chunks; /* chunks that belong to it */
+};
+struct coordinator_slots {
+    struct coordinator_slot *all; /* (count,) owned */
+    uint32_t count;               /* 0: a job without copies */
+    uint32_t version;             /* of the last Map sent */
 };
 
 /* An operation that takes much longer than usual (stall.c). */
@@ -156,6 +170,7 @@ struct weft_coordinator {
     uint32_t name_slots;
     struct coordinator_endpoint *endpoints; /* owned; NULL before the roster */
     uint32_t endpoint_count;
+    struct coordinator_slots slots;
 
     bool cost_known; /* rank 0 has sent its link costs in Ready */
     Weft__Control__LinkCost cost; /* forwarded in Go; its byte fields are owned */
@@ -266,7 +281,25 @@ void coordinator_names_add(struct weft_coordinator *coordinator, uint32_t ordina
  * one by one. */
 bool coordinator_name_is_taken(const struct weft_coordinator *coordinator, const char *name);
 
+/* slot_map.c */
+/* After coordinator_placement_init. WEFT_ERR_UNSUPPORTED: a slot has no place for its copy. */
+enum weft_status coordinator_slots_init(struct weft_coordinator *coordinator, struct weft_error *error);
+void coordinator_slots_free(struct weft_coordinator *coordinator);
+/* Sends all slots to all members. No effect in a job without copies. */
+void coordinator_slots_send(struct weft_coordinator *coordinator);
+/* The slot of a chunk that is placed on the endpoint. 0 in a job without copies. */
+uint32_t coordinator_slot_choose(struct weft_coordinator *coordinator, struct coordinator_endpoint *home);
+/* The shard of the slot's copy; NULL: it has none. */
+const struct coordinator_endpoint *coordinator_slot_copy(const struct weft_coordinator *coordinator,
+                                                         uint32_t slot);
+/* The shard is lost. true: copies take its slots over, and all members have been notified. false: the job
+ * cannot go on; why_out: "", or the reason. */
+bool coordinator_slots_fail_over(struct weft_coordinator *coordinator, const struct coordinator_member *lost,
+                                 const char *why, char *why_out, size_t why_bytes);
+
 /* declare.c */
+/* The shard's DeclaredOk will not arrive. */
+void coordinator_declare_forget_shard(struct weft_coordinator *coordinator, uint32_t shard);
 /* when the roster is sent */
 enum weft_status coordinator_placement_init(struct weft_coordinator *coordinator);
 void coordinator_declare(struct weft_coordinator *coordinator, struct coordinator_member *worker,

@@ -148,6 +148,10 @@ static enum weft_status check_declare(struct weft_coordinator *coordinator,
         (is_auto || spec.id != WEFT_CODEC_DENSE || optimizer.kind != WEFT_OPTIMIZER_NONE))
         return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "codecs and optimizers need dtype f32, not %s",
                               weft_dtype_name((enum weft_dtype)declare->dtype));
+    if (declare->mode == WEFT_WIRE_MODE_SERVER && coordinator->options.copies > 0 &&
+        (is_auto || spec.id != WEFT_CODEC_DENSE))
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
+                              "shards keep copies of dense tensors only: set server.copies=0 to use a codec");
     if (declare->mode == WEFT_WIRE_MODE_SERVER && coordinator->options.shards == 0)
         return weft_error_set(
             error, WEFT_ERR_UNSUPPORTED,
@@ -225,9 +229,12 @@ enum weft_status coordinator_placement_init(struct weft_coordinator *coordinator
 
 static struct coordinator_endpoint *least_loaded(struct weft_coordinator *coordinator)
 {
-    struct coordinator_endpoint *best = &coordinator->endpoints[0];
-    for (uint32_t i = 1; i < coordinator->endpoint_count; i++)
-        if (coordinator->endpoints[i].load_bytes < best->load_bytes) best = &coordinator->endpoints[i];
+    struct coordinator_endpoint *best = NULL;
+    for (uint32_t i = 0; i < coordinator->endpoint_count; i++) {
+        struct coordinator_endpoint *endpoint = &coordinator->endpoints[i];
+        if (coordinator->shards[endpoint->shard]->state >= MEMBER_LEFT) continue;
+        if (!best || endpoint->load_bytes < best->load_bytes) best = endpoint;
+    }
     return best;
 }
 
@@ -238,7 +245,7 @@ static void expect_reply(struct coordinator_tensor *tensor, const struct coordin
 }
 
 static void add_chunk(struct coordinator_tensor *tensor, uint64_t offset, uint64_t count, uint32_t endpoint,
-                      uint32_t candidate)
+                      uint32_t candidate, uint32_t slot)
 {
     Weft__Control__Chunk *chunk = &tensor->chunks[tensor->chunk_count++];
     weft__control__chunk__init(chunk);
@@ -246,6 +253,7 @@ static void add_chunk(struct coordinator_tensor *tensor, uint64_t offset, uint64
     chunk->count = count;
     chunk->endpoint = endpoint;
     chunk->candidate = candidate;
+    chunk->slot = slot;
 }
 
 static struct coordinator_endpoint *least_coded(struct weft_coordinator *coordinator)
@@ -265,7 +273,7 @@ static void place_candidates(struct weft_coordinator *coordinator, struct coordi
     for (uint32_t candidate = 1; candidate < tensor->candidates; candidate++) {
         for (uint32_t i = 0; cuts[candidate] && i < pieces; i++)
             add_chunk(tensor, tensor->chunks[i].offset, tensor->chunks[i].count, tensor->chunks[i].endpoint,
-                      candidate);
+                      candidate, tensor->chunks[i].slot);
         if (cuts[candidate]) continue;
         if (!home) {
             home = least_coded(coordinator);
@@ -273,7 +281,7 @@ static void place_candidates(struct weft_coordinator *coordinator, struct coordi
             home->coded_bytes += tensor->elems * weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
             expect_reply(tensor, home);
         }
-        add_chunk(tensor, 0, tensor->elems, home->id, candidate);
+        add_chunk(tensor, 0, tensor->elems, home->id, candidate, 0);
     }
 }
 
@@ -329,8 +337,11 @@ static bool place(struct weft_coordinator *coordinator, struct coordinator_tenso
         uint64_t elems = offset + piece <= tensor->elems ? piece : tensor->elems - offset;
         struct coordinator_endpoint *home = least_loaded(coordinator);
         home->load_bytes += elems * elem_bytes;
-        add_chunk(tensor, offset, elems, home->id, 0);
+        const uint32_t slot = coordinator_slot_choose(coordinator, home);
+        add_chunk(tensor, offset, elems, home->id, 0, slot);
         expect_reply(tensor, home);
+        const struct coordinator_endpoint *copy = coordinator_slot_copy(coordinator, slot);
+        if (copy) expect_reply(tensor, copy);
     }
     if (choice) place_candidates(coordinator, tensor, cuts, (uint32_t)count);
     return true;
@@ -481,6 +492,16 @@ void coordinator_declared_ok(struct weft_coordinator *coordinator, struct coordi
     struct coordinator_tensor *tensor = coordinator->tensors[ordinal];
     tensor->shard_reply_pending[shard->index] = false;
     if (--tensor->replies_pending == 0) announce(coordinator, tensor);
+}
+
+void coordinator_declare_forget_shard(struct weft_coordinator *coordinator, uint32_t shard)
+{
+    for (uint32_t i = 0; i < coordinator->tensor_count; i++) {
+        struct coordinator_tensor *tensor = coordinator->tensors[i];
+        if (!tensor->placed || tensor->announced || !tensor->shard_reply_pending[shard]) continue;
+        tensor->shard_reply_pending[shard] = false;
+        if (--tensor->replies_pending == 0) announce(coordinator, tensor);
+    }
 }
 
 /* The endpoint that holds the chunks of a weight hash. home: endpoint + 1, 0: the first. false: no chunk is

@@ -4,11 +4,15 @@
  * table without its chunks, since ordinals are not reused. */
 #include "coordinator/coordinator_state.h"
 
-/* Returns whether an endpoint of the shard owns a chunk of the tensor. */
-static bool shard_owns(const struct coordinator_member *shard, const struct coordinator_tensor *tensor)
+/* Returns whether an endpoint of the shard owns a chunk of the tensor, or a copy of one. */
+static bool shard_owns(const struct weft_coordinator *coordinator, const struct coordinator_member *shard,
+                       const struct coordinator_tensor *tensor)
 {
-    for (uint32_t i = 0; i < tensor->chunk_count; i++)
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
+        const struct coordinator_endpoint *copy = coordinator_slot_copy(coordinator, tensor->chunks[i].slot);
         if (tensor->chunks[i].endpoint - shard->endpoint_first < shard->endpoint_count) return true;
+        if (copy && copy->shard == shard->index) return true;
+    }
     return false;
 }
 
@@ -33,7 +37,7 @@ static void release(struct weft_coordinator *coordinator, struct coordinator_ten
     message.tensor_free = &freed;
     for (uint32_t s = 0; s < coordinator->options.shards; s++) {
         const struct coordinator_member *shard = coordinator->shards[s];
-        if (shard && shard->supports_free && shard_owns(shard, tensor))
+        if (shard && shard->supports_free && shard_owns(coordinator, shard, tensor))
             coordinator_send(coordinator, shard, &message);
     }
     unload(coordinator, tensor);

@@ -57,8 +57,7 @@ static void on_ended(void *context, enum weft_status status, const char *text)
     snprintf(harness->end_text, sizeof harness->end_text, "%s", text);
 }
 
-static struct harness *harness_create_with(uint32_t workers, uint32_t shards, uint32_t workers_min,
-                                           uint32_t workers_max, const char *secret)
+static struct harness *harness_alloc(uint32_t workers, uint32_t shards)
 {
     struct harness *harness = calloc(1, sizeof *harness);
     assert_non_null(harness);
@@ -69,11 +68,8 @@ static struct harness *harness_create_with(uint32_t workers, uint32_t shards, ui
     harness->now_ns = WEFT_SECONDS(1000);
     weft_coordinator_options_init(&harness->options);
     harness->options.job = "mnist";
-    harness->options.secret = secret;
     harness->options.workers = workers;
     harness->options.shards = shards;
-    harness->options.workers_min = workers_min;
-    harness->options.workers_max = workers_max;
     harness->options.host = "hostb"; /* the first connection's process */
     harness->options.pid = 41;
     harness->options.send = on_send;
@@ -81,9 +77,32 @@ static struct harness *harness_create_with(uint32_t workers, uint32_t shards, ui
     harness->options.close = on_close;
     harness->options.ended = on_ended;
     harness->options.context = harness;
+    return harness;
+}
+
+static struct harness *harness_start(struct harness *harness)
+{
     assert_int_equal(weft_coordinator_create(&harness->env, &harness->options, &harness->coordinator),
                      WEFT_OK);
     return harness;
+}
+
+static struct harness *harness_create_with(uint32_t workers, uint32_t shards, uint32_t workers_min,
+                                           uint32_t workers_max, const char *secret)
+{
+    struct harness *harness = harness_alloc(workers, shards);
+    harness->options.secret = secret;
+    harness->options.workers_min = workers_min;
+    harness->options.workers_max = workers_max;
+    return harness_start(harness);
+}
+
+struct harness *harness_create_copies(uint32_t workers, uint32_t shards, bool one_host)
+{
+    struct harness *harness = harness_alloc(workers, shards);
+    harness->options.copies = 1;
+    harness->options.copies_on_one_host = one_host;
+    return harness_start(harness);
 }
 
 struct harness *harness_create(uint32_t workers, uint32_t shards, const char *secret)
@@ -195,6 +214,7 @@ uint64_t harness_hello(struct harness *harness, const struct harness_hello *give
     hello.endpoints = given->endpoints;
     hello.seals = given->has_no_seal ? 0 : WEFT_SEAL_VERSION;
     hello.progress = true;
+    hello.slots = !given->has_no_slots;
     hello.frees = given->role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     hello.nonce = (ProtobufCBinaryData){sizeof nonce, nonce};
     if (given->secret) {
@@ -309,6 +329,8 @@ void harness_run(struct harness *harness, uint64_t *connections_out, uint32_t en
         harness_endpoints(harness, connections_out[i], i < workers ? 1 : engines);
     for (uint32_t i = 0; i < total; i++)
         harness_expect(harness, connections_out[i], WEFT__CONTROL__CONTROL__BODY_ROSTER);
+    for (uint32_t i = 0; harness->options.copies && i < total; i++)
+        harness_expect(harness, connections_out[i], WEFT__CONTROL__CONTROL__BODY_MAP);
     for (uint32_t i = 0; i < total; i++) harness_ready(harness, connections_out[i]);
     for (uint32_t i = 0; i < total; i++)
         harness_expect(harness, connections_out[i], WEFT__CONTROL__CONTROL__BODY_GO);

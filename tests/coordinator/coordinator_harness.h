@@ -41,6 +41,8 @@ struct harness *harness_create_elastic(uint32_t workers, uint32_t workers_min);
 struct harness *harness_create_elastic_shards(uint32_t workers, uint32_t shards, uint32_t workers_min);
 /* and admits newcomers */
 struct harness *harness_create_growing(uint32_t workers, uint32_t workers_min, uint32_t workers_max);
+/* with one copy of each slot. one_host: it may be on the host of the original, where all members are */
+struct harness *harness_create_copies(uint32_t workers, uint32_t shards, bool one_host);
 void harness_free(struct harness *harness);
 
 uint64_t harness_open(struct harness *harness);
@@ -63,7 +65,7 @@ struct harness_hello {
     int wanted_index;
     const char *job, *secret;
     uint32_t wire_version, endpoints;
-    bool has_no_seal; /* as a member of an earlier release */
+    bool has_no_seal, has_no_slots; /* as a member of an earlier release */
 };
 /* opens, reads Challenge, sends Hello */
 uint64_t harness_hello(struct harness *harness, const struct harness_hello *hello);

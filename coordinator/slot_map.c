@@ -1,0 +1,229 @@
+/* slot_map.c - slots: which endpoint leads a set of chunks, and which one keeps its copy.
+ *
+ *     roster      every endpoint leads SLOTS_PER_ENDPOINT slots, each with a copy on another shard: Map(all)
+ *     placement   a chunk belongs to a slot of its endpoint for life (declare.c)
+ *     shard lost  its slots: term + 1, the copy leads        slots that it copies: term + 1, no copy
+ *                 -> Map(changed slots, the lost member) to shards and workers; a slot with chunks and
+ *                 without a copy ends the job
+ *
+ * Invariant: in one term a slot has one leader, and a term only rises. A leader replies only after its copy
+ * holds the step under the same term (server/shard/shard_replicate.c), so a replaced leader cannot reply. */
+#include <stdio.h>
+#include <string.h>
+
+#include "coordinator/coordinator_state.h"
+
+enum { SLOTS_PER_ENDPOINT = 64 };
+
+static const struct coordinator_member *shard_of(const struct weft_coordinator *coordinator,
+                                                 uint32_t endpoint)
+{
+    return coordinator->shards[coordinator->endpoints[endpoint].shard];
+}
+
+static bool can_copy(const struct weft_coordinator *coordinator, uint32_t leader, uint32_t copy)
+{
+    const struct coordinator_member *one = shard_of(coordinator, leader),
+                                    *other = shard_of(coordinator, copy);
+    return one != other && (coordinator->options.copies_on_one_host || strcmp(one->host, other->host) != 0);
+}
+
+static uint32_t slots_per_endpoint(const struct weft_coordinator *coordinator)
+{
+    const uint32_t most = WEFT_LIMIT_SLOTS / coordinator->endpoint_count;
+    return most < SLOTS_PER_ENDPOINT ? most : SLOTS_PER_ENDPOINT;
+}
+
+/* The copies of an endpoint's slots are spread over all endpoints that can have them, beginning with the next
+ * one. */
+static enum weft_status place_copies(struct weft_coordinator *coordinator, uint32_t leader, uint32_t slots,
+                                     struct weft_error *error)
+{
+    uint32_t placed = 0, copy = leader;
+    for (uint32_t tried = 0; placed < slots; tried++) {
+        copy = (copy + 1) % coordinator->endpoint_count;
+        if (tried == coordinator->endpoint_count && placed == 0)
+            return weft_error_set(
+                error, WEFT_ERR_UNSUPPORTED,
+                "server.copies is %u, and no shard on another host can have the copy of %s: "
+                "start one there, or set server.copies_on_one_host",
+                coordinator->options.copies, shard_of(coordinator, leader)->label);
+        if (!can_copy(coordinator, leader, copy)) continue;
+        coordinator->slots.all[leader * slots + placed++] =
+            (struct coordinator_slot){.term = 1, .leader = leader, .copy = copy + 1};
+    }
+    return WEFT_OK;
+}
+
+enum weft_status coordinator_slots_init(struct weft_coordinator *coordinator, struct weft_error *error)
+{
+    if (coordinator->options.copies == 0 || coordinator->endpoint_count == 0) return WEFT_OK;
+    const uint32_t slots = slots_per_endpoint(coordinator);
+    if (slots == 0)
+        return weft_error_set(error, WEFT_ERR_LIMIT,
+                              "%u engines of shards with copies, at most %u are allowed",
+                              coordinator->endpoint_count, WEFT_LIMIT_SLOTS);
+    coordinator->slots.count = slots * coordinator->endpoint_count;
+    coordinator->slots.all =
+        weft_alloc_zero(coordinator->env, coordinator->slots.count * sizeof *coordinator->slots.all);
+    if (!coordinator->slots.all)
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for %u slots",
+                              coordinator->slots.count);
+    for (uint32_t leader = 0; leader < coordinator->endpoint_count; leader++)
+        WEFT_TRY(place_copies(coordinator, leader, slots, error));
+    return WEFT_OK;
+}
+
+void coordinator_slots_free(struct weft_coordinator *coordinator)
+{
+    weft_free_bytes(coordinator->env, coordinator->slots.all);
+    coordinator->slots = (struct coordinator_slots){0};
+}
+
+uint32_t coordinator_slot_choose(struct weft_coordinator *coordinator, struct coordinator_endpoint *home)
+{
+    if (coordinator->slots.count == 0) return 0;
+    const uint32_t leader = (uint32_t)(home - coordinator->endpoints);
+    uint32_t led = 0;
+    for (uint32_t i = 0; i < coordinator->slots.count; i++) led += coordinator->slots.all[i].leader == leader;
+    WEFT_ASSERT(led > 0);
+    uint32_t skip = home->slot_cursor++ % led, slot = 0;
+    while (coordinator->slots.all[slot].leader != leader || skip-- > 0) slot++;
+    coordinator->slots.all[slot].chunks++;
+    return slot;
+}
+
+const struct coordinator_endpoint *coordinator_slot_copy(const struct weft_coordinator *coordinator,
+                                                         uint32_t slot)
+{
+    if (slot >= coordinator->slots.count || coordinator->slots.all[slot].copy == 0) return NULL;
+    return &coordinator->endpoints[coordinator->slots.all[slot].copy - 1];
+}
+
+/* ---- Map ---- */
+
+/* Sends the slots of which `changed` is true, all of them if it is NULL. */
+static enum weft_status send_map(struct weft_coordinator *coordinator, const bool *changed,
+                                 const struct coordinator_member *lost, const char *text)
+{
+    const struct coordinator_slots *slots = &coordinator->slots;
+    Weft__Control__Slot *entries = weft_alloc_array(coordinator->env, slots->count, sizeof *entries);
+    Weft__Control__Slot **pointers = weft_alloc_array(coordinator->env, slots->count, sizeof *pointers);
+    uint32_t *copies = weft_alloc_array(coordinator->env, slots->count, sizeof *copies);
+    const bool has_memory = entries && pointers && copies;
+    Weft__Control__Map map = WEFT__CONTROL__MAP__INIT;
+    for (uint32_t i = 0; has_memory && i < slots->count; i++) {
+        if (changed && !changed[i]) continue;
+        Weft__Control__Slot *entry = &entries[map.n_slots];
+        weft__control__slot__init(entry);
+        entry->slot = i;
+        entry->term = slots->all[i].term;
+        entry->leader = coordinator->endpoints[slots->all[i].leader].id;
+        entry->n_copies = slots->all[i].copy > 0;
+        if (entry->n_copies) copies[i] = coordinator->endpoints[slots->all[i].copy - 1].id;
+        entry->copies = &copies[i];
+        pointers[map.n_slots++] = entry;
+    }
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    map.version = ++coordinator->slots.version;
+    map.slots = pointers;
+    map.lost = lost ? lost->member + 1 : 0;
+    map.text = (char *)text;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_MAP;
+    message.map = &map;
+    if (has_memory) coordinator_broadcast(coordinator, &message, lost);
+    weft_free_bytes(coordinator->env, entries);
+    weft_free_bytes(coordinator->env, pointers);
+    weft_free_bytes(coordinator->env, copies);
+    return has_memory ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+void coordinator_slots_send(struct weft_coordinator *coordinator)
+{
+    if (coordinator->slots.count == 0) return;
+    if (send_map(coordinator, NULL, NULL, "") < 0)
+        coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for its map");
+}
+
+/* ---- fail-over ---- */
+
+/* A live endpoint for a slot without chunks; UINT32_MAX: all shards are lost. */
+static uint32_t live_endpoint(const struct weft_coordinator *coordinator)
+{
+    for (uint32_t i = 0; i < coordinator->endpoint_count; i++)
+        if (shard_of(coordinator, i)->state < MEMBER_LEFT) return i;
+    return UINT32_MAX;
+}
+
+static bool can_fail_over(const struct weft_coordinator *coordinator, const struct coordinator_member *lost,
+                          char *why_out, size_t why_bytes)
+{
+    const struct coordinator_slots *slots = &coordinator->slots;
+    if (slots->count == 0 || coordinator->state != COORDINATOR_RUNNING ||
+        lost->role != WEFT__CONTROL__ROLE__ROLE_SHARD)
+        return false;
+    for (uint32_t i = 0; i < slots->count; i++) {
+        const struct coordinator_slot *slot = &slots->all[i];
+        const bool leads = shard_of(coordinator, slot->leader) == lost;
+        if (slot->term < WEFT_LIMIT_TERM && (!leads || slot->chunks == 0 || slot->copy > 0)) continue;
+        snprintf(why_out, why_bytes, "; slot %u of its chunks has no %s", i,
+                 slot->term < WEFT_LIMIT_TERM ? "copy" : "further term");
+        return false;
+    }
+    return live_endpoint(coordinator) != UINT32_MAX;
+}
+
+/* true: the slot has changed. */
+static bool slot_fail_over(struct weft_coordinator *coordinator, struct coordinator_slot *slot,
+                           const struct coordinator_member *lost)
+{
+    const bool leads = shard_of(coordinator, slot->leader) == lost,
+               copies = slot->copy > 0 && shard_of(coordinator, slot->copy - 1) == lost;
+    if (!leads && !copies) return false;
+    if (leads) slot->leader = slot->copy > 0 ? slot->copy - 1 : live_endpoint(coordinator);
+    slot->copy = 0;
+    slot->term++;
+    return true;
+}
+
+/* The endpoints of the chunks, and the loads, follow the slots. */
+static void chunks_follow(struct weft_coordinator *coordinator, const bool *changed)
+{
+    for (uint32_t t = 0; t < coordinator->tensor_count; t++) {
+        const struct coordinator_tensor *tensor = coordinator->tensors[t];
+        const size_t elem_bytes = weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
+        for (uint32_t i = 0; i < tensor->chunk_count; i++) {
+            Weft__Control__Chunk *chunk = &tensor->chunks[i];
+            struct coordinator_endpoint *leader =
+                &coordinator->endpoints[coordinator->slots.all[chunk->slot].leader];
+            if (!changed[chunk->slot] || chunk->endpoint == leader->id) continue;
+            chunk->endpoint = leader->id;
+            leader->load_bytes += chunk->count * elem_bytes;
+        }
+    }
+}
+
+bool coordinator_slots_fail_over(struct weft_coordinator *coordinator, const struct coordinator_member *lost,
+                                 const char *why, char *why_out, size_t why_bytes)
+{
+    why_out[0] = 0;
+    if (!can_fail_over(coordinator, lost, why_out, why_bytes)) return false;
+    struct coordinator_slots *slots = &coordinator->slots;
+    char text[COORDINATOR_LABEL_BYTES + 160];
+    bool *changed = weft_alloc_zero(coordinator->env, slots->count * sizeof *changed);
+    uint32_t led = 0;
+    if (!changed) return false;
+    for (uint32_t i = 0; i < slots->count; i++) {
+        led += shard_of(coordinator, slots->all[i].leader) == lost;
+        changed[i] = slot_fail_over(coordinator, &slots->all[i], lost);
+    }
+    chunks_follow(coordinator, changed);
+    snprintf(text, sizeof text, "%s lost: %.140s", lost->label, why);
+    weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "job %s: %s; copies lead its %u slots",
+             coordinator->job, text, led);
+    const enum weft_status status = send_map(coordinator, changed, lost, text);
+    weft_free_bytes(coordinator->env, changed);
+    if (status < 0) coordinator_abort(coordinator, lost, status, "the coordinator has no memory for its map");
+    else coordinator_declare_forget_shard(coordinator, lost->index);
+    return true;
+}

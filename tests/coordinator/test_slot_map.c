@@ -1,0 +1,207 @@
+/* test_slot_map.c - slots with copies: placement, Map, fail-over, and the loss that ends the job. */
+#include <stdio.h>
+
+#include "tests/coordinator/coordinator_harness.h"
+
+#define BODY(name) WEFT__CONTROL__CONTROL__BODY_##name
+
+enum { WORKERS = 2, SHARDS = 3, SLOTS = 64 * SHARDS, MEMBERS = WORKERS + SHARDS };
+
+/* What the members know of the slots: the newest of all Maps received. */
+struct view {
+    uint32_t version, term[SLOTS], leader[SLOTS], copy[SLOTS]; /* copy: endpoint + 1; 0: none */
+};
+
+static void view_apply(struct view *view, const Weft__Control__Map *map)
+{
+    assert_true(map->version > view->version);
+    view->version = map->version;
+    for (size_t i = 0; i < map->n_slots; i++) {
+        const Weft__Control__Slot *slot = map->slots[i];
+        assert_true(slot->slot < SLOTS && slot->term > view->term[slot->slot]);
+        view->term[slot->slot] = slot->term;
+        view->leader[slot->slot] = slot->leader;
+        view->copy[slot->slot] = slot->n_copies ? slot->copies[0] + 1 : 0;
+    }
+}
+
+/* All members begin; the first endpoint of shard s is WORKERS + s. */
+static struct harness *job(uint64_t c[MEMBERS], struct view *view)
+{
+    struct harness *h = harness_create_copies(WORKERS, SHARDS, true);
+    *view = (struct view){0};
+    harness_run(h, c, 1);
+    view_apply(view, h->connections[c[0]].inbox[h->connections[c[0]].read - 2]->map);
+    return h;
+}
+
+static void declare(struct harness *h, const uint64_t *c, const char *name, uint32_t ordinal,
+                    uint64_t chunk_bytes)
+{
+    struct harness_declare declare;
+    harness_declare_init(&declare, ordinal, name);
+    declare.declare.chunk_bytes = chunk_bytes;
+    for (int w = 0; w < WORKERS; w++) harness_declare(h, c[w], &declare);
+}
+
+/* Each endpoint leads 64 slots. Their copies are on the other shards, evenly. */
+static void placement(void **state)
+{
+    uint64_t c[MEMBERS];
+    struct view view;
+    struct harness *h = job(c, &view);
+    uint32_t led[MEMBERS] = {0}, copied[MEMBERS] = {0};
+    for (int i = 0; i < SLOTS; i++) {
+        assert_int_equal(view.term[i], 1);
+        assert_true(view.copy[i] > 0 && view.copy[i] - 1 != view.leader[i]);
+        led[view.leader[i]]++;
+        copied[view.copy[i] - 1]++;
+    }
+    for (int s = WORKERS; s < MEMBERS; s++) {
+        assert_int_equal(led[s], 64);
+        assert_int_equal(copied[s], 64);
+    }
+    /* The leader and the copy of each chunk are asked for memory: here all shards. */
+    declare(h, c, "fc1", 0, 1 << 20);
+    const Weft__Control__Declared *declared = NULL;
+    for (int s = WORKERS; s < MEMBERS; s++) declared = harness_expect(h, c[s], BODY(DECLARED))->declared;
+    assert_int_equal(declared->n_chunks, 4);
+    for (size_t i = 0; i < declared->n_chunks; i++)
+        assert_int_equal(declared->chunks[i]->endpoint, view.leader[declared->chunks[i]->slot]);
+    /* two chunks of one endpoint are in two slots */
+    assert_int_equal(declared->chunks[0]->endpoint, declared->chunks[3]->endpoint);
+    assert_int_not_equal(declared->chunks[0]->slot, declared->chunks[3]->slot);
+    harness_free(h);
+}
+
+static void fail_over(void **state)
+{
+    uint64_t c[MEMBERS];
+    struct view view, before;
+    struct harness *h = job(c, &view);
+    const uint32_t lost = WORKERS + 1; /* endpoint of shard 1 */
+    declare(h, c, "fc1", 0, 1 << 20);
+    for (int s = WORKERS; s < MEMBERS; s++) {
+        harness_expect(h, c[s], BODY(DECLARED));
+        if (s != WORKERS + 1) harness_declared_ok(h, c[s], 0);
+    }
+    for (int w = 0; w < WORKERS; w++) harness_expect_nothing(h, c[w]); /* shard 1 has not answered */
+    before = view;
+    harness_close(h, c[lost], "reset");
+    assert_int_equal(h->ended_count, 0);
+    for (int i = 0; i < MEMBERS; i++) {
+        if (i == (int)lost) continue;
+        struct view own = before;
+        const Weft__Control__Map *map = harness_expect(h, c[i], BODY(MAP))->map;
+        assert_string_equal(map->text, "shard 1 (hostb, pid 44) lost: reset");
+        assert_int_equal(map->lost, lost + 1);
+        view_apply(&own, map);
+        view = own;
+    }
+    for (int i = 0; i < SLOTS; i++) {
+        const bool led = before.leader[i] == lost, copied = before.copy[i] == lost + 1;
+        assert_int_equal(view.term[i], led || copied ? 2 : 1);
+        assert_int_equal(view.leader[i], led ? before.copy[i] - 1 : before.leader[i]);
+        assert_int_equal(view.copy[i], led || copied ? 0 : before.copy[i]);
+    }
+    /* its answer is no longer waited for, and the workers get the new leaders */
+    for (int w = 0; w < WORKERS; w++) {
+        const Weft__Control__Declared *declared = harness_expect(h, c[w], BODY(DECLARED))->declared;
+        for (size_t i = 0; i < declared->n_chunks; i++)
+            assert_int_equal(declared->chunks[i]->endpoint, view.leader[declared->chunks[i]->slot]);
+    }
+    /* later tensors are placed on the shards that are left */
+    declare(h, c, "fc2", 1, 1 << 20);
+    const Weft__Control__Declared *declared = harness_expect(h, c[WORKERS], BODY(DECLARED))->declared;
+    for (size_t i = 0; i < declared->n_chunks; i++) {
+        assert_int_not_equal(declared->chunks[i]->endpoint, lost);
+        assert_int_equal(declared->chunks[i]->endpoint, view.leader[declared->chunks[i]->slot]);
+    }
+    /* The job ends in order without the lost shard. */
+    for (int w = 0; w < WORKERS; w++) harness_leave(h, c[w], "");
+    harness_leave(h, c[WORKERS], "");
+    harness_leave(h, c[WORKERS + 2], "");
+    assert_int_equal(h->ended_count, 1);
+    assert_int_equal(h->end_status, WEFT_OK);
+    harness_free(h);
+}
+
+/* Slots of the first lost shard have no copy now: with chunks, the loss of their leader ends the job. */
+static void second_loss(void **state)
+{
+    uint64_t c[MEMBERS];
+    struct view view;
+    struct harness *h = job(c, &view);
+    declare(h, c, "fc1", 0, 8192); /* chunks in all slots */
+    for (int s = WORKERS; s < MEMBERS; s++) harness_declared_ok(h, c[s], 0);
+    harness_close(h, c[WORKERS], "reset");
+    assert_int_equal(h->ended_count, 0);
+    harness_close(h, c[WORKERS + 1], "reset");
+    assert_int_equal(h->ended_count, 1);
+    assert_int_equal(h->end_status, WEFT_ERR_PEER_LOST);
+    assert_non_null(strstr(h->end_text, "shard 1 (hostb, pid 44) lost: reset; slot "));
+    assert_non_null(strstr(h->end_text, "of its chunks has no copy"));
+    harness_free(h);
+}
+
+/* Without chunks nothing is lost, until the last shard is. */
+static void empty_slots(void **state)
+{
+    uint64_t c[MEMBERS];
+    struct view view;
+    struct harness *h = job(c, &view);
+    harness_close(h, c[WORKERS], "reset");
+    harness_close(h, c[WORKERS + 1], "reset");
+    assert_int_equal(h->ended_count, 0);
+    harness_expect(h, c[0], BODY(MAP));
+    const Weft__Control__Map *map = harness_expect(h, c[0], BODY(MAP))->map;
+    for (size_t i = 0; i < map->n_slots; i++) assert_int_equal(map->slots[i]->leader, WORKERS + 2);
+    harness_close(h, c[WORKERS + 2], "reset");
+    assert_int_equal(h->ended_count, 1);
+    harness_free(h);
+}
+
+static void refusals(void **state)
+{
+    /* all members are on one host */
+    struct harness *h = harness_create_copies(1, 2, false);
+    uint64_t c[3];
+    for (int i = 0; i < 3; i++)
+        c[i] = harness_join(h, i ? WEFT__CONTROL__ROLE__ROLE_SHARD : WEFT__CONTROL__ROLE__ROLE_WORKER, -1, 1,
+                            NULL);
+    for (int i = 0; i < 3; i++) harness_endpoints(h, c[i], 1);
+    harness_expect_abort(h, c[0], WEFT_ERR_UNSUPPORTED,
+                         "server.copies is 1, and no shard on another host can have the copy of shard 0 "
+                         "(hostb, pid 42): start one there, or set server.copies_on_one_host",
+                         false);
+    harness_free(h);
+
+    h = harness_create_copies(1, 2, true);
+    c[0] = harness_hello(h, &(struct harness_hello){.role = WEFT__CONTROL__ROLE__ROLE_WORKER,
+                                                    .wanted_index = -1,
+                                                    .endpoints = 1,
+                                                    .has_no_slots = true});
+    Control *message = harness_expect(h, c[0], BODY(ABORT));
+    assert_int_equal(message->abort->status, WEFT_ERR_VERSION);
+    assert_non_null(strstr(message->abort->text, "does not support copies of shards"));
+    harness_free(h);
+
+    struct harness_declare coded;
+    h = harness_create_copies(1, 2, true);
+    harness_run(h, c, 1);
+    harness_declare_init(&coded, 0, "fc1");
+    coded.declare.codec = (char *)"f16";
+    harness_declare(h, c[0], &coded);
+    message = harness_expect(h, c[0], BODY(ABORT));
+    assert_int_equal(message->abort->status, WEFT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(message->abort->text, "shards keep copies of dense tensors only"));
+    harness_free(h);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(placement), cmocka_unit_test(fail_over),
+                                       cmocka_unit_test(second_loss), cmocka_unit_test(empty_slots),
+                                       cmocka_unit_test(refusals)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
