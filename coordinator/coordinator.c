@@ -427,6 +427,7 @@ static void welcome(struct weft_coordinator *coordinator, const struct coordinat
     welcome.transport_nonce = coordinator->transport_nonce;
     welcome.heartbeat_ns = coordinator->options.heartbeat_ns;
     welcome.workers_min = coordinator->options.workers_min;
+    welcome.workers_max = coordinator->options.workers_max;
     welcome.frees = true;
     welcome.beat_ns = coordinator->options.beat_ns;
     welcome.copies = coordinator->options.copies;
@@ -463,7 +464,7 @@ static bool can_join_running_job(const struct weft_coordinator *coordinator,
     const struct weft_coordinator_options *options = &coordinator->options;
     uint32_t endpoints = hello->endpoints ? hello->endpoints : 1;
     return coordinator->state == COORDINATOR_RUNNING && hello->role == WEFT__CONTROL__ROLE__ROLE_WORKER &&
-           options->workers_min > 0 && options->shards == 0 && coordinator_active_count(coordinator) > 0 &&
+           options->workers_min > 0 && coordinator_active_count(coordinator) > 0 &&
            coordinator->next_endpoint + endpoints < WEFT_LIMIT_ENDPOINTS &&
            coordinator_active_count(coordinator) + coordinator_waiting_count(coordinator) <
                options->workers_max;

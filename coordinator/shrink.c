@@ -9,7 +9,8 @@
  *                     -> Shrunk(members, newcomers); to the newcomer: Roster, Ready, Go
  *
  * Rank order is the old order without gaps. Shards follow by MemberLost and Shrunk and send no reply
- * (shard_members.c). docs/elastic.md has the protocol as a table. */
+ * (shard_members.c). With shards a newcomer is admitted after the first good step: then the shards have
+ * weights of every tensor. docs/elastic.md has the protocol as a table. */
 #include "coordinator/coordinator_state.h"
 
 #include <stdio.h>
@@ -20,10 +21,16 @@ bool coordinator_member_is_active(const struct coordinator_member *member)
            !member->newcomer;
 }
 
-/* A newcomer that can be admitted: its addresses are known. */
-static bool can_be_admitted(const struct coordinator_member *member)
+/* A newcomer whose addresses are known. */
+static bool waits_for_admission(const struct coordinator_member *member)
 {
     return member->newcomer && member->state == MEMBER_ADDRESSED;
+}
+
+static bool can_be_admitted(const struct weft_coordinator *coordinator,
+                            const struct coordinator_member *member)
+{
+    return waits_for_admission(member) && (coordinator->options.shards == 0 || coordinator->committed > 0);
 }
 
 uint32_t coordinator_waiting_count(const struct weft_coordinator *coordinator)
@@ -91,9 +98,9 @@ static struct coordinator_member *next_member(const struct weft_coordinator *coo
     struct coordinator_member *found = NULL;
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         struct coordinator_member *member = coordinator->members[i];
-        bool continues =
-            all_joined ? coordinator_member_is_active(member)
-                       : (coordinator_member_is_active(member) && !member->joined) || can_be_admitted(member);
+        bool continues = all_joined ? coordinator_member_is_active(member)
+                                    : (coordinator_member_is_active(member) && !member->joined) ||
+                                          can_be_admitted(coordinator, member);
         if (continues && (int64_t)member->rank_order > after &&
             (!found || member->rank_order < found->rank_order))
             found = member;
@@ -123,6 +130,7 @@ static void put_in_force(struct weft_coordinator *coordinator, bool all_joined, 
     uint32_t rank = 0;
     uint64_t codec_steps = 0;
     int64_t after = -1;
+    coordinator->committed = committed;
     for (struct coordinator_member *member; (member = next_member(coordinator, all_joined, after)) != NULL;
          rank++) {
         after = member->rank_order;
@@ -146,7 +154,6 @@ static void put_in_force(struct weft_coordinator *coordinator, bool all_joined, 
     coordinator->worker_left_count = 0;
     coordinator->epoch_in_force = coordinator->epoch;
     coordinator_liveness_cancel(coordinator);
-    coordinator->committed = committed;
     coordinator->codec_steps = codec_steps;
     Weft__Control__Shrunk shrunk = WEFT__CONTROL__SHRUNK__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
@@ -181,7 +188,7 @@ void coordinator_grow(struct weft_coordinator *coordinator)
 {
     const struct coordinator_member *newcomer = NULL;
     for (uint32_t i = 0; i < coordinator->member_count && !newcomer; i++)
-        if (can_be_admitted(coordinator->members[i])) newcomer = coordinator->members[i];
+        if (waits_for_admission(coordinator->members[i])) newcomer = coordinator->members[i];
     /* A newcomer is also admitted by an agreement that is already under way. */
     if (!newcomer || coordinator->state != COORDINATOR_RUNNING ||
         coordinator->epoch != coordinator->epoch_in_force)

@@ -153,7 +153,8 @@ static void describe_wait(const struct weft_coordinator *coordinator, const stru
         coordinator_describe_missing(coordinator, out, out_bytes);
         return;
     }
-    if (!member) return;
+    /* a shard waits for the begin only */
+    if (!member || member->role == WEFT__CONTROL__ROLE__ROLE_SHARD) return;
     const struct coordinator_tensor *declares =
         member->declared_count > 0 && member->declared_count <= coordinator->tensor_count
             ? coordinator->tensors[member->declared_count - 1]

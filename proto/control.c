@@ -108,7 +108,8 @@ static bool hello_ok(const Weft__Control__Hello *hello)
 static bool welcome_ok(const Weft__Control__Welcome *welcome)
 {
     return welcome->index < WEFT_LIMIT_WORKERS && welcome->workers <= WEFT_LIMIT_WORKERS &&
-           welcome->workers_min <= welcome->workers && welcome->shards <= WEFT_LIMIT_SHARDS &&
+           welcome->workers_min <= welcome->workers && welcome->workers_max <= WEFT_LIMIT_WORKERS &&
+           welcome->shards <= WEFT_LIMIT_SHARDS &&
            welcome->endpoint_first < WEFT_LIMIT_ENDPOINTS && welcome->copies <= WEFT_LIMIT_COPIES &&
            proof_ok(&welcome->proof);
 }

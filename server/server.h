@@ -69,6 +69,7 @@ struct weft_shard_engine_options {
     const uint64_t *worker_incarnations; /* (workers,) copied */
     bool elastic;                        /* the job may go on without lost workers: _leave_epoch and
                                           * _enter_epoch; default false */
+    uint32_t workers_max;                /* elastic: most workers of a later epoch; default 0: `workers` */
     size_t receive_bytes_max;            /* memory for contributions and partial sums; default 256 MiB */
     /* a further round opens only while those that are open have less of it, so that their memory stays in the
      * caches; default 4 MiB. 0: one round at a time */
@@ -104,8 +105,8 @@ void weft_shard_engine_leave_epoch(struct weft_shard_engine *engine, uint32_t ep
 /* The worker at that endpoint has left. Rounds without its contribution, and pulls that wait for them, end
  * with WEFT_ERR_PEER_LOST. */
 void weft_shard_engine_worker_left(struct weft_shard_engine *engine, uint32_t endpoint);
-/* Sets the workers of the epoch, by rank; at most as many as at create. A worker that repeats a push of a
- * closed step gets its result again. */
+/* Sets the workers of the epoch, by rank; at most workers_max. The transport is connected to each of them. A
+ * worker that repeats a push of a closed step gets its result again. */
 enum weft_status weft_shard_engine_enter_epoch(struct weft_shard_engine *engine, uint32_t epoch,
                                                uint32_t workers, const uint32_t *endpoints,
                                                const uint64_t *incarnations, struct weft_error *error);
@@ -148,6 +149,8 @@ struct weftd_options {
     uint32_t workers, shards;     /* expected by the embedded coordinator */
     uint32_t workers_min;         /* embedded coordinator: a lost worker does not end the job while this
                                    * many remain; default 0: it does */
+    uint32_t workers_max;         /* embedded coordinator: newcomers are admitted while there are fewer
+                                   * workers; requires workers_min; default 0: none are */
     int index;                    /* shard number; default -1: any */
     uint32_t engines;             /* engine threads, each with one endpoint; 0: server.engines */
     const char *lanes, *devices;  /* of the transport; NULL: transport.lanes, transport.devices */

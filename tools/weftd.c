@@ -54,13 +54,19 @@ static int check_arguments(const struct command_line *line, char **arguments)
     struct weft_error error = {0};
     if (arguments[0] && (!line->checks || arguments[1]))
         return tool_usage_error("weftd", "unexpected argument '%s'", arguments[line->checks]);
-    if (options->workers_min && options->coordinator)
-        return tool_usage_error("weftd",
-                                "--min-workers is for the coordinator, and this shard joins the one at %s",
-                                options->coordinator);
+    if ((options->workers_min || options->workers_max) && options->coordinator)
+        return tool_usage_error(
+            "weftd",
+            "--min-workers and --max-workers are for the coordinator, and this shard joins "
+            "the one at %s",
+            options->coordinator);
     if (options->workers_min > options->workers)
         return tool_usage_error("weftd", "--min-workers is at most the number of workers, %u",
                                 options->workers);
+    if (options->workers_max && (!options->workers_min || options->workers_max < options->workers))
+        return tool_usage_error(
+            "weftd", "--max-workers requires --min-workers, and is at least the number of workers, %u",
+            options->workers);
     if (!arguments[0] || weft_config_read_file(line->config, arguments[0], &error) == WEFT_OK) return -1;
     fprintf(stderr, "weftd: %s\n", error.text);
     return 1;
@@ -94,6 +100,8 @@ static int parse(int argc, char **argv, struct command_line *line)
         {"workers", 'n', "N", "workers the job waits for", CLI_U32(&options->workers, 1, WEFT_LIMIT_WORKERS)},
         {"min-workers", 0, "N", "workers with which the job continues after a loss",
          "a lost worker ends the job", CLI_U32(&options->workers_min, 1, WEFT_LIMIT_WORKERS)},
+        {"max-workers", 0, "N", "workers up to which new ones may join; requires --min-workers",
+         "none may join", CLI_U32(&options->workers_max, 1, WEFT_LIMIT_WORKERS)},
         {"shards", 's', "N", "shards of the job, this one included",
          CLI_U32(&options->shards, 1, WEFT_LIMIT_SHARDS)},
         {"coordinator", 'c', "HOST:PORT", "coordinator of the job to join", "this process coordinates",

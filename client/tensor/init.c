@@ -16,15 +16,34 @@ static enum weft_status install(struct weft_tensor *tensor, const void *weights,
     return client_request_wait_internal(tensor->session, &request, what);
 }
 
+static enum weft_status reduce_word(struct weft_tensor *tensor, uint32_t *word, enum weft_op op,
+                                    const char *what)
+{
+    struct weft_request request = {{0}};
+    WEFT_TRY(weft_all_reduce(tensor->session, word, word, 1, WEFT_U32, op, &request));
+    return client_request_wait_internal(tensor->session, &request, what);
+}
+
 /* Checks whether all ranks have weights. After a loss some ranks may have received the broadcast and others
  * not. */
 static enum weft_status all_initialised(struct weft_tensor *tensor, const char *what, bool *all_out)
 {
-    struct weft_request request = {{0}};
     uint32_t have = tensor->initialised;
-    WEFT_TRY(weft_all_reduce(tensor->session, &have, &have, 1, WEFT_U32, WEFT_MIN, &request));
-    WEFT_TRY(client_request_wait_internal(tensor->session, &request, what));
+    WEFT_TRY(reduce_word(tensor, &have, WEFT_MIN, what));
     *all_out = have != 0;
+    return WEFT_OK;
+}
+
+enum weft_status client_tensor_shards_have_weights(struct weft_tensor *tensor, const char *what,
+                                                   bool *have_out)
+{
+    /* what this rank knows; the most of all ranks decides */
+    enum { UNKNOWN = 0, NO_WEIGHTS = 1, WEIGHTS = 2 };
+    const struct weft_session *session = tensor->session;
+    const bool is_older = session->membership.is_newcomer && tensor->id < session->control.tensors;
+    uint32_t known = tensor->initialised ? WEIGHTS : is_older ? UNKNOWN : NO_WEIGHTS;
+    WEFT_TRY(reduce_word(tensor, &known, WEFT_MAX, what));
+    *have_out = known != NO_WEIGHTS;
     return WEFT_OK;
 }
 
@@ -46,7 +65,7 @@ static enum weft_status wait_for_all(struct weft_tensor *tensor, const char *wha
  *
  * A rank that has weights while others have none drops them before rank 0 installs its own. Otherwise a
  * further loss could leave it among ranks, or with shards, that have the new weights. */
-static enum weft_status init_elastic(struct weft_tensor *tensor, void *weights, const char *what)
+enum weft_status client_tensor_init_elastic(struct weft_tensor *tensor, void *weights, const char *what)
 {
     struct weft_session *session = tensor->session;
     bool all;
@@ -82,7 +101,7 @@ enum weft_status weft_tensor_init(struct weft_tensor *tensor, void *weights)
     char what[300];
     snprintf(what, sizeof what, "init of tensor '%s'", tensor->name);
     tensor->weights = weights;
-    if (session->is_elastic && shards_hold_state) return init_elastic(tensor, weights, what);
+    if (session->is_elastic && shards_hold_state) return client_tensor_init_elastic(tensor, weights, what);
     if (shards_hold_state && session->rank == 0) WEFT_TRY(install(tensor, weights, what));
     WEFT_TRY(broadcast_weights(tensor, weights, what));
     tensor->initialised = true;

@@ -204,6 +204,14 @@ enum weft_status client_tensor_start_init(struct weft_tensor *tensor, const void
     return start(tensor, CLIENT_OP_INIT, request);
 }
 
+enum weft_status client_tensor_start_pull(struct weft_tensor *tensor, void *weights,
+                                          struct weft_request *request)
+{
+    WEFT_TRY(check_call(tensor, weights, "tensor_share"));
+    tensor->op.out = weights;
+    return start(tensor, CLIENT_OP_PULL, request);
+}
+
 enum weft_status client_tensor_start_state(struct weft_tensor *tensor, uint32_t part, const float *in,
                                            float *out, struct weft_request *request)
 {

@@ -6,7 +6,8 @@
  *                                               ──► step_end WEFT_OK: cleared
  *
  * In server mode each rank pulls the weights from the shards, which may be newer than those of any remaining
- * rank. No chunk advances meanwhile, because that needs this rank's contribution.
+ * rank. No chunk advances meanwhile, because that needs this rank's contribution. If ranks know that the
+ * shards have no weights of a tensor, which was declared later than others, rank 0 installs its own (init.c).
  *
  * push_pull returns WEFT_ERR_STATE until the call was made: otherwise ranks would diverge unnoticed. The same
  * copies restore the state before a repeated or skipped step (input_backup.c, skip_nonfinite.c). */
@@ -110,12 +111,14 @@ static enum weft_status broadcast_state(struct weft_tensor *tensor, void *weight
     return WEFT_OK;
 }
 
-/* weft_join has checked that all returning ranks, and so the shards, have weights. */
 static enum weft_status pull_state(struct weft_tensor *tensor, void *weights, const char *what)
 {
+    bool shards_have_weights;
+    WEFT_TRY(client_tensor_shards_have_weights(tensor, what, &shards_have_weights));
+    if (!shards_have_weights) return client_tensor_init_elastic(tensor, weights, what);
     struct weft_request request = {{0}};
     WEFT_TRY(copy_state(tensor, weights));
-    WEFT_TRY(weft_pull(tensor, weights, &request));
+    WEFT_TRY(client_tensor_start_pull(tensor, weights, &request));
     return client_request_wait_internal(tensor->session, &request, what);
 }
 
@@ -126,8 +129,8 @@ enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, ui
     struct weft_session *session = tensor->session;
     WEFT_TRY(client_tensor_check_between_steps(tensor, weights, "tensor_share"));
     WEFT_TRY(client_tensor_check_no_group(tensor, "tensor_share"));
-    const bool shards_hold_state = tensor->mode == WEFT_MODE_SERVER;
-    if (shards_hold_state && !session->is_elastic)
+    const bool shards_hold_state = tensor->mode == WEFT_MODE_SERVER && has_optimizer(tensor);
+    if (tensor->mode == WEFT_MODE_SERVER && !session->is_elastic)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "tensor_share of tensor '%s': in server mode the shards hold the weights",
                             tensor->name);

@@ -243,6 +243,12 @@ enum weft_status client_state_broadcast_check(struct weft_tensor *tensor, const 
  * confirm: the step ended well, so tensors pushed in it no longer require it. Caller's thread. */
 void client_state_broadcast_require(struct weft_session *session);
 void client_state_broadcast_confirm(struct weft_session *session);
+/* init.c: first weights of shards, in an elastic job. Collective; blocks. Caller's thread. */
+enum weft_status client_tensor_init_elastic(struct weft_tensor *tensor, void *weights, const char *what);
+/* Whether the shards have weights, as far as the ranks know. A newcomer is admitted after a good step: if all
+ * ranks are new, the shards have them. Collective; blocks. Caller's thread. */
+enum weft_status client_tensor_shards_have_weights(struct weft_tensor *tensor, const char *what,
+                                                   bool *have_out);
 /* Copies, or reserves copies of, what the operation's update overwrites, if the step may be repeated or
  * skipped. Caller's thread. */
 enum weft_status client_state_backup(struct weft_tensor *tensor);
@@ -273,6 +279,10 @@ enum weft_status client_tensor_check_between_steps(struct weft_tensor *tensor, c
 enum weft_status client_tensor_check_no_group(struct weft_tensor *tensor, const char *call);
 /* Sends rank 0's weights (elems,) to the shards (push_pull.c). Caller's thread, does not block. */
 enum weft_status client_tensor_start_init(struct weft_tensor *tensor, const void *weights,
+                                          struct weft_request *request);
+/* Receives the shards' weights, which may be of a later step than this rank knows (push_pull.c). Caller's
+ * thread, does not block. */
+enum weft_status client_tensor_start_pull(struct weft_tensor *tensor, void *weights,
                                           struct weft_request *request);
 /* Receives part `part` of the shards' state in out (elems,), or sends rank 0's `in` (elems,) to them
  * (push_pull.c). Caller's thread, does not block. */

@@ -78,6 +78,7 @@ static enum weft_status start_coordinator(struct weftd *weftd, uint16_t *port_ou
     options.workers = weftd->options.workers;
     options.shards = weftd->options.shards;
     options.workers_min = weftd->options.workers_min;
+    options.workers_max = weftd->options.workers_max;
     options.heartbeat_ns = weft_config_u64(weftd->options.config, "server.heartbeat");
     options.ended = weftd_coordinator_ended;
     options.context = weftd;
@@ -232,6 +233,7 @@ static void release(struct weftd *weftd)
     weft_control_client_free(weftd->member);
     weft_coordinator_server_free(weftd->coordinator);
     weft_control_free(weftd->env, weftd->roster);
+    weftd_members_free(weftd);
     weftd_view_free(weftd);
     if (weftd->wake_fd >= 0) close(weftd->wake_fd);
 }

@@ -115,6 +115,7 @@ struct weftd {
     /* net thread only */
     Weft__Control__Welcome welcome; /* without the proof */
     Weft__Control__Control *roster; /* owned; engines read it */
+    struct weftd_newcomers *newcomers; /* owned (weftd_members.c); engines read them */
     struct weftd_engine *engines;   /* (options.engines,) */
     struct weft_list requests; /* struct weftd_command.link: commands without a reply */
     uint32_t engines_waited_for, figures_pending; /* engines that have not answered */
@@ -134,6 +135,8 @@ struct weftd {
 };
 
 /* weftd_control.c; net thread */
+/* Returns a copy of a message, owned by the caller; NULL: no memory. */
+Weft__Control__Control *weftd_copy_message(struct weftd *weftd, const Weft__Control__Control *message);
 enum weft_status weftd_control_start(struct weftd *weftd, const char *host, uint16_t port,
                                      struct weft_error *error);
 void weftd_coordinator_ended(void *context, enum weft_status status, const char *text);
@@ -153,6 +156,9 @@ enum weft_status weftd_engines_start(struct weftd *weftd, struct weft_error *err
 void weftd_engines_stop(struct weftd *weftd);                                        /* main thread; joins */
 void weftd_engines_free(struct weftd *weftd);
 void weftd_engine_post_connect(struct weftd_engine *engine); /* reply: weftd_engine_replied */
+/* Engine thread. */
+enum weft_status weftd_engine_connect_worker(struct weftd_engine *engine, const Weft__Control__Member *worker,
+                                             struct weft_error *error);
 /* fails the engine with weftd->fail_error; no reply */
 void weftd_engine_post_failure(struct weftd_engine *engine);
 /* weftd_control.c: an engine has replied to open or connect; result in engine->error. */
@@ -177,7 +183,11 @@ void weftd_commands_free(struct weftd *weftd);
 bool weftd_members_lost(struct weftd *weftd, const Weft__Control__MemberLost *lost);
 void weftd_members_left(struct weftd *weftd, const Weft__Control__Left *left);
 void weftd_members_joined(struct weftd *weftd, const Weft__Control__Joined *joined);
-void weftd_members_shrunk(struct weftd *weftd, const Weft__Control__Shrunk *shrunk);
+void weftd_members_grow(struct weftd *weftd, const Weft__Control__Grow *grow);
+void weftd_members_shrunk(struct weftd *weftd, const Weft__Control__Control *message);
+/* A worker of the roster, or of a later membership; NULL: none has this number. */
+const Weft__Control__Member *weftd_members_worker(const struct weftd *weftd, uint32_t number);
+void weftd_members_free(struct weftd *weftd); /* main thread, after the engines */
 
 /* weftd_report.c; net thread. Once: sends the figures of this shard to the coordinator periodically */
 enum weft_status weftd_report_start(struct weftd *weftd);

@@ -4,7 +4,7 @@
  *     Roster     -> every engine connects to every worker        -> Ready
  *     Declared   -> command to the engines that own a chunk      -> DeclaredOk, after all replies
  *     WeightHash -> command to the engine that owns its chunks   (a difference aborts the job)
- *     MemberLost with an epoch, Left, Joined, Shrunk             -> weftd_members.c
+ *     MemberLost with an epoch, Left, Joined, Grow, Shrunk       -> weftd_members.c
  *     MemberLost, Abort, lost coordinator -> engines notify their workers -> the process ends, status 1
  *     Finished   -> Leave                                        -> the process ends, status 0 */
 #include <stdarg.h>
@@ -129,8 +129,7 @@ void weftd_engine_replied(struct weft_command *command)
     else send_endpoints(weftd);
 }
 
-/* Returns a copy of a message; NULL: no memory. */
-static Weft__Control__Control *copy_message(struct weftd *weftd, const Weft__Control__Control *message)
+Weft__Control__Control *weftd_copy_message(struct weftd *weftd, const Weft__Control__Control *message)
 {
     uint8_t *data;
     size_t bytes;
@@ -154,7 +153,7 @@ static void on_roster(struct weftd *weftd, const Weft__Control__Control *message
                    "the coordinator sent a roster that was not due or misses workers");
         return;
     }
-    weftd->roster = copy_message(weftd, message);
+    weftd->roster = weftd_copy_message(weftd, message);
     if (!weftd->roster) {
         weftd_fail(weftd, WEFT_ERR_NO_MEMORY, "no memory for a roster of %zu members",
                    message->roster->n_members);
@@ -244,7 +243,7 @@ static struct declaration *declaration_create(struct weftd *weftd, const Weft__C
     struct declaration *declaration = weft_alloc_zero(weftd->env, sizeof *declaration);
     if (!declaration) return NULL;
     declaration->weftd = weftd;
-    declaration->message = copy_message(weftd, message);
+    declaration->message = weftd_copy_message(weftd, message);
     declaration->requests =
         weft_alloc_zero(weftd->env, weftd->options.engines * sizeof *declaration->requests);
     declaration->replies = weft_alloc_zero(weftd->env, weftd->options.engines * sizeof *declaration->replies);
@@ -349,11 +348,8 @@ static void on_tensor_free(struct weftd *weftd, uint32_t tensor)
 static void on_member_lost(struct weftd *weftd, const Weft__Control__MemberLost *lost)
 {
     if (weftd_members_lost(weftd, lost)) return;
-    for (size_t i = 0; weftd->roster && i < weftd->roster->roster->n_members; i++) {
-        const Weft__Control__Member *member = weftd->roster->roster->members[i];
-        if (member->member == lost->member && member->role == WEFT__CONTROL__ROLE__ROLE_WORKER)
-            weftd->lost_endpoint = member->endpoint_first;
-    }
+    const Weft__Control__Member *worker = weftd_members_worker(weftd, lost->member);
+    if (worker) weftd->lost_endpoint = worker->endpoint_first;
     weftd_fail(weftd, WEFT_ERR_PEER_LOST, "%s", lost->text);
 }
 
@@ -372,7 +368,8 @@ static void on_message(void *context, const Weft__Control__Control *message)
     case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST: on_member_lost(weftd, message->member_lost); break;
     case WEFT__CONTROL__CONTROL__BODY_LEFT: weftd_members_left(weftd, message->left); break;
     case WEFT__CONTROL__CONTROL__BODY_JOINED: weftd_members_joined(weftd, message->joined); break;
-    case WEFT__CONTROL__CONTROL__BODY_SHRUNK: weftd_members_shrunk(weftd, message->shrunk); break;
+    case WEFT__CONTROL__CONTROL__BODY_GROW: weftd_members_grow(weftd, message->grow); break;
+    case WEFT__CONTROL__CONTROL__BODY_SHRUNK: weftd_members_shrunk(weftd, message); break;
     case WEFT__CONTROL__CONTROL__BODY_ABORT:
         weftd_fail(weftd, (enum weft_status)message->abort->status, "%s", message->abort->text);
         break;

@@ -29,8 +29,9 @@ static void on_peer_failed(void *context, uint32_t peer_id, enum weft_status sta
  * have. Of one worker a chunk suffices, so that a tensor of one chunk saves the round trip. */
 static size_t unread_bytes(const struct weftd *weftd)
 {
-    const size_t share =
-        weft_config_u64(weftd->options.config, "server.receive_bytes") / 4 / weftd->welcome.workers;
+    const Weft__Control__Welcome *welcome = &weftd->welcome;
+    const uint32_t most = welcome->workers_max > welcome->workers ? welcome->workers_max : welcome->workers;
+    const size_t share = weft_config_u64(weftd->options.config, "server.receive_bytes") / 4 / most;
     return share < UNREAD_BYTES_MAX ? share : UNREAD_BYTES_MAX;
 }
 
@@ -75,6 +76,18 @@ static enum weft_status open_transport(struct weftd_engine *engine)
     return WEFT_OK;
 }
 
+enum weft_status weftd_engine_connect_worker(struct weftd_engine *engine, const Weft__Control__Member *worker,
+                                             struct weft_error *error)
+{
+    struct weft_peer *peer;
+    const enum weft_status status =
+        weft_transport_connect(engine->transport, worker->endpoint_first, worker->addresses[0].data,
+                               worker->addresses[0].len, &peer);
+    if (status == WEFT_OK) return WEFT_OK;
+    return weft_error_set(error, status, "cannot connect to %s: %s%s", worker->name, weft_reason_text(status),
+                          weft_transport_connect_hint(status));
+}
+
 /* Connects to every worker of the roster. Writes endpoint ids and incarnations by rank. */
 static enum weft_status connect_workers(struct weftd_engine *engine, uint32_t *endpoints,
                                         uint64_t *incarnations)
@@ -82,14 +95,8 @@ static enum weft_status connect_workers(struct weftd_engine *engine, uint32_t *e
     const Weft__Control__Roster *roster = engine->weftd->roster->roster;
     for (size_t i = 0; i < roster->n_members; i++) {
         const Weft__Control__Member *member = roster->members[i];
-        struct weft_peer *peer;
         if (member->role != WEFT__CONTROL__ROLE__ROLE_WORKER) continue;
-        enum weft_status status =
-            weft_transport_connect(engine->transport, member->endpoint_first, member->addresses[0].data,
-                                   member->addresses[0].len, &peer);
-        if (status != WEFT_OK)
-            return weft_error_set(&engine->error, status, "cannot connect to %s: %s%s", member->name,
-                                  weft_reason_text(status), weft_transport_connect_hint(status));
+        WEFT_TRY(weftd_engine_connect_worker(engine, member, &engine->error));
         endpoints[member->index] = member->endpoint_first;
         incarnations[member->index] = member->incarnation;
     }
@@ -123,6 +130,7 @@ static enum weft_status shard_create(struct weftd_engine *engine)
         options.epoch = weftd->roster->roster->epoch;
         options.workers = workers;
         options.elastic = weftd->welcome.workers_min > 0;
+        options.workers_max = weftd->welcome.workers_max;
         options.worker_endpoints = endpoints;
         options.worker_incarnations = incarnations;
         options.receive_bytes_max = weft_config_u64(config, "server.receive_bytes");

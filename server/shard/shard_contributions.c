@@ -16,7 +16,7 @@ enum { BLOCKS_MIN = 64, SHARE = 8 }; /* blocks of the pool; else this part of th
 
 static size_t block_bytes(const struct weft_shard_engine *engine)
 {
-    return engine->workers_at_create * sizeof(struct shard_contribution);
+    return engine->workers_max * sizeof(struct shard_contribution);
 }
 
 enum weft_status shard_contributions_init(struct weft_shard_engine *engine, size_t receive_bytes)

@@ -238,9 +238,11 @@ static enum weft_status options_check(const struct weft_shard_engine_options *op
         return weft_error_set(
             error, WEFT_ERR_INVALID,
             "a shard engine needs a transport, a loop and the workers' endpoints and incarnations");
-    if (options->workers < 1 || options->workers > WEFT_LIMIT_WORKERS)
-        return weft_error_set(error, WEFT_ERR_INVALID, "a shard engine for %u workers: allowed are 1 to %u",
-                              options->workers, WEFT_LIMIT_WORKERS);
+    if (options->workers < 1 || options->workers > WEFT_LIMIT_WORKERS ||
+        options->workers_max > WEFT_LIMIT_WORKERS)
+        return weft_error_set(error, WEFT_ERR_INVALID,
+                              "a shard engine for %u workers, later up to %u: allowed are 1 to %u",
+                              options->workers, options->workers_max, WEFT_LIMIT_WORKERS);
     if (options->receive_bytes_max < 4096)
         return weft_error_set(error, WEFT_ERR_INVALID,
                               "receive memory of %zu bytes: at least 4096 are needed",
@@ -266,7 +268,8 @@ enum weft_status weft_shard_engine_create(struct weft_env *env,
     engine->job = options->job;
     engine->endpoint = options->endpoint;
     engine->epoch = engine->newest_epoch = options->epoch;
-    engine->workers = engine->workers_at_create = options->workers;
+    engine->workers = options->workers;
+    engine->workers_max = options->workers_max > options->workers ? options->workers_max : options->workers;
     engine->elastic = options->elastic;
     engine->round_deadline_ns = options->round_deadline_ns;
     engine->hash_every = options->hash_every;
@@ -283,9 +286,9 @@ enum weft_status weft_shard_engine_create(struct weft_env *env,
     weft_timer_init(&engine->release_timer, shard_release_on_timer);
     weft_timer_init(&engine->open_timer, shard_receive_on_timer);
 
-    engine->worker = weft_alloc_zero(env, engine->workers * sizeof *engine->worker);
-    engine->next_worker = weft_alloc_zero(env, engine->workers * sizeof *engine->next_worker);
-    uint32_t reply_count = 64 + 4 * (engine->workers < 512 ? engine->workers : 512);
+    engine->worker = weft_alloc_zero(env, engine->workers_max * sizeof *engine->worker);
+    engine->next_worker = weft_alloc_zero(env, engine->workers_max * sizeof *engine->next_worker);
+    uint32_t reply_count = 64 + 4 * (engine->workers_max < 512 ? engine->workers_max : 512);
     if (!engine->worker || !engine->next_worker || shard_reply_init(engine, reply_count) < 0 ||
         shard_contributions_init(engine, options->receive_bytes_max) < 0 ||
         shard_arena_init(&engine->arena, env, options->receive_bytes_max, engine->maps) < 0) {

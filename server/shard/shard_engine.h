@@ -264,8 +264,8 @@ struct weft_shard_engine {
     const struct weft_kernels *kernels;
     uint64_t job;
     uint32_t endpoint, epoch, workers;
-    struct shard_worker *worker; /* (workers_at_create,) owned */
-    uint32_t workers_at_create;
+    struct shard_worker *worker; /* (workers_max,) owned */
+    uint32_t workers_max;        /* of any epoch */
     uint32_t left_count;        /* entries of worker[] with left */
     bool worker_left_check_due; /* a contribution was removed: check the rounds for workers that have left */
     bool elastic;               /* a lost worker need not end the job (shard_members.c) */
@@ -273,7 +273,7 @@ struct weft_shard_engine {
                                  * discarded */
     bool enters_epoch;          /* next_* take effect when every chunk is idle */
     uint32_t next_epoch, next_workers;
-    struct shard_worker *next_worker; /* (workers_at_create,) owned */
+    struct shard_worker *next_worker;  /* (workers_max,) owned */
     struct weft_list newer_epoch;      /* arrivals of epochs that are newer than `epoch` */
     uint64_t round_deadline_ns;
     uint32_t hash_every;

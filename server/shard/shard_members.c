@@ -10,8 +10,9 @@
  *
  * Closed rounds stay: values, optimiser state and closed_step, the watermark of every worker. The workers
  * push an interrupted step again. If the chunk has closed it, they get its result as for a duplicate.
- * Otherwise the round starts anew. No push is applied twice. Clients ignore replies of an old epoch. Nothing
- * allocates: the workers of create are the maximum. */
+ * Otherwise the round starts anew. No push is applied twice. Clients ignore replies of an old epoch. An epoch
+ * may have new workers, which pull the values before their first push. Nothing allocates: workers_max bounds
+ * the workers of every epoch. */
 #include <string.h>
 
 #include "server/shard/shard_engine.h"
@@ -115,10 +116,12 @@ enum weft_status weft_shard_engine_enter_epoch(struct weft_shard_engine *engine,
                                                const uint64_t *incarnations, struct weft_error *error)
 {
     if (engine->closed || engine->failed < 0) return WEFT_OK;
-    if (!engine->elastic || epoch <= engine->epoch || workers == 0 || workers > engine->workers_at_create)
-        return weft_error_set(error, WEFT_ERR_MALFORMED,
-                              "the coordinator names %u workers for epoch %u; the shard has %u, of epoch %u",
-                              workers, epoch, engine->workers, engine->epoch);
+    if (!engine->elastic || epoch <= engine->epoch || workers == 0 || workers > engine->workers_max)
+        return weft_error_set(
+            error, WEFT_ERR_MALFORMED,
+            "the coordinator names %u workers for epoch %u; the shard has %u of at most %u, of epoch "
+            "%u",
+            workers, epoch, engine->workers, engine->workers_max, engine->epoch);
     engine->next_epoch = epoch;
     engine->next_workers = workers;
     for (uint32_t i = 0; i < workers; i++)

@@ -41,9 +41,14 @@ size_t shard_chunk_contribution_bytes(const struct shard_chunk *chunk, uint8_t r
 }
 
 /* A dense round keeps partial sums in its slots; a combiner copies its input. */
+static uint32_t slots_min(const struct shard_chunk *chunk, uint32_t workers)
+{
+    return shard_chunk_is_dense(chunk) ? weft_tree_reduce_buffer_count(workers) : 1;
+}
+
 uint32_t shard_chunk_slots_min(const struct shard_chunk *chunk)
 {
-    return shard_chunk_is_dense(chunk) ? weft_tree_reduce_buffer_count(chunk->tensor->engine->workers) : 1;
+    return slots_min(chunk, chunk->tensor->engine->workers);
 }
 
 /* ---- declare ---- */
@@ -139,19 +144,19 @@ static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error 
     weft_task_init(&chunk->task);
 
     for (uint8_t round = 0; round < chunk->rounds; round++) {
-        size_t needed =
-            shard_slots_bytes(shard_chunk_slots_min(chunk), shard_chunk_contribution_bytes(chunk, round));
+        size_t needed = shard_slots_bytes(slots_min(chunk, engine->workers_max),
+                                          shard_chunk_contribution_bytes(chunk, round));
         if (needed > engine->arena.bytes)
             return weft_error_set(error, WEFT_ERR_LIMIT,
                                   "a chunk of tensor '%s' needs %zu bytes of receive memory for %u workers, "
                                   "the shard has %zu: raise "
                                   "the shard's receive memory or lower chunk_bytes",
-                                  tensor->name, needed, engine->workers, engine->arena.bytes);
+                                  tensor->name, needed, engine->workers_max, engine->arena.bytes);
     }
-    const size_t words = (engine->workers_at_create + 63) / 64;
+    const size_t words = (engine->workers_max + 63) / 64;
     chunk->errors_unsent = weft_alloc_zero(engine->env, words * sizeof *chunk->errors_unsent);
     if (chunk->rounds > 1)
-        chunk->weights = weft_alloc_zero(engine->env, engine->workers_at_create * sizeof *chunk->weights);
+        chunk->weights = weft_alloc_zero(engine->env, engine->workers_max * sizeof *chunk->weights);
     bool failed = !chunk->errors_unsent || (chunk->rounds > 1 && !chunk->weights);
     for (uint32_t s = 0; s < weft_optimizer_states(&tensor->optimizer); s++) {
         chunk->states[s] = weft_alloc_zero(engine->env, chunk->count * sizeof(float));

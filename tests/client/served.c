@@ -3,6 +3,7 @@
  *
  *     served STEPS [KILL_RANK KILL_STEP WHERE]...
  *     served rest ROUNDS DATA [KILL_RANK KILL_STEP WHERE]...
+ *     served grow MORE RANKS [KILL_RANK KILL_STEP WHERE]...
  *     served refused
  *
  * Two tensors of several chunks: one has sgd with momentum at the shards, of the other they give the mean.
@@ -12,7 +13,8 @@
  * that does the same here. Gradients are whole numbers, so that sums are exact. Every rank prints, at the
  * end, "ranks N steps S shrunk TIMES earlier E hash H"; E: chunks of an earlier membership. `rest`: rank R
  * runs DATA + R steps in each round, then joins. When all have joined, each rank has the weights of the
- * shards and prints that. `refused`: what such a job refuses. */
+ * shards and prints that. `grow`: until there are RANKS ranks again, some of them new, and MORE steps. New
+ * ranks take the weights of the shards, and print "new". `refused`: what such a job refuses. */
 #include <math.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -58,11 +60,17 @@ static bool mean_fits(uint32_t membership, uint64_t step, uint32_t first, uint32
     return true;
 }
 
-static bool update_fits(uint32_t membership, uint64_t step, uint32_t first, uint32_t end)
+static bool is_update_of(uint32_t membership, uint64_t step, uint32_t first, uint32_t end)
 {
     for (uint32_t i = first; i < end; i++)
         if (!near((double)weights[i], model[i] - 0.125 * (0.5 * velocity[i] + mean_of(membership, step, i))))
             return false;
+    return true;
+}
+
+static bool update_fits(uint32_t membership, uint64_t step, uint32_t first, uint32_t end)
+{
+    if (!is_update_of(membership, step, first, end)) return false;
     for (uint32_t i = first; i < end; i++) {
         velocity[i] = 0.5 * velocity[i] + mean_of(membership, step, i);
         model[i] -= 0.125 * velocity[i];
@@ -160,27 +168,43 @@ static uint64_t hash_weights(void)
     return hash;
 }
 
-/* All ranks have rested: the shards have the weights of all steps, and so has the model of the rank that
- * ran the last step. */
+/* A chunk that the shards have closed in a step that was discarded is one update further than the model. */
+static bool chunk_is_shared(uint64_t step, uint32_t first, uint32_t end)
+{
+    uint32_t i = first, at = memberships;
+    while (i < end && near((double)weights[i], model[i])) i++;
+    while (i < end && at > 0 && !is_update_of(at - 1, step, first, end)) at--;
+    return i == end || at > 0;
+}
+
+/* Ranks are new, or all have rested: the shards have the weights of all steps, and so has the model of the
+ * rank that ran the last step. */
 static enum weft_status take_shared(struct weft_session *session, uint64_t behind)
 {
     uint64_t newest[RANKS_MAX] = {0};
     uint32_t root = 0;
-    void *const both[] = {model, velocity};
+    const struct {
+        void *data;
+        size_t bytes;
+    } kept[] = {{model, sizeof model},
+                {velocity, sizeof velocity},
+                {born_of, sizeof born_of},
+                {ranks_of, sizeof ranks_of},
+                {&memberships, sizeof memberships}};
     struct weft_request request = {{0}};
     enum weft_status status = weft_all_gather(session, &behind, newest, 1, WEFT_U64, &request);
     if (status >= 0) status = weft_wait(&request, 0);
     for (uint32_t r = 1; r < RANKS_MAX; r++)
         if (newest[r] > newest[root]) root = r;
     if (status >= 0) status = weft_tensor_share(updated, weights, root);
-    for (int i = 0; i < 2 && status >= 0; i++) {
-        status = weft_broadcast(session, both[i], COUNT, WEFT_U64, root, &request);
+    for (int i = 0; i < 5 && status >= 0; i++) {
+        status = weft_broadcast(session, kept[i].data, kept[i].bytes / 4, WEFT_U32, root, &request);
         if (status >= 0) status = weft_wait(&request, 0);
     }
-    for (uint32_t i = 0; i < COUNT && status >= 0; i++)
-        if (!near((double)weights[i], model[i])) {
-            fprintf(stderr, "element %u of the shards' weights is %g, not %g\n", i, (double)weights[i],
-                    model[i]);
+    for (uint32_t first = 0; first < COUNT && status >= 0; first += CHUNK)
+        if (!chunk_is_shared(weft_step_next(session), first, first + CHUNK < COUNT ? first + CHUNK : COUNT)) {
+            fprintf(stderr, "step %llu: the shards' weights from element %u on are of no membership\n",
+                    (unsigned long long)weft_step_next(session), first);
             exit(1);
         }
     return status;
@@ -220,15 +244,20 @@ int main(int argc, char **argv)
     if (weft_init(NULL, &session) < 0) die(NULL, "init");
     if (argc > 1 && strcmp(argv[1], "refused") == 0) return refused(session);
     const bool rests = argc > 3 && strcmp(argv[1], "rest") == 0;
+    const bool grows = argc > 3 && strcmp(argv[1], "grow") == 0;
     const unsigned rounds = rests ? (unsigned)atoi(argv[2]) : 1, data = rests ? (unsigned)atoi(argv[3]) : 0;
-    const uint64_t steps = rests || argc < 2 ? 1 : strtoull(argv[1], NULL, 10);
+    const unsigned more = grows ? (unsigned)atoi(argv[2]) : 0, wanted = grows ? (unsigned)atoi(argv[3]) : 0;
+    const bool is_new = weft_newcomer(session);
+    uint64_t steps = grows ? UINT64_MAX : rests || argc < 2 ? 1 : strtoull(argv[1], NULL, 10);
     uint64_t behind = 0, ran = 0;
     unsigned round = 0;
-    bool due = false;
-    for (int a = rests ? 4 : 2; a + 2 < argc && order_count < 8; a += 3)
+    bool due = is_new;
+    for (int a = rests || grows ? 4 : 2; a + 2 < argc && !is_new && order_count < 8; a += 3)
         orders[order_count++] =
             (struct kill_order){(unsigned)atoi(argv[a]), (unsigned)atoi(argv[a + 1]), argv[a + 2]};
-    const unsigned born = weft_rank(session);
+    const unsigned born = is_new ? 8 + (unsigned)getpid() % 1000 : weft_rank(session);
+    if (is_new) printf("new\n");
+    if (is_new && weft_ranks(session) == wanted) steps = weft_step_next(session) - 1 + more;
     updated = declare(session, "updated", "sgd:momentum=0.5", "", &status);
     if (updated) averaged = declare(session, "averaged", "none", "", &status);
     if (status < 0) die(session, "declare");
@@ -254,9 +283,13 @@ int main(int argc, char **argv)
         if (status < 0 && status != WEFT_ERR_PEER_LOST) die(session, "between steps");
         if (step == 1 && first && !again) fprintf(stderr, "the job runs\n");
         status = status < 0 ? weft_shrink(session) : run_step(session, step, born);
-        if (status == WEFT_ERR_SHRUNK) {
+        if (status == WEFT_ERR_SHRUNK || status == WEFT_ERR_GREW) {
             fprintf(stderr, "%s\n", weft_error_text(session));
-            shrunk++;
+            shrunk += status == WEFT_ERR_SHRUNK;
+            if (status == WEFT_ERR_GREW) {
+                due = true;
+                if (weft_ranks(session) == wanted) steps = weft_step_next(session) - 1 + more;
+            }
             again = true;
             continue;
         }

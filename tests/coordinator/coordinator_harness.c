@@ -120,9 +120,10 @@ struct harness *harness_create_elastic_shards(uint32_t workers, uint32_t shards,
     return harness_create_with(workers, shards, workers_min, 0, NULL);
 }
 
-struct harness *harness_create_growing(uint32_t workers, uint32_t workers_min, uint32_t workers_max)
+struct harness *harness_create_growing(uint32_t workers, uint32_t shards, uint32_t workers_min,
+                                       uint32_t workers_max)
 {
-    return harness_create_with(workers, 0, workers_min, workers_max, NULL);
+    return harness_create_with(workers, shards, workers_min, workers_max, NULL);
 }
 
 void harness_free(struct harness *harness)

@@ -40,7 +40,8 @@ struct harness *harness_create(uint32_t workers, uint32_t shards, const char *se
 struct harness *harness_create_elastic(uint32_t workers, uint32_t workers_min);
 struct harness *harness_create_elastic_shards(uint32_t workers, uint32_t shards, uint32_t workers_min);
 /* and admits newcomers */
-struct harness *harness_create_growing(uint32_t workers, uint32_t workers_min, uint32_t workers_max);
+struct harness *harness_create_growing(uint32_t workers, uint32_t shards, uint32_t workers_min,
+                                        uint32_t workers_max);
 /* with one copy of each slot. one_host: it may be on the host of the original, where all members are */
 struct harness *harness_create_copies(uint32_t workers, uint32_t shards, bool one_host);
 void harness_free(struct harness *harness);

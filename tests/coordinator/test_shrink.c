@@ -401,7 +401,7 @@ static uint64_t come(struct harness *h)
 
 static struct harness *growing(uint32_t workers, uint32_t workers_min, uint32_t workers_max, uint64_t *c)
 {
-    struct harness *h = harness_create_growing(workers, workers_min, workers_max);
+    struct harness *h = harness_create_growing(workers, 0, workers_min, workers_max);
     harness_run(h, c, 1);
     return h;
 }
@@ -464,6 +464,38 @@ static void newcomers(void **state)
     assert_int_equal(message->shrunk->n_members, 4);
     assert_memory_equal(message->shrunk->members, all, sizeof all);
     assert_int_equal(message->shrunk->n_newcomers, 4);
+    assert_int_equal(h->ended_count, 0);
+    harness_free(h);
+}
+
+/* With shards: the newcomer is admitted after the first good step, and the shard gets its addresses before
+ * the newcomer gets the roster. */
+static void newcomers_with_shards(void **state)
+{
+    uint64_t c[4];
+    struct harness *h = harness_create_growing(3, 1, 1, 4);
+    static const uint32_t two[] = {0, 2}, three[] = {0, 2, 4};
+    harness_run(h, c, 1);
+    harness_close(h, c[1], "killed");
+    uint64_t again = come(h);
+    for (int i = 0; i < 4; i++)
+        if (i != 1) expect_lost(h, c[i], 1, 2);
+    for (int i = 0; i < 3; i += 2) say_shrink(h, c[i], 2, 0);
+    for (int i = 0; i < 4; i++)
+        if (i != 1) expect_shrunk(h, c[i], 2, 0, two, 2);
+    for (int i = 0; i < 4; i++)
+        if (i != 1) assert_int_equal(harness_expect(h, c[i], BODY(GROW))->grow->epoch, 3);
+    harness_expect_nothing(h, again);
+    for (int i = 0; i < 3; i += 2) say_shrink(h, c[i], 3, 1);
+    const Control *message = harness_expect(h, c[3], BODY(SHRUNK));
+    assert_int_equal(message->shrunk->n_members, 3);
+    assert_memory_equal(message->shrunk->members, three, sizeof three);
+    assert_int_equal(message->shrunk->n_newcomers, 1);
+    assert_int_equal(message->shrunk->newcomers[0]->n_addresses, 1);
+    for (int i = 0; i < 3; i += 2) expect_shrunk(h, c[i], 3, 1, three, 3);
+    assert_int_equal(harness_expect(h, again, BODY(ROSTER))->roster->n_members, 4);
+    harness_ready(h, again);
+    assert_int_equal(harness_expect(h, again, BODY(GO))->go->committed, 1);
     assert_int_equal(h->ended_count, 0);
     harness_free(h);
 }
@@ -768,6 +800,7 @@ int main(void)
         cmocka_unit_test(shards_are_beyond_who_rests),
         cmocka_unit_test(join_not_due),
         cmocka_unit_test(newcomers),
+        cmocka_unit_test(newcomers_with_shards),
         cmocka_unit_test(newcomers_that_wait),
         cmocka_unit_test(newcomers_that_give_up),
         cmocka_unit_test(newcomers_declare),

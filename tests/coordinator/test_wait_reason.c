@@ -48,6 +48,19 @@ static void coming_in(void **state)
     harness_free(h);
 }
 
+/* A shard waits for the begin of the job, and not for an agreement of the workers. */
+static void shards_after_a_loss(void **state)
+{
+    uint64_t c[3];
+    struct harness *h = harness_create_elastic_shards(2, 1, 1);
+    harness_run(h, c, 1);
+    harness_close(h, c[1], "killed");
+    for (int i = 0; i < 3; i += 2) harness_expect(h, c[i], BODY(MEMBER_LOST));
+    expect_awaited(h, c[0], "rank 0 (hostb, pid 41) has not agreed");
+    expect_awaited(h, c[2], "");
+    harness_free(h);
+}
+
 static void declaring(void **state)
 {
     uint64_t c[4];
@@ -90,7 +103,7 @@ static void say_join(struct harness *h, uint64_t connection)
 static void agreeing(void **state)
 {
     uint64_t c[3];
-    struct harness *h = harness_create_growing(3, 1, 4);
+    struct harness *h = harness_create_growing(3, 0, 1, 4);
     harness_run(h, c, 1);
     harness_close(h, c[2], "reset");
     for (int i = 0; i < 2; i++) harness_expect(h, c[i], BODY(MEMBER_LOST));
@@ -205,8 +218,9 @@ static void observing(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(coming_in), cmocka_unit_test(declaring),
-                                       cmocka_unit_test(agreeing),  cmocka_unit_test(many),
-                                       cmocka_unit_test(reports),   cmocka_unit_test(observing)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(coming_in), cmocka_unit_test(shards_after_a_loss),
+                                       cmocka_unit_test(declaring), cmocka_unit_test(agreeing),
+                                       cmocka_unit_test(many),      cmocka_unit_test(reports),
+                                       cmocka_unit_test(observing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,15 +22,16 @@
  *     up and continues ends, too, and changes nothing for the others.
  * A failing seed prints the command that replays it.
  *
- *     sim_job_seeds [--seeds N] [--first S] [--found] [--updates] [--auto-codec] [--shards] [--still]
- *     [--verbose]
+ *     sim_job_seeds [--seeds N] [--first S] [--found] [--updates] [--auto-codec] [--shards] [--newcomers]
+ *     [--still] [--verbose]
  *
  * --still: a host's clock does not advance during a callback.
  * --found: the seeds that found a bug, with --still, before the others.
  * --updates: one more tensor with an optimizer. Its weights and arrays equal an update that the test
  * computes from the members' gradients; after a discarded step, the values before it. New ranks, and all
  * at the start, get them from one rank.
- * --shards: shards (weftd_run) keep the mean and the tensor with an optimizer; no newcomers. Some shards
+ * --shards: shards (weftd_run) keep the mean and the tensor with an optimizer. --newcomers: new workers join
+ * such a job, too. Some shards
  * get messages of the coordinator late, or are stopped or cut off for some time. Each chunk of a step is
  * the mean or update of the members of one try of that step, to the bit, and equal on all ranks. After a
  * rest, ranks get from the shards what such tries made of the state that they knew.
@@ -109,6 +110,7 @@ static const uint64_t found_with_shards[] = { /* with --updates */
     204942,
 };
 
+static bool newcomers_too; /* --newcomers: new workers join a job with shards */
 static bool still; /* the clock of this seed's hosts does not advance during a callback */
 
 /* ---- one seed ---- */
@@ -414,7 +416,7 @@ static void follow_kept(const struct worker *worker, const struct weft_tensor *t
             .offset = tensor->chunks[c].offset, .count = tensor->chunks[c].count, .tensor = 2, .chunk = c};
         chunk_of_model(b, &piece, &from);
         bool fits = walk_fits(tensor, b, &piece, &from, b->behind[c], last);
-        for (uint32_t w = 0; !fits && b->behind[c] == 0 && w < run.workers; w++) {
+        for (uint32_t w = 0; !fits && b->behind[c] == 0 && w < run.workers + run.newcomers; w++) {
             memset(&from, 0, sizeof from);
             for (uint64_t i = 0; i < piece.count; i++)
                 from.of[0][i] = input_of(run.all[w].host, 0, 3, (uint32_t)(piece.offset + i));
@@ -680,21 +682,8 @@ static enum weft_status take_first(struct worker *worker, struct weft_tensor *te
     return status;
 }
 
-/* After a rest, until a step is good, all ranks take the shards' state. */
-static enum weft_status take_kept(struct worker *worker, struct weft_tensor *tensor, struct buffers *b)
-{
-    if (!worker->due) return take_first(worker, tensor, b);
-    const bool due = tensor->broadcast_epoch != worker->session->epoch;
-    if (due && client_state_broadcast_check(tensor, "push_pull") != WEFT_ERR_STATE)
-        fail_seed("h%u: a step may begin before this rank has taken what shards have", worker->host);
-    const enum weft_status status =
-        weft_tensor_share(tensor, b->weights, (uint32_t)roll(weft_ranks(worker->session)));
-    if (status == WEFT_OK) follow_kept(worker, tensor, b);
-    else if (status == WEFT_ERR_PEER_LOST) check_model(worker, tensor, b, "weights that did not come");
-    return status;
-}
-
-static enum weft_status take_state(struct worker *worker, struct weft_tensor **tensors, struct buffers *b)
+/* The round of data of the rank with the newest state, *root_out. */
+static enum weft_status take_round(struct worker *worker, uint32_t *root_out)
 {
     struct weft_request *requests = memset(worker->requests, 0, sizeof worker->requests);
     uint64_t *newest = memset(worker->newest, 0, sizeof worker->newest);
@@ -706,9 +695,34 @@ static enum weft_status take_state(struct worker *worker, struct weft_tensor **t
     for (uint32_t r = 1; r < ranks; r++)
         if (newest[r] > newest[root]) root = r;
     status = weft_broadcast(worker->session, &worker->round, 1, WEFT_U64, root, &requests[1]);
-    if (status >= 0) status = weft_wait(&requests[1], 0);
+    *root_out = root;
+    return status < 0 ? status : weft_wait(&requests[1], 0);
+}
+
+/* After a rest or with new ranks, until a step is good, all ranks take the shards' state. */
+static enum weft_status take_kept(struct worker *worker, struct weft_tensor *tensor, struct buffers *b)
+{
+    if (!worker->due) return take_first(worker, tensor, b);
+    const bool due = tensor->broadcast_epoch != worker->session->epoch;
+    uint32_t root;
+    const enum weft_status known = run.newcomers ? take_round(worker, &root) : WEFT_OK;
+    if (known < 0) return known;
+    if (due && client_state_broadcast_check(tensor, "push_pull") != WEFT_ERR_STATE)
+        fail_seed("h%u: a step may begin before this rank has taken what shards have", worker->host);
+    const enum weft_status status =
+        weft_tensor_share(tensor, b->weights, (uint32_t)roll(weft_ranks(worker->session)));
+    if (status == WEFT_OK) follow_kept(worker, tensor, b);
+    else if (status == WEFT_ERR_PEER_LOST) check_model(worker, tensor, b, "weights that did not come");
+    return status;
+}
+
+static enum weft_status take_state(struct worker *worker, struct weft_tensor **tensors, struct buffers *b)
+{
+    uint32_t root;
+    enum weft_status status = take_round(worker, &root);
+    const uint64_t newest = worker->newest[root];
     if (status == WEFT_OK && run.updates) status = take_updated(worker, tensors[2], b, root);
-    if (status == WEFT_OK) worker->state = newest[root];
+    if (status == WEFT_OK) worker->state = newest;
     return status;
 }
 
@@ -829,6 +843,11 @@ static void worker_main(void *context)
     look_whether_done();
 }
 
+static uint32_t first_shard(void)
+{
+    return FIRST_WORKER + run.workers + run.newcomers;
+}
+
 static void shard_main(void *context)
 {
     const uint32_t index = (uint32_t)(uintptr_t)context;
@@ -839,7 +858,7 @@ static void shard_main(void *context)
     options.index = (int)index;
     options.engines = 1 + (uint32_t)(run.seed % 2);
     options.config = run.config;
-    (void)weftd_run(weft_sim_env(run.sim, FIRST_WORKER + run.workers + index), &options);
+    (void)weftd_run(weft_sim_env(run.sim, first_shard() + index), &options);
 }
 
 /* ---- faults ---- */
@@ -996,14 +1015,14 @@ static void choose_faults(struct weft_env *env)
 static void choose_late_shards(struct weft_env *env)
 {
     for (uint64_t i = roll(6); i > 0; i--) {
-        struct fault fault = {.host = FIRST_WORKER + run.workers + (uint32_t)roll(run.shards)};
+        struct fault fault = {.host = first_shard() + (uint32_t)roll(run.shards)};
         uint64_t at_ns = 1 + roll(WEFT_MS(1) << roll(9));
         fault.stall_ns = 1 + roll(WEFT_MS(1) << roll(8));
         add_fault(env, fault, at_ns);
     }
     for (uint64_t i = roll(3); i > 0; i--) { /* and more deaths in the middle of steps */
-        struct fault fault = {.host = FIRST_WORKER + (uint32_t)roll(run.workers)},
-                     late = {.host = FIRST_WORKER + (uint32_t)roll(run.workers + run.shards)};
+        struct fault fault = {.host = some_worker()},
+                     late = {.host = FIRST_WORKER + (uint32_t)roll(run.workers + run.newcomers + run.shards)};
         uint64_t at_ns = WEFT_MS(4) + roll(WEFT_MS(1) << roll(5));
         late.stall_ns = 1 + roll(WEFT_MS(1) << roll(6));
         add_fault(env, fault, at_ns);
@@ -1019,8 +1038,8 @@ static void choose_shard_fault(void)
     if (mix(run.seed + 11) % 4 > 0) return;
     const uint64_t draws[] = {mix(run.seed + 1000), mix(run.seed + 2000), mix(run.seed + 3000),
                               mix(run.seed + 4000)};
-    const uint64_t shard = bit(FIRST_WORKER + run.workers + (uint32_t)(draws[0] % run.shards)),
-                   workers = bit(FIRST_WORKER + run.workers) - bit(FIRST_WORKER);
+    const uint64_t shard = bit(first_shard() + (uint32_t)(draws[0] % run.shards)),
+                   workers = bit(first_shard()) - bit(FIRST_WORKER);
     struct sim_fault fault = {.at_ns = 1 + draws[1] % WEFT_MS(60), .lasts_ns = WEFT_MS(1) << draws[2] % 16};
     switch (draws[3] % 4) {
     case 0: fault.stopped = shard; break;
@@ -1062,7 +1081,7 @@ static void choose_shards(struct weft_config *config)
 {
     run.config = config;
     run.shards = 1 + (uint32_t)roll(SHARDS_MAX);
-    run.newcomers = run.workers_max = 0;
+    if (!newcomers_too) run.newcomers = run.workers_max = 0;
 }
 
 static bool start_coordinator(struct weft_env *env, struct weft_coordinator_server **out)
@@ -1106,7 +1125,7 @@ static bool names_a_culprit(const char *text)
     }
     for (uint32_t i = 0; i < run.shards; i++) {
         snprintf(name, sizeof name, "shard %u ", i);
-        if (run.suspects >> (FIRST_WORKER + run.workers + i) & 1 && strstr(text, name)) return true;
+        if (run.suspects >> (first_shard() + i) & 1 && strstr(text, name)) return true;
     }
     return (run.coordinator_killed || run.suspects & bit(COORDINATOR)) && strstr(text, "coordinator");
 }
@@ -1151,7 +1170,7 @@ static bool only_rest(const struct worker *worker)
     if (!run.shards ||
         !strstr(worker->text, "the ranks that are left rest, and the shards may be steps beyond them"))
         return false;
-    for (uint32_t i = 0; i < run.workers; i++) {
+    for (uint32_t i = 0; i < run.workers + run.newcomers; i++) {
         const struct worker *other = &run.all[i];
         if (!other->killed && !other->apart && !other->rests && other->ending != FINISHED) return false;
     }
@@ -1194,7 +1213,9 @@ static const char *what_is_wrong(const struct worker *worker)
     bool waited = worker->ending == REFUSED && (run.killed_early || (worker->newcomer && lost));
     /* for a rank that died, or was away, before its loss was known */
     if (worker->status == WEFT_ERR_DEADLINE && waited)
-        return names_a_culprit(worker->text) || strstr(worker->text, "not joined")
+        return names_a_culprit(worker->text) || strstr(worker->text, "not joined") ||
+                       /* the others wait for the shard that is cut off */
+                       (run.shard_apart && strstr(worker->text, "not ended a step"))
                    ? NULL
                    : "does not name the rank it waited for";
     if (worker->status == WEFT_ERR_CLOSED && run.suspects && strstr(worker->text, "called weft_finalize"))
@@ -1309,8 +1330,7 @@ static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool aut
         if (sim_process_start(run.all[i].host, run.all[i].after_ns, worker_main, &run.all[i]) < 0)
             return false;
     for (uint32_t i = 0; i < run.shards; i++)
-        if (sim_process_start(FIRST_WORKER + run.workers + i, roll(WEFT_MS(1)), shard_main,
-                              (void *)(uintptr_t)i) < 0)
+        if (sim_process_start(first_shard() + i, roll(WEFT_MS(1)), shard_main, (void *)(uintptr_t)i) < 0)
             return false;
     choose_faults(weft_sim_env(run.sim, HAND));
     if (run.shards) choose_late_shards(weft_sim_env(run.sim, HAND));
@@ -1337,14 +1357,15 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--auto-codec") == 0) auto_codec = true;
         else if (strcmp(argv[i], "--shards") == 0) shards = true;
         else if (strcmp(argv[i], "--found") == 0) with_found = true;
+        else if (strcmp(argv[i], "--newcomers") == 0) newcomers_too = true;
         else if (strcmp(argv[i], "--still") == 0) all_still = true;
         else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         else {
-            fprintf(
-                stderr,
-                "usage: %s [--seeds N] [--first S] [--found] [--updates] [--auto-codec] [--shards] [--still] "
-                "[--late] [--verbose]\n",
-                argv[0]);
+            fprintf(stderr,
+                    "usage: %s [--seeds N] [--first S] [--found] [--updates] [--auto-codec] [--shards] "
+                    "[--newcomers] "
+                    "[--still] [--late] [--verbose]\n",
+                    argv[0]);
             return 2;
         }
     }
@@ -1368,10 +1389,10 @@ int main(int argc, char **argv)
         uint64_t seed = i < found_count ? again_first[i] : first + i - found_count;
         still = all_still || i < found_count;
         if (!run_seed(&env, seed, updates, auto_codec, config)) {
-            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s%s%s --verbose\n",
+            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s%s%s%s --verbose\n",
                    (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed,
                    updates ? " --updates" : "", auto_codec ? " --auto-codec" : "", shards ? " --shards" : "",
-                   still ? " --still" : "", with_late ? " --late" : "");
+                   newcomers_too ? " --newcomers" : "", still ? " --still" : "", with_late ? " --late" : "");
             return 1;
         }
         chosen += run.chosen;
@@ -1387,8 +1408,8 @@ int main(int argc, char **argv)
         }
     }
     clock_gettime(CLOCK_MONOTONIC, &end);
-    if (seeds >= 400 && (!kills || !cuts || !shrunk || !joined || (!shards && !grew) || !again || !finished ||
-                         !failed || !apart)) {
+    if (seeds >= 400 && (!kills || !cuts || !shrunk || !joined || ((!shards || newcomers_too) && !grew) ||
+                         !again || !finished || !failed || !apart)) {
         printf("in %llu jobs something did not happen at all: %llu deaths, %llu broken links, %llu times "
                "notified of lost ranks, %llu of new ones, %llu joined, %llu steps run again, "
                "%llu workers finished, %llu failed, %llu jobs with cuts or stops\n",

@@ -303,6 +303,43 @@ class Elastic(harness.JobTest):
         output, _ = process.communicate(timeout=150)
         return process.returncode, killed, output
 
+    def again(self, name):
+        """The logs of the restarted workers."""
+        text = ""
+        for path in glob.glob(self.path(name, "*.again*.log")):
+            with open(path, errors="replace") as file:
+                text += file.read()
+        return text
+
+    def test_shards_and_a_lost_rank_is_started_again(self):
+        """Each new rank takes the weights of the shards. Rank 0, which sent them the first weights, is replaced too, in the second job
+        before a step has ended."""
+        for name, kills in (("two", [2, 4, "before", 0, 7, "middle"]), ("first", [0, 1, "before"])):
+            with self.subTest(name=name):
+                name = "served-again-" + name
+                restarts = str(len(kills) // 3)
+                words = [SERVED, "grow", "5", "4"] + [str(word) for word in kills]
+                code, text, output = self.run_job_words(4, 1, words, name, options=["-s", "2", "--restarts", restarts])
+                text += self.again(name)
+                self.assertEqual(code, 0, text + output)
+                self.served_results(text, 4)
+                self.assertIn("with new ranks", text)
+                self.assertGreaterEqual(len(re.findall("^new$", text, re.MULTILINE)), 1, text)
+
+    def test_shards_started_again_at_any_time(self):
+        seed = int(os.environ.get("WEFT_TEST_SEED", "1"))
+        for round_number in range(3):
+            chance = random.Random(seed * 3000 + round_number)
+            name = f"served-again{round_number}"
+            command = [harness.PROGRAMS.weft, "run", "-n", "5", "-s", "2", "--min-workers", "2", "--restarts", "2", "--log-dir", self.path(name),
+                       "--", SERVED, "grow", "5", "5"]
+            code, killed, output = self.kill_some(command, name, SERVED, chance, 0.2)
+            text = self.logs(name, 5) + self.again(name)
+            replay = f"replay: WEFT_TEST_SEED={seed}, round {round_number}\n{text}\n{output}"
+            self.assertEqual(killed, 2, replay)
+            self.assertEqual(code, 0, replay)
+            self.served_results(text, 5)
+
     def test_shards_refuse_the_rest(self):
         code, text, output = self.served(2, ["refused"], "served-refused")
         self.assertEqual(code, 0, text + output)

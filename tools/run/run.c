@@ -102,12 +102,11 @@ static int parse_options(struct run *run, int argc, char **argv, const char **jo
          "a lost worker ends the job", CLI_U64(&run->workers_min, 1, WEFT_LIMIT_WORKERS)},
         {"restarts", 0, "N",
          "restarts of lost workers in all; a restarted worker joins at the end of a step; requires "
-         "--min-workers "
-         "and no shards",
+         "--min-workers",
          CLI_U64(&run->restarts, 0, 1000000)},
         {"max-workers", 0, "N",
-         "workers up to which workers started by hand may join; requires --min-workers and no shards",
-         "none may join", CLI_U64(&run->workers_max, 1, WEFT_LIMIT_WORKERS)},
+         "workers up to which workers started by hand may join; requires --min-workers", "none may join",
+         CLI_U64(&run->workers_max, 1, WEFT_LIMIT_WORKERS)},
         {"engines", 'e', "N", "engine threads of each shard", "server.engines",
          CLI_U64(&run->engines, 1, WEFT_LIMIT_ENGINES)},
         {"job", 'j', "NAME", "name of the job", "a new one", CLI_TEXT(job_out)},
@@ -161,10 +160,6 @@ static int parse(struct run *run, int argc, char **argv)
     if (run->http && run->shards == 0)
         return tool_usage_error("weft run", "--http is served by shard 0 and this job has no shards");
     uint64_t workers = run->launched ? run->launcher.ranks : run->workers;
-    if ((run->workers_max || run->restarts) && run->workers_min && run->shards)
-        return tool_usage_error("weft run",
-                                "--max-workers and --restarts are for jobs without shards: a "
-                                "shard continues without a lost worker, and accepts no new one yet");
     if (run->workers_min > workers)
         return tool_usage_error("weft run", "--min-workers is at most the number of workers, %llu",
                                 (unsigned long long)workers);
@@ -210,7 +205,7 @@ static void name_process(const struct run *run, struct run_process *process, con
 static bool start_shard(struct run *run, const char *weftd, uint32_t index)
 {
     struct run_process *process = &run->processes[index];
-    char number[5][16], secret[RUN_PATH_BYTES + 64], job[WEFT_LIMIT_NAME_BYTES + 16];
+    char number[6][16], secret[RUN_PATH_BYTES + 64], job[WEFT_LIMIT_NAME_BYTES + 16];
     const char *argv[32];
     int argc = 0;
     name_process(run, process, "shard", index);
@@ -219,6 +214,7 @@ static bool start_shard(struct run *run, const char *weftd, uint32_t index)
     snprintf(number[2], sizeof number[2], "%u", (unsigned)run->shards);
     snprintf(number[3], sizeof number[3], "%u", (unsigned)run->engines);
     snprintf(number[4], sizeof number[4], "%u", (unsigned)run->workers_min);
+    snprintf(number[5], sizeof number[5], "%u", (unsigned)run->workers_max);
     snprintf(secret, sizeof secret, "WEFT_SECRET_FILE=%s", run->scratch.secret_path);
     snprintf(job, sizeof job, "WEFT_JOB=%s", run->job);
     argv[argc++] = weftd;
@@ -227,6 +223,7 @@ static bool start_shard(struct run *run, const char *weftd, uint32_t index)
         argv[argc++] = "--workers", argv[argc++] = number[1];
         argv[argc++] = "--shards", argv[argc++] = number[2];
         if (run->workers_min) argv[argc++] = "--min-workers", argv[argc++] = number[4];
+        if (run->workers_max) argv[argc++] = "--max-workers", argv[argc++] = number[5];
         argv[argc++] = "--port", argv[argc++] = "0";
         argv[argc++] = "--port-file", argv[argc++] = run->scratch.port_path;
         if (run->http) argv[argc++] = "--http-port", argv[argc++] = "0";

@@ -850,15 +850,16 @@ WEFT_API enum weft_status weft_dump_events(struct weft_session *session, const c
  *   WEFT_ERR_SHRUNK   ranks were lost. weft_rank and weft_ranks are new, the order is kept. A step that was
  *                     open is discarded on all ranks, weights and residuals are those of before (shards:
  *                     docs/elastic.md); begin weft_step_next again
- *   WEFT_ERR_GREW     the same, and new ranks follow the old ones (--restarts, --max-workers; no shards). All
- *                     ranks take the state from rank 0: weft_tensor_share, weft_broadcast
+ *   WEFT_ERR_GREW     the same, and new ranks follow the old ones (--restarts, --max-workers). All ranks take
+ *                     the state from rank 0: weft_tensor_share, weft_broadcast
  * Groups and meshes end with the membership: make them again. Weights must be in host memory. */
 
 /* weft_tensor_share() - copy rank `root`'s weights (elems,), in host memory, and optimiser arrays to all
- * ranks; in server mode of an elastic job, copy the shards' weights. Required after WEFT_ERR_GREW and
- * weft_join, and again after every change of ranks until a step has ended well; a new rank calls it instead
- * of weft_tensor_init. Collective, between steps, blocks. Return codes: WEFT_OK; WEFT_ERR_PEER_LOST: weights
- * and arrays are unchanged; WEFT_ERR_UNSUPPORTED: server mode of another job, or device memory. */
+ * ranks; with an optimiser in server mode of an elastic job, copy the shards' weights. Required after
+ * WEFT_ERR_GREW and weft_join, and again after every change of ranks until a step has ended well; a new rank
+ * calls it instead of weft_tensor_init. Collective, between steps, blocks. Return codes: WEFT_OK;
+ * WEFT_ERR_PEER_LOST: weights and arrays are unchanged; WEFT_ERR_UNSUPPORTED: server mode of another job, or
+ * device memory. */
 WEFT_API enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, uint32_t root);
 
 /* weft_shrink() - agree on the remaining ranks, for trainers without steps: call it after WEFT_ERR_PEER_LOST.

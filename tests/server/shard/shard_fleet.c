@@ -340,6 +340,8 @@ enum weft_status fleet_engine_create(struct fleet_shard *shard, struct weft_shar
     if (fleet->options.round_deadline_ns) options.round_deadline_ns = fleet->options.round_deadline_ns;
     options.hash_every = fleet->options.hash_every;
     options.elastic = fleet->options.elastic;
+    options.workers_max = fleet->options.workers;
+    if (fleet->options.first_workers) options.workers = fleet->options.first_workers;
     return weft_shard_engine_create(&shard->engine_env, &options, out, error);
 }
 

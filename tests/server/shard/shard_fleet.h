@@ -49,6 +49,7 @@ struct fleet_options {
     bool ucx;             /* real connections over loopback instead of the simulator; no losses then */
     bool elastic;         /* engines that continue without lost workers: the test calls leave_epoch and
                            * enter_epoch */
+    uint32_t first_workers; /* elastic: workers of the first epoch; 0: all */
     bool coordinate;      /* a lost worker fails every engine, with its name */
 };
 

@@ -1,5 +1,5 @@
 /* test_shard_members.c - a shard with changing workers (shard_members.c): what is kept, what is discarded,
- * which requests wait. Three workers; the second is lost. */
+ * which requests wait. Three workers; the second is lost, or the third is new. */
 #include "shard_check.h"
 
 #include <stdlib.h>
@@ -13,9 +13,10 @@ static const struct fleet_tensor_spec tensors[] = {
     {.name = "long", .codec = "dense", .optimizer = "none", .dim_count = 1, .dims = {LONG_ELEMS}},
 };
 
-static struct fleet *start(void)
+static struct fleet *start_with(uint32_t first_workers)
 {
     struct fleet_options options = {.seed = 11,
+                                    .first_workers = first_workers,
                                     .shards = 1,
                                     .workers = WORKERS,
                                     .tensors = tensors,
@@ -26,6 +27,11 @@ static struct fleet *start(void)
     struct fleet *fleet = fleet_create(&options);
     fleet_install(fleet);
     return fleet;
+}
+
+static struct fleet *start(void)
+{
+    return start_with(0);
 }
 
 static struct weft_shard_engine *engine_of(struct fleet *fleet) { return fleet->shard[0].engine; }
@@ -251,6 +257,35 @@ static void requests_of_the_old_epoch_get_no_reply(void **state)
     finish(fleet, r, 4);
 }
 
+/* Two workers, then a third: it pulls the step that the others have closed. A request that it sends before
+ * the shard knows of it waits. */
+static void a_new_worker_pulls_and_contributes(void **state)
+{
+    struct fleet *fleet = start_with(2);
+    struct fleet_request r[9];
+    uint64_t incarnations[WORKERS];
+    for (uint32_t w = 0; w < WORKERS; w++)
+        incarnations[w] = fleet_header(fleet, w, MEAN, WEFT_WIRE_PULL, 0).incarnation;
+    for (uint32_t w = 0; w < 2; w++)
+        send_request(fleet, w, w, FLEET_EPOCH, LONG, WEFT_WIRE_PUSH_PULL, 1, (float)(4 + 2 * w), &r[w]);
+    for (uint32_t w = 0; w < 2; w++) expect_all(fleet, &r[w], LONG, 5);
+    send_request(fleet, 2, 2, FLEET_EPOCH + 1, LONG, WEFT_WIRE_PULL, 0, 0, &r[2]);
+    fleet_settle(fleet, WEFT_MS(1));
+    assert_false(r[2].answered);
+    follow_all(fleet, FLEET_EPOCH + 1, incarnations);
+    expect_all(fleet, &r[2], LONG, 5);
+    assert_int_equal(r[2].result.step, 1);
+    for (uint32_t tensor = MEAN; tensor <= LONG; tensor++) {
+        const uint64_t step = tensor == LONG ? 2 : 1;
+        for (uint32_t w = 0; w < WORKERS; w++)
+            send_request(fleet, w, w, FLEET_EPOCH + 1, tensor, WEFT_WIRE_PUSH_PULL, step, (float)(6 * w),
+                         &r[3 * tensor + w]);
+        for (uint32_t w = 0; w < WORKERS; w++) expect_all(fleet, &r[3 * tensor + w], tensor, 6);
+    }
+    assert_int_equal(engine_of(fleet)->workers, WORKERS);
+    finish(fleet, r, 9);
+}
+
 static void members_that_cannot_be_are_refused(void **state)
 {
     struct fleet *fleet = start();
@@ -278,6 +313,7 @@ int main(void)
         cmocka_unit_test(pulls_and_answers_are_forgotten),
         cmocka_unit_test(members_come_when_all_is_quiet),
         cmocka_unit_test(requests_of_the_old_epoch_get_no_reply),
+        cmocka_unit_test(a_new_worker_pulls_and_contributes),
         cmocka_unit_test(members_that_cannot_be_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -68,10 +68,6 @@ static void usage(void **state)
     expect(WORDS(weft, "run", "-n"), 2, "option -n needs a value", NULL);
     expect(WORDS(weft, "run", "--bogus", "--", "true"), 2, "unknown option '--bogus'", NULL);
     expect(WORDS(weft, "run", "--http", "--", "true"), 2, "--http is served by shard 0", NULL);
-    expect(WORDS(weft, "run", "-n", "2", "-s", "1", "--min-workers", "1", "--restarts", "1", "--", "true"), 2,
-           "--max-workers and --restarts are for jobs without shards", NULL);
-    expect(WORDS(weft, "run", "-n", "2", "-s", "1", "--min-workers", "1", "--max-workers", "3", "--", "true"),
-           2, "accepts no new one yet", NULL);
     expect(WORDS(weft, "run", "-n", "2", "--min-workers", "3", "--", "true"), 2,
            "--min-workers is at most the number of workers, 2", NULL);
     expect(WORDS(weft, "run", "-n", "2", "-s", "1", "--restarts", "1", "--", "true"), 2,
@@ -100,8 +96,10 @@ static void usage(void **state)
     expect(WORDS(weftd, "--help"), 0, "usage: weftd", NULL);
     expect(WORDS(weftd, "-n", "2", "--min-workers", "3", "-p", "0"), 2,
            "--min-workers is at most the number of workers, 2", NULL);
-    expect(WORDS(weftd, "--min-workers", "1", "-c", "127.0.0.1:1"), 2, "--min-workers is for the coordinator",
-           NULL);
+    expect(WORDS(weftd, "-n", "2", "--max-workers", "3", "-p", "0"), 2,
+           "--max-workers requires --min-workers", NULL);
+    expect(WORDS(weftd, "--max-workers", "1", "-c", "127.0.0.1:1"), 2, "are for the coordinator", NULL);
+    expect(WORDS(weftd, "--min-workers", "1", "-c", "127.0.0.1:1"), 2, "are for the coordinator", NULL);
     expect(WORDS(weftd, "--help-options"), 0, "server.heartbeat", NULL);
     expect(WORDS(weftd, "--version"), 0, "weftd 0.1.0", NULL);
     expect(WORDS(weftd, "--bogus"), 2, "unknown option '--bogus'", NULL);
