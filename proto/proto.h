@@ -51,7 +51,8 @@ struct weft_wire_header {
     uint64_t payload_bytes;
     float lr;              /* from weft_step_begin; must be equal on all workers */
     float weight;          /* sample weight of this worker in this step, >= 0 */
-    float weight_sum;      /* RESULT: sum over workers; codecs scale by 1 / weight_sum */
+    float weight_sum;      /* RESULT: sum over workers; codecs scale by 1 / weight_sum. A contribution with
+                            * WEFT_WIRE_DECAY: weight decay of the step, >= 0; equal on all workers */
     uint32_t text_bytes;   /* RESULT with an error: bytes of the text after the header, <= 128 */
     uint32_t term;         /* of the chunk's slot, <= WEFT_LIMIT_TERM; 0: the job has no copies */
     uint8_t flags;         /* contribution: WEFT_WIRE_MAY_SKIP ... */
@@ -65,7 +66,8 @@ struct weft_wire_header {
 /* the step may be skipped after the shard has closed it: the shard must keep a copy */
 #define WEFT_WIRE_MAY_SKIP 1u
 #define WEFT_WIRE_CHECKED 2u    /* skip the step if the sum is not finite */
-#define WEFT_WIRE_NOT_FINITE 4u /* the gradient is not finite: no payload; the step is skipped */
+#define WEFT_WIRE_NOT_FINITE 4u /* no finite gradient: no payload; the step is skipped */
+#define WEFT_WIRE_DECAY 8u      /* weight_sum replaces the weight decay of the shard's optimiser */
 #define WEFT_WIRE_HEADER_BYTES 88
 /* Header and text are together in the transport's message header. */
 #define WEFT_WIRE_HEADER_BYTES_MAX (WEFT_WIRE_HEADER_BYTES + WEFT_LIMIT_RESULT_TEXT_BYTES)

@@ -78,7 +78,8 @@ static bool header_in_limits(const struct weft_wire_header *header)
     if (asks && header->payload_bytes != 0) return false;
     if (header->status < 0 && header->payload_bytes != 0) return false;
     if (header->text_bytes > WEFT_LIMIT_RESULT_TEXT_BYTES || header->term > WEFT_LIMIT_TERM) return false;
-    if (header->flags & ~(WEFT_WIRE_MAY_SKIP | WEFT_WIRE_CHECKED | WEFT_WIRE_NOT_FINITE)) return false;
+    if (header->flags & ~(WEFT_WIRE_MAY_SKIP | WEFT_WIRE_CHECKED | WEFT_WIRE_NOT_FINITE | WEFT_WIRE_DECAY))
+        return false;
     const bool contributes = header->kind == WEFT_WIRE_PUSH_PULL || header->kind == WEFT_WIRE_PUSH;
     if (header->flags && !contributes) return false;
     if (header->flags & WEFT_WIRE_NOT_FINITE && header->payload_bytes != 0) return false;
@@ -91,6 +92,7 @@ static bool floats_usable(const struct weft_wire_header *header)
 {
     bool contributes = header->kind == WEFT_WIRE_PUSH_PULL || header->kind == WEFT_WIRE_PUSH;
     if (!isfinite(header->lr) || !isfinite(header->weight) || !isfinite(header->weight_sum)) return false;
+    if (header->flags & WEFT_WIRE_DECAY && signbit(header->weight_sum)) return false;
     return !contributes || !signbit(header->weight);
 }
 

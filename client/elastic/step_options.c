@@ -69,16 +69,20 @@ static enum weft_status check_groups(struct weft_session *session, const struct 
     return WEFT_OK;
 }
 
-/* The record of the step carries `skip`. Only steps with tensors in all-reduce mode have one, and a shard
- * does not read it. */
+/* The record of the step carries `skip` to the ranks, and each contribution carries it to its shard. The
+ * shards of an elastic job have no copies of what another chunk may have updated. */
 static enum weft_status check_skip(struct weft_session *session, const struct weft_step_options *options)
 {
     const struct client_tensors *tensors = session->tensors;
-    if (!options->skip || (tensors->reduce_count > 0 && tensors->reduce_count == tensors->count))
-        return WEFT_OK;
+    if (!options->skip) return WEFT_OK;
+    if (tensors->count == 0)
+        return client_error(session, WEFT_ERR_UNSUPPORTED,
+                            "step_begin: skip reaches the other ranks with the tensors of the step, and none "
+                            "is declared");
+    if (!session->is_elastic || tensors->reduce_count == tensors->count) return WEFT_OK;
     return client_error(session, WEFT_ERR_UNSUPPORTED,
-                        "step_begin: skip needs all tensors in all-reduce mode, and %u of %u are; push a "
-                        "gradient of NaN to a tensor with skip_nonfinite",
+                        "step_begin: skip in an elastic job needs all tensors in all-reduce mode, and %u of "
+                        "%u are; push gradients of zeros",
                         tensors->reduce_count, tensors->count);
 }
 

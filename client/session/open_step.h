@@ -60,6 +60,11 @@ struct client_step {
     uint32_t skip_rank;                /* the first such rank */
 };
 
+/* This rank has no usable gradient in the step (weft_step_options.skip). */
+static inline bool client_step_skips_here(const struct client_step *step)
+{
+    return step->mine.parameters & CLIENT_RECORD_SKIPS;
+}
 /* The step is open, or its results are still arriving. Any thread. */
 static inline bool client_step_is_unfinished(const struct client_step *step)
 {

@@ -31,17 +31,15 @@ static enum weft_status check_update(struct weft_tensor *tensor, const char *cal
 {
     struct weft_session *session = tensor->session;
     const struct client_step *step = &session->step;
-    const char *option = step->clip_norm > 0 ? "clip_norm" : "group_weight_decay";
     if (step->group_count > 0 && tensor->group >= step->group_count)
         return client_error(session, WEFT_ERR_INVALID,
                             "%s of tensor '%s', which is in parameter group %u; the step's group_count is %u",
                             call, tensor->name, tensor->group, step->group_count);
     if (step->clip_norm <= 0 && !step->has_decays) return WEFT_OK;
-    if (tensor->mode == WEFT_MODE_SERVER &&
-        (step->clip_norm > 0 || !client_tensor_has_local_optimizer(tensor)))
+    if (tensor->mode == WEFT_MODE_SERVER && step->clip_norm > 0)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
-                            "%s of tensor '%s', which is in server mode: %s needs all-reduce mode", call,
-                            tensor->name, option);
+                            "%s of tensor '%s', which is in server mode: clip_norm needs all-reduce mode",
+                            call, tensor->name);
     if (step->clip_norm > 0 && tensor->memory == WEFT_MEMORY_CUDA)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "%s of tensor '%s', which is on a device: clip_norm needs weights in host memory",
@@ -168,7 +166,9 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
     /* nothing fails from here on */
     if (kind == CLIENT_OP_PUSH_PULL) tensor->op.leader = client_tensor_group_leader(tensor);
     if (kind == CLIENT_OP_PUSH_PULL || kind == CLIENT_OP_PUSH) {
-        warn_if_not_finite(tensor);
+        tensor->op.grad_is_nonfinite =
+            tensor->mode == WEFT_MODE_SERVER && client_step_skips_here(&session->step);
+        if (!tensor->op.grad_is_nonfinite) warn_if_not_finite(tensor);
         tensor->skipped_step = 0;
         tensor->step_before = tensor->last_step;
         tensor->op.step = tensor->last_step = session->step.number;

@@ -92,9 +92,20 @@ static void fill_skip_fields(const struct weft_tensor *tensor, struct weft_wire_
 {
     const struct client_tensor_op *op = &tensor->op;
     const bool contributes = op->kind == CLIENT_OP_PUSH_PULL || op->kind == CLIENT_OP_PUSH;
-    if (contributes) header->flags = op->wire_flags | (op->grad_is_nonfinite ? WEFT_WIRE_NOT_FINITE : 0);
+    if (contributes) header->flags |= op->wire_flags | (op->grad_is_nonfinite ? WEFT_WIRE_NOT_FINITE : 0);
     header->skips = tensor->session->tensors->skip.count;
     if (header->skips) header->good = (uint32_t)(contributes ? tensor->step_before : tensor->last_step);
+}
+
+/* The shards run the optimiser, with a codec as the workers do: they get the weight decay of the group. */
+static void fill_decay(const struct weft_tensor *tensor, struct weft_wire_header *header)
+{
+    const struct client_tensor_op *op = &tensor->op;
+    if (!op->has_decay || tensor->optimizer.kind == WEFT_OPTIMIZER_NONE ||
+        client_tensor_has_codec_choice(tensor))
+        return;
+    header->flags |= WEFT_WIRE_DECAY;
+    header->weight_sum = op->weight_decay;
 }
 
 /* WEFT_ERR_AGAIN: nothing was queued. Any other error has failed the session. */
@@ -125,6 +136,7 @@ static enum weft_status send_chunk(struct client_chunk *chunk)
         .weight = op->weight,
     };
     fill_skip_fields(tensor, &header);
+    fill_decay(tensor, &header);
     uint8_t bytes[WEFT_WIRE_HEADER_BYTES];
     weft_wire_encode(&header, bytes);
     message.header = bytes;
@@ -597,7 +609,9 @@ static void on_input_ready(struct client_request *request)
     struct weft_tensor *tensor = request->tensor;
     struct client_tensor_op *op = &tensor->op;
     if (op->kind == CLIENT_OP_PUSH_PULL) client_codec_tuner_exchange_posted(tensor);
-    if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
+    if (op->grad_is_nonfinite) { /* nothing to encode or to scale: the shards skip the step */
+        start_round(tensor);
+    } else if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
         if (!op->scaled) {
             compute(tensor, run_encode, on_encoded);
             return;

@@ -2,7 +2,8 @@
  *
  * In all-reduce mode all ranks have the same sum, bit for bit, and a sum with a contribution that is not
  * finite is not finite. So each rank decides alone, and a good step exchanges nothing for it. In server mode
- * the shard returns WEFT_ERR_SKIPPED to every rank. A skipped step gathers one word per rank, to name the
+ * the shard returns WEFT_ERR_SKIPPED to every rank; a rank without a usable gradient (weft_step_options.skip)
+ * contributes to each tensor that it has none. A skipped step gathers one word per rank, to name the
  * rank with the gradient.
  *
  * The affected tensor is not updated. Other tensors may be updated before the decision. If another tensor can
@@ -93,10 +94,11 @@ void client_skip_tensor(struct weft_tensor *tensor)
         return;
     }
     client_tensor_op_name(tensor, name, sizeof name);
-    snprintf(
-        text, sizeof text,
-        "%s: the mean gradient is not finite (NaN or infinity); weft_step_end skips the step on all ranks",
-        name);
+    snprintf(text, sizeof text, "%s: %s; weft_step_end skips the step on all ranks", name,
+             client_step_skips_here(&tensor->session->step) ? "this rank has no usable gradient"
+             : tensor->mode == WEFT_MODE_SERVER
+                 ? "the mean gradient is not finite (NaN or infinity), or a rank has none"
+                 : "the mean gradient is not finite (NaN or infinity)");
     client_skip_record_nonfinite(tensor, has_nonfinite_gradient(tensor));
     client_request_complete(tensor->op.request, WEFT_ERR_SKIPPED, text);
 }
@@ -122,7 +124,8 @@ enum weft_status client_skip_gather(struct weft_session *session)
     if (!skip->all)
         return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for the finiteness checks of %u ranks",
                             ranks);
-    skip->mine = atomic_load(&skip->grad_is_nonfinite);
+    skip->mine = client_step_skips_here(&session->step) ? CLIENT_SKIP_REQUESTED
+                                                        : atomic_load(&skip->grad_is_nonfinite);
     enum weft_status status = weft_all_gather(session, &skip->mine, skip->all, 1, WEFT_I64, &skip->request);
     if (status == WEFT_IN_PROGRESS) status = weft_wait(&skip->request, 0);
     return status;
@@ -154,6 +157,13 @@ static const struct weft_tensor *find_final_update(const struct weft_session *se
     return NULL;
 }
 
+static void describe_request(struct weft_session *session, uint32_t rank, char *out, size_t out_bytes)
+{
+    char name[128];
+    client_rank_name(session, rank, name, sizeof name);
+    snprintf(out, out_bytes, "%s has no usable gradient (weft_step_options.skip)", name);
+}
+
 /* "the gradient of tensor 'w' is not finite (NaN or infinity) on rank 0 (hosta, pid 40) and 2 more ranks" */
 static void describe_cause(struct weft_session *session, char *out, size_t out_bytes)
 {
@@ -161,8 +171,12 @@ static void describe_cause(struct weft_session *session, char *out, size_t out_b
     char name[128];
     uint32_t at = 0, more = 0;
     if (session->step.skips) {
-        client_rank_name(session, session->step.skip_rank, name, sizeof name);
-        snprintf(out, out_bytes, "%s has no usable gradient (weft_step_options.skip)", name);
+        describe_request(session, session->step.skip_rank, out, out_bytes);
+        return;
+    }
+    for (uint32_t rank = 0; rank < session->ranks; rank++) {
+        if (skip->all[rank] != CLIENT_SKIP_REQUESTED) continue;
+        describe_request(session, rank, out, out_bytes);
         return;
     }
     while (at < session->ranks && skip->all[at] == 0) at++;

@@ -8,6 +8,9 @@
 
 #include "weft/weft.h"
 
+/* The rank has no usable gradient (weft_step_options.skip). */
+#define CLIENT_SKIP_REQUESTED UINT64_MAX
+
 /* The check of the open step. */
 struct client_skip {
     uint32_t tensors;                   /* tensors whose mean is checked; the caller's thread */
@@ -15,7 +18,7 @@ struct client_skip {
                                          * until the step ends */
     _Atomic uint64_t first;             /* lowest tensor id + 1 whose mean is not finite; 0: none */
     _Atomic uint64_t grad_is_nonfinite; /* lowest tensor id + 1 whose gradient on this rank is not finite; 0:
-                                         * none */
+                                         * none; CLIENT_SKIP_REQUESTED in what the ranks gather */
     uint16_t count;                     /* skipped steps, modulo WEFT_WIRE_SKIPS; every request to a shard
                                          * carries it */
     uint64_t mine, *all;                /* grad_is_nonfinite of this rank; of all ranks, (all_capacity,)

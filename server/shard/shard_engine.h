@@ -165,8 +165,8 @@ struct shard_chunk {
     uint64_t open_step; /* larger than closed_step; 0: none; set by the first contribution of a step */
     uint8_t phase; /* enum shard_phase; written by shard_round_enter only */
     uint8_t round;
-    uint8_t flags; /* WEFT_WIRE_MAY_SKIP, WEFT_WIRE_CHECKED: or of all contributions */
-    float lr;
+    uint8_t flags; /* WEFT_WIRE_MAY_SKIP, WEFT_WIRE_CHECKED, WEFT_WIRE_DECAY: or of all contributions */
+    float lr, weight_decay; /* weight_decay: with WEFT_WIRE_DECAY, else 0 */
     uint32_t lr_worker;
     uint32_t arrived, receiving;     /* contributions not NONE; contributions RECEIVING */
     uint32_t sources;                /* before the round has memory: contributions with a source */

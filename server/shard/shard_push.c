@@ -35,10 +35,32 @@ static void push_again(struct shard_chunk *chunk, const struct weft_wire_header 
     if (shard_reply_result(chunk, arrival, header, kind)) engine->stats.duplicates++;
 }
 
-/* lr is a property of the step: equal in all ranks and rounds. Compares bits, so NaN is equal to itself. */
-static bool lr_agrees(const struct shard_chunk *chunk, float lr)
+static bool is_first(const struct shard_chunk *chunk)
 {
-    return (chunk->arrived == 0 && chunk->round == 0) || memcmp(&lr, &chunk->lr, sizeof lr) == 0;
+    return chunk->arrived == 0 && chunk->round == 0;
+}
+
+static float weight_decay_of(const struct weft_wire_header *header)
+{
+    return header->flags & WEFT_WIRE_DECAY ? header->weight_sum : 0;
+}
+
+/* lr and weight decay are properties of the step: equal in all ranks and rounds. Compares bits, so NaN is
+ * equal to itself. A difference is described in `text`. */
+static bool step_agrees(const struct shard_chunk *chunk, const struct weft_wire_header *header, char *text)
+{
+    const float decay = weight_decay_of(header);
+    const bool has_decay = header->flags & WEFT_WIRE_DECAY, had_decay = chunk->flags & WEFT_WIRE_DECAY;
+    const bool lr_differs = memcmp(&header->lr, &chunk->lr, sizeof chunk->lr) != 0;
+    if (is_first(chunk)) return true;
+    if (!lr_differs && has_decay == had_decay && memcmp(&decay, &chunk->weight_decay, sizeof decay) == 0)
+        return true;
+    snprintf(text, SHARD_TEXT_BYTES,
+             "%s of step %" PRIu64 " differs: rank %u has %.9g, rank %u has %.9g (tensor '%.16s')",
+             lr_differs ? "lr" : "decay", header->step, chunk->lr_worker,
+             (double)(lr_differs ? chunk->lr : chunk->weight_decay), header->worker,
+             (double)(lr_differs ? header->lr : decay), chunk->tensor->name);
+    return false;
 }
 
 #define STEP_MAX (UINT64_MAX / 2) /* keeps step + 1 from wrapping */
@@ -125,15 +147,11 @@ void shard_push_request(struct shard_chunk *chunk, const struct weft_wire_header
     }
     if (!push_is_due(chunk, header, arrival) || !push_is_usable(chunk, header, arrival)) return;
 
-    bool agrees = lr_agrees(chunk, header->lr);
     char text[SHARD_TEXT_BYTES];
-    if (!agrees) {
-        snprintf(text, sizeof text,
-                 "lr of step %" PRIu64 " differs: rank %u has %.9g, rank %u has %.9g (tensor '%.20s')",
-                 header->step, chunk->lr_worker, (double)chunk->lr, header->worker, (double)header->lr,
-                 chunk->tensor->name);
-    } else if (chunk->arrived == 0) {
+    const bool agrees = step_agrees(chunk, header, text);
+    if (agrees && chunk->arrived == 0) {
         chunk->lr = header->lr;
+        chunk->weight_decay = weight_decay_of(header);
         chunk->lr_worker = header->worker;
         chunk->open_step = header->step;
         chunk->flags = 0;

@@ -44,8 +44,9 @@ static bool contribution_fits(struct shard_chunk *chunk, const struct weft_wire_
                            header->round);
         return false;
     }
-    size_t most = shard_chunk_contribution_bytes(chunk, header->round);
-    if (arrival->payload_bytes > most || (dense && arrival->payload_bytes != most)) {
+    const size_t most = shard_chunk_contribution_bytes(chunk, header->round);
+    const bool is_whole = dense && !(header->flags & WEFT_WIRE_NOT_FINITE);
+    if (arrival->payload_bytes > most || (is_whole && arrival->payload_bytes != most)) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_MALFORMED,
                            "rank %u pushes %zu bytes of tensor '%.30s' chunk %u, which has %s%zu",
                            header->worker, arrival->payload_bytes, tensor->name, chunk->index,

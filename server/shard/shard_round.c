@@ -170,9 +170,10 @@ static float weight_sum(const struct shard_chunk *chunk)
 
 static void optimise(struct shard_chunk *chunk, const float *grad, float grad_scale)
 {
-    const struct shard_tensor *tensor = chunk->tensor;
-    weft_optimizer_step(&tensor->optimizer, chunk->lr, chunk->open_step, chunk->values, chunk->states, grad,
-                        grad_scale, chunk->count);
+    struct weft_optimizer rule = chunk->tensor->optimizer;
+    if (chunk->flags & WEFT_WIRE_DECAY) rule.weight_decay = chunk->weight_decay;
+    weft_optimizer_step(&rule, chunk->lr, chunk->open_step, chunk->values, chunk->states, grad, grad_scale,
+                        chunk->count);
 }
 
 static enum weft_status close_dense(struct shard_chunk *chunk)

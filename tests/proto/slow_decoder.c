@@ -82,7 +82,8 @@ int slow_header_decode(const uint8_t *data, size_t bytes, struct slow_header *ou
     if (h.payload_bytes && (h.kind == 3 || h.kind == 6 || h.status < 0)) return -1;
     if ((version == 1 && h.term) || (version == 2 && !h.term)) return -1;
     if (h.text_bytes > 128 || (h.text_bytes && h.status >= 0)) return -1;
-    if (h.flags > 7 || (h.flags && h.kind > 2) || (h.flags >= 4 && h.payload_bytes)) return -1;
+    if ((h.flags && h.kind > 2) || (h.flags / 4 % 2 && h.payload_bytes)) return -1;
+    if (h.flags >= 8 && negative_bits(h.weight_sum_bits)) return -1;
     if ((h.skips && h.kind == 5) || (h.good && !h.skips && h.kind != 5)) return -1;
     if (bytes != 88 + h.text_bytes) return -1;
     *out = h;

@@ -50,7 +50,8 @@ static struct weft_wire_header sample(void)
         header.skips = (uint16_t)(1 + below(WEFT_WIRE_SKIPS - 1));
         header.good = (uint32_t)next_random();
     }
-    if (header.kind == WEFT_WIRE_PUSH_PULL || header.kind == WEFT_WIRE_PUSH) header.flags = (uint8_t)below(8);
+    if (header.kind == WEFT_WIRE_PUSH_PULL || header.kind == WEFT_WIRE_PUSH)
+        header.flags = (uint8_t)below(16);
     if (header.flags & WEFT_WIRE_NOT_FINITE) header.payload_bytes = 0;
     return header;
 }
@@ -134,6 +135,7 @@ static enum weft_status decode_poked(unsigned at, unsigned bytes, uint64_t value
 {
     struct weft_wire_header header = {.kind = (uint8_t)kind, .dtype = WEFT_F32, .weight = 1},
                             out = {.kind = 200};
+    if (kind == WEFT_WIRE_PUSH && at == 72) header.flags = WEFT_WIRE_DECAY;
     uint8_t data[WEFT_WIRE_HEADER_BYTES];
     weft_wire_encode(&header, data);
     for (unsigned i = 0; i < bytes; i++) data[at + i] = (uint8_t)(value >> 8 * i);
@@ -160,7 +162,7 @@ static void refusals(void **state)
                {7, 1, 16, WEFT_WIRE_PUSH},
                {8, 1, 5, WEFT_WIRE_PUSH},
                {9, 1, 16, WEFT_WIRE_PUSH},
-               {10, 1, 8, WEFT_WIRE_PUSH},
+               {10, 1, 8, WEFT_WIRE_PULL},
                {10, 1, 1, WEFT_WIRE_PULL},
                {10, 1, 16, WEFT_WIRE_RESULT},
                {12, 4, 0xffffffff, WEFT_WIRE_PUSH},
@@ -178,6 +180,8 @@ static void refusals(void **state)
                {68, 4, 0x80000000, WEFT_WIRE_PUSH_PULL},
                {68, 4, 0xbf800000, WEFT_WIRE_PUSH},
                {72, 4, 0x7f800000, WEFT_WIRE_RESULT},
+               {72, 4, 0x80000000, WEFT_WIRE_PUSH},
+               {72, 4, 0x7f800000, WEFT_WIRE_PUSH},
                {76, 4, 1, WEFT_WIRE_PUSH},
                {76, 4, 0xffffffff, WEFT_WIRE_RESULT},
                {80, 4, 1, WEFT_WIRE_PUSH},
@@ -187,6 +191,7 @@ static void refusals(void **state)
             fail_msg("case %zu: offset %u value %llu was not refused", i, bad[i].at,
                      (unsigned long long)bad[i].value);
     assert_int_equal(decode_poked(68, 4, 0, WEFT_WIRE_PUSH), WEFT_OK); /* a worker without data */
+    assert_int_equal(decode_poked(72, 4, 0x3f000000, WEFT_WIRE_PUSH), WEFT_OK); /* a weight decay */
     /* only contributions have a weight */
     assert_int_equal(decode_poked(68, 4, 0xbf800000, WEFT_WIRE_INIT), WEFT_OK);
 }

@@ -248,11 +248,11 @@ WEFT_API enum weft_status weft_step_begin(struct weft_session *session, const st
  * step and weight have none: weft_step_begin_with(session, WEFT_STEP(.step = 1, .lr = 0.1f, .weight = 1)).
  * The arrays are read in the call. All fields but weight, skip and norm_out are equal on all ranks; if
  * tensors are in all-reduce mode, a difference ends the session with WEFT_ERR_MISMATCH. Further return codes:
- * WEFT_ERR_INVALID: a field is out of range; WEFT_ERR_UNSUPPORTED: skip, and not all tensors are in
- * all-reduce mode. weft_push_pull, weft_push and weft_push_none return WEFT_ERR_INVALID for a tensor with an
- * optimiser whose group is not below group_count; and WEFT_ERR_UNSUPPORTED for a tensor in server mode with
- * clip_norm, or whose shards run the optimiser with group_weight_decay; for weights on a device with
- * clip_norm; for another dtype than f32 with loss_scale. */
+ * WEFT_ERR_INVALID: a field is out of range; WEFT_ERR_UNSUPPORTED: skip, and no tensor is declared, or one
+ * of an elastic job is in server mode. weft_push_pull, weft_push and weft_push_none return WEFT_ERR_INVALID
+ * for a tensor with an optimiser whose group is not below group_count; and WEFT_ERR_UNSUPPORTED for a tensor
+ * in server mode with clip_norm; for weights on a device with clip_norm; for another dtype than f32 with
+ * loss_scale. */
 struct weft_step_options {
     size_t size;                     /* sizeof(struct weft_step_options), set by WEFT_STEP */
     uint64_t step;                   /* these three as in struct weft_step */
@@ -273,7 +273,7 @@ struct weft_step_options {
                                       * updates do not wait. INFINITY: norm_out alone */
     bool skip;                       /* this rank has no usable gradient: all ranks skip the step, and
                                       * weft_step_end returns WEFT_ERR_SKIPPED. The rank still pushes the same
-                                      * tensors, or calls weft_push_none */
+                                      * tensors, at least one, or calls weft_push_none */
     bool deliver_late; /* results of tensors may arrive after weft_step_end; see weft_tensor_wait. Equal on
                         * all ranks. Default: false */
 };

@@ -328,7 +328,7 @@ static void refused(struct crowd *crowd, struct weft_session *session, uint32_t 
 #define BEGIN(...) \
     weft_step_begin_with(session, \
                          WEFT_STEP(.step = weft_step_next(session), .lr = 1, .weight = 1, __VA_ARGS__))
-    CROWD_REFUSED(crowd, session, BEGIN(.skip = true), WEFT_ERR_UNSUPPORTED, "skip needs all tensors");
+    CROWD_REFUSED(crowd, session, BEGIN(.skip = true), WEFT_ERR_UNSUPPORTED, "skip reaches the other ranks");
     matrix_options(&options, name, 0, 2, 4, "dense");
     options.optimizer = "sgd";
     options.group = 1;

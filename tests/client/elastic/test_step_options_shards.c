@@ -1,12 +1,14 @@
 /* test_step_options_shards.c - options of a step in server mode: the weights have the bits of all-reduce
- * mode, and what the shards cannot do is refused. */
+ * mode, what the shards cannot do is refused, and a rank can skip the step. */
 #include "tests/lib/check.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/client/fleet.h"
+#include "tests/client/matrix_options.h"
 #include "tests/client/mode_pair.h"
 #include "weft/weft.h"
 
@@ -19,7 +21,7 @@ static const struct mode_plan plans[] = {
     {"int8", "int8:min_count=0", "adamw", 2, {24, 40}, 0, 0},
     {"powersgd", "powersgd:rank=2", "sgd:momentum=0.9", 2, {24, 40}, 0, 0},
 };
-enum { PLANS = sizeof plans / sizeof plans[0], FIRST_CODEC = 3 };
+enum { PLANS = sizeof plans / sizeof plans[0] };
 
 static int push(struct weft_session *session, struct mode_pair *pair, uint32_t step, float scale)
 {
@@ -44,11 +46,6 @@ static int refused(struct weft_session *session, enum weft_status status, enum w
 static int refusals(struct weft_session *session, struct mode_pair *pairs)
 {
     struct weft_request request = {{0}};
-    const float lr = 0.1f, decay = 0.1f;
-    const struct weft_step_options *skips = WEFT_STEP(.step = STEPS + 1, .lr = 1, .weight = 1, .skip = true);
-    if (refused(session, weft_step_begin_with(session, skips), WEFT_ERR_UNSUPPORTED,
-                "skip needs all tensors in all-reduce mode"))
-        return 1;
     MUST(session,
          weft_step_begin_with(session, WEFT_STEP(.step = STEPS + 1, .lr = 1, .weight = 1, .clip_norm = 1)));
     for (uint32_t plan = 0; plan < PLANS; plan++) {
@@ -59,16 +56,7 @@ static int refusals(struct weft_session *session, struct mode_pair *pairs)
             return 1;
     }
     MUST(session, weft_step_end(session));
-    MUST(session,
-         weft_step_begin_with(session, WEFT_STEP(.step = STEPS + 2, .lr = 1, .weight = 1, .group_count = 1,
-                                                 .group_lr = &lr, .group_weight_decay = &decay)));
-    if (refused(session, weft_push_pull(pairs[0].tensor[0], pairs[0].grad, pairs[0].out[0], &request),
-                WEFT_ERR_UNSUPPORTED, "server mode: group_weight_decay needs all-reduce mode"))
-        return 1;
-    /* with a codec the workers make the update */
-    if (push(session, &pairs[FIRST_CODEC], STEPS + 2, 1)) return 1;
-    MUST(session, weft_step_end(session));
-    return !mode_pair_equal(&pairs[FIRST_CODEC], "own decay", weft_rank(session), STEPS + 2);
+    return 0;
 }
 
 static int train(struct fleet *fleet, uint32_t rank)
@@ -79,10 +67,12 @@ static int train(struct fleet *fleet, uint32_t rank)
     for (uint32_t plan = 0; plan < PLANS; plan++)
         if (mode_pair_declare(session, &plans[plan], &pairs[plan])) return 1;
     for (uint32_t step = 1; step <= STEPS; step++) {
-        const float lr = 0.05f * (float)step, scale = ldexpf(1, 5 + (int)step);
+        const float lr = 0.05f * (float)step, scale = ldexpf(1, 5 + (int)step), decay = 0.1f * (float)step;
+        const bool own = step == 2; /* this step keeps the decay of the optimiser's text */
         MUST(session, weft_step_begin_with(session, WEFT_STEP(.step = step, .lr = 77, .loss_scale = scale,
                                                               .weight = step % 2 ? 1 : 0.5f + (float)rank,
-                                                              .group_count = 1, .group_lr = &lr)));
+                                                              .group_count = 1, .group_lr = &lr,
+                                                              .group_weight_decay = own ? NULL : &decay)));
         for (uint32_t plan = 0; plan < PLANS; plan++)
             if (push(session, &pairs[plan], step, scale)) return 1;
         MUST(session, weft_step_end(session));
@@ -101,11 +91,81 @@ static int train(struct fleet *fleet, uint32_t rank)
 static void test_both_modes_give_the_same_bits(void **state)
 {
     struct fleet_result result;
+    /* with a codec a shard holds weights too, and compares them with those of the workers */
+    setenv("WEFT_CLIENT_HASH_EVERY", "1", 1);
+    setenv("WEFT_SERVER_HASH_EVERY", "1", 1);
     assert_true(fleet_run(RANKS, 2, train, &result, NULL));
+}
+
+/* ---- skip: one rank has no usable gradient, and all tensors are in server mode ---- */
+
+static const char *const codecs[] = {"dense", "int8:min_count=0", "powersgd:rank=2", "auto"};
+enum { TENSORS = sizeof codecs / sizeof codecs[0], SIDE = 24, ELEMS = SIDE * SIDE };
+
+struct skipper {
+    struct weft_tensor *tensor[TENSORS];
+    float grad[TENSORS][ELEMS], out[TENSORS][ELEMS], before[TENSORS][ELEMS];
+    struct weft_request request[TENSORS];
+};
+
+static uint32_t tensors; /* without the last one the ranks exchange no record of the step */
+
+static int push_all(struct weft_session *session, struct skipper *own, enum weft_status wanted)
+{
+    for (uint32_t t = 0; t < tensors; t++) {
+        for (uint32_t i = 0; i < ELEMS; i++) own->grad[t][i] = mode_pseudo(weft_rank(session), t, i);
+        MUST(session, weft_push_pull(own->tensor[t], own->grad[t], own->out[t], &own->request[t]));
+    }
+    for (uint32_t t = 0; t < tensors; t++)
+        if (refused(session, weft_wait(&own->request[t], 0), wanted, "")) return 1;
+    return 0;
+}
+
+static int train_with_skips(struct fleet *fleet, uint32_t rank)
+{
+    static struct skipper own;
+    struct weft_session *session;
+    char words[64];
+    if (fleet_join(fleet, rank, 20000, &session)) return 1;
+    for (uint32_t t = 0; t < tensors; t++) {
+        struct weft_tensor_options options;
+        char name[16];
+        matrix_options(&options, name, t, SIDE, SIDE, codecs[t]);
+        options.optimizer = "adam";
+        options.chunk_bytes = 1024;
+        MUST(session, weft_declare(session, &options, &own.tensor[t]));
+        for (uint32_t i = 0; i < ELEMS; i++) own.out[t][i] = mode_pseudo(7, t, i);
+        MUST(session, weft_tensor_init(own.tensor[t], own.out[t]));
+    }
+    for (uint32_t try = 0; try < 5; try++) {
+        const bool skips = try % 2;
+        const uint64_t step = weft_step_next(session);
+        memcpy(own.before, own.out, sizeof own.out);
+        MUST(session, weft_step_begin_with(session, WEFT_STEP(.step = step, .lr = 0.1f, .weight = 1,
+                                                              .skip = skips && rank == 1)));
+        if (push_all(session, &own, skips ? WEFT_ERR_SKIPPED : WEFT_OK)) return 1;
+        snprintf(words, sizeof words, skips ? "rank 1 (" : "");
+        if (refused(session, weft_step_end(session), skips ? WEFT_ERR_SKIPPED : WEFT_OK, words)) return 1;
+        if (skips && (!strstr(weft_error_text(session), "has no usable gradient") ||
+                      memcmp(own.before, own.out, sizeof own.out) != 0))
+            return 1;
+        if (!skips && memcmp(own.before, own.out, sizeof own.out) == 0) return 1;
+    }
+    if (weft_step_next(session) != 4) return 1; /* a skipped step has no number of its own */
+    MUST(session, weft_finalize(session));
+    return 0;
+}
+
+static void test_a_rank_skips_the_step_of_all(void **state)
+{
+    struct fleet_result result;
+    for (tensors = TENSORS - 1; tensors <= TENSORS; tensors++)
+        assert_true(fleet_run(RANKS, 2, train_with_skips, &result, NULL));
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_both_modes_give_the_same_bits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_both_modes_give_the_same_bits),
+                                       cmocka_unit_test(test_a_rank_skips_the_step_of_all)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -451,6 +451,45 @@ static void lr_disagreement_names_ranks(void **state)
     finish(fleet, 1); /* the same step again: works, without a trace of the first try */
 }
 
+/* A decay of 0 differs from none, which leaves that of the optimiser. */
+static void decay_disagreement_names_ranks(void **state)
+{
+    struct fleet *fleet = start(2, true);
+    struct fleet_request request[2] = {{0}};
+    float payload[200] = {0};
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct weft_wire_header header = fleet_header(fleet, rank, CHUNK_MAIN, WEFT_WIRE_PUSH_PULL, 1);
+        header.flags = rank == 1 ? WEFT_WIRE_DECAY : 0;
+        fleet_send(fleet, rank, 0, &request[rank], &header, payload, sizeof payload);
+        fleet_settle(fleet, WEFT_MS(10));
+    }
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        assert_true(fleet_await(fleet, &request[rank]));
+        assert_int_equal(request[rank].status, WEFT_ERR_MISMATCH);
+        assert_string_equal(request[rank].text,
+                            "decay of step 1 differs: rank 0 has 0, rank 1 has 0 (tensor 'main')");
+    }
+    finish(fleet, 1);
+}
+
+/* A contribution without a gradient has no payload, and skips the step of all. */
+static void a_push_without_a_gradient_skips_the_step(void **state)
+{
+    struct fleet *fleet = start(2, true);
+    struct fleet_request request[2] = {{0}};
+    struct weft_wire_header header = fleet_header(fleet, 1, CHUNK_MAIN, WEFT_WIRE_PUSH_PULL, 1);
+    header.flags = WEFT_WIRE_NOT_FINITE;
+    header.payload_bytes = 0;
+    fleet_push(fleet, 0, CHUNK_MAIN, WEFT_WIRE_PUSH_PULL, 1, &request[0]);
+    fleet_send(fleet, 1, 0, &request[1], &header, NULL, 0);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        assert_true(fleet_await(fleet, &request[rank]));
+        assert_int_equal(request[rank].status, WEFT_ERR_SKIPPED);
+    }
+    assert_int_equal(fleet_shard_chunk(fleet, CHUNK_MAIN)->closed_step, 0);
+    finish(fleet, 1);
+}
+
 static void deadline_names_missing_ranks(void **state)
 {
     struct fleet *fleet = start(4, true);
@@ -671,6 +710,8 @@ int main(void)
         cmocka_unit_test(malformed_requests_are_dropped),
         cmocka_unit_test(duplicates_are_answered_and_not_applied),
         cmocka_unit_test(lr_disagreement_names_ranks),
+        cmocka_unit_test(decay_disagreement_names_ranks),
+        cmocka_unit_test(a_push_without_a_gradient_skips_the_step),
         cmocka_unit_test(deadline_names_missing_ranks),
         cmocka_unit_test(failing_answers_everyone),
         cmocka_unit_test(pulls_wait_for_their_step),

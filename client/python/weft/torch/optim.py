@@ -106,7 +106,7 @@ class DistributedOptimizer:
     def skip_step(self):
         """Call it instead of backward() where this rank has no usable gradient: no rank takes the step.
 
-        All ranks call step() as ever, and `skipped` is True. Needs all tensors of the job in all-reduce mode.
+        All ranks call step() as ever, and `skipped` is True. In an elastic job with shards it is not supported.
         """
         self._exchange.skip()
 
@@ -193,9 +193,8 @@ class Optimizer(torch.optim.Optimizer):
     parameter without a gradient on this rank contributes zeros. Make the optimizer before the session's first step:
     the step's number is the number of updates in Adam's bias correction.
 
-    Each step takes "lr" and "weight_decay" of param_groups, so torch's schedulers work. In server mode the shards keep
-    the weight decay with which the optimizer was made. A new weight may be written as soon as its gradient is
-    accumulated. Parameters are f32 in host memory.
+    Each step takes "lr" and "weight_decay" of param_groups, so torch's schedulers work. A new weight may be written as
+    soon as its gradient is accumulated. Parameters are f32 in host memory.
 
     scaler: a torch.amp.GradScaler whose scale(loss) the backward pass uses; weights and residuals see unscaled
     gradients, a step that is not finite is skipped on all ranks, and step() updates the scale. clip_norm: limit of the
