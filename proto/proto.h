@@ -158,6 +158,10 @@ uint64_t weft_weight_hash(const void *weights, size_t bytes);
 /* A chunk's term in the hash of a tensor; terms are added modulo 2^64. The term of chunk 0 is its weight
  * hash. */
 uint64_t weft_chunk_hash(uint32_t index, const void *weights, size_t bytes);
+/* XXH3-128 of the data, with the XXH3-64 of the head as seed, big endian: names the content of a file. */
+#define WEFT_CONTENT_HASH_BYTES 16
+void weft_content_hash(const void *head, size_t head_bytes, const void *data, size_t bytes,
+                       uint8_t hash_out[WEFT_CONTENT_HASH_BYTES]);
 
 /* Mode of a tensor; equal to enum weft_mode of weft.h. */
 enum weft_wire_mode { WEFT_WIRE_MODE_SERVER = 1, WEFT_WIRE_MODE_ALL_REDUCE = 2 };

@@ -37,9 +37,11 @@ ARROWS = {  # module: the modules it may include
     "collective": {"base", "kernels", "compress", "transport"},
     "nccl": {"base", "transport", "collective"},
     "coordinator": {"base", "kernels", "compress", "proto"},
-    "server": {"base", "kernels", "compress", "transport", "proto", "collective", "coordinator"},
+    "snapshot": {"base", "kernels", "proto"},
+    "server": {"base", "kernels", "compress", "transport", "proto", "collective", "coordinator", "snapshot"},
     "client": {"base", "kernels", "compress", "transport", "proto", "collective", "coordinator"},
-    "tools": {"base", "kernels", "compress", "transport", "proto", "collective", "coordinator", "server", "client"},
+    "tools": {"base", "kernels", "compress", "transport", "proto", "collective", "coordinator", "snapshot", "server",
+              "client"},
     "examples": {"client"},
 }
 FOLDERS = {  # folder: the folders of its module that it may include besides the module's own top level
@@ -61,7 +63,7 @@ FOLDERS = {  # folder: the folders of its module that it may include besides the
     "server/shard": set(),
     "server/daemon": {"shard"},
 }
-LIBRARY = ["base", "kernels", "compress", "transport", "proto", "collective", "nccl", "coordinator", "server",
+LIBRARY = ["base", "kernels", "compress", "transport", "proto", "collective", "nccl", "coordinator", "snapshot", "server",
            "client"]
 PUBLIC = {"weft/status.h": "base", "weft/types.h": "base", "weft/weft.h": "client"}
 
@@ -75,7 +77,8 @@ THIRD_PARTY = [
     (r"openssl/", ["base/"], 1),
     (r"(link|elf|gnu/lib-names|gnu/libc-version)\.h$", ["base/"], 1),  # the dynamic loader
     (r"xxhash\.h", ["proto/", "server/", "compress/"], 1),
-    (r"jansson\.h", ["coordinator/", "server/", "tools/"], None),
+    (r"zstd\.h", ["snapshot/"], 1),
+    (r"jansson\.h", ["coordinator/", "snapshot/", "server/", "tools/"], None),
     (r"mpi\.h", ["tools/bench/peers/"], 1),
     (r"(immintrin|cpuid)\.h", ["kernels/"], None),
     (r"emmintrin\.h", ["transport/", "tools/bench/kernels/"], None),  # copies past the caches
