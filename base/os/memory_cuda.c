@@ -31,6 +31,8 @@
     CALL(event_query, "cudaEventQuery", (void *))                                     \
     CALL(copy, "cudaMemcpyAsync", (void *, const void *, size_t, int, void *))        \
     CALL(zero, "cudaMemsetAsync", (void *, int, size_t, void *))                      \
+    CALL(host_alloc, "cudaHostAlloc", (void **, size_t, unsigned))                                        \
+    CALL(host_free, "cudaFreeHost", (void *))                                                             \
     CALL(forget_error, "cudaGetLastError", (void))
 
 static struct {
@@ -38,6 +40,9 @@ static struct {
     CALLS(POINTER)
 #undef POINTER
     const char *(*error_name)(int);
+    /* of the driver; NULL: it has none */
+    int (*wait_value)(void *stream, uint64_t address, uint32_t value, unsigned flags);
+    int (*write_value)(void *stream, uint64_t address, uint32_t value, unsigned flags);
 } cuda;
 
 static pthread_once_t found_once = PTHREAD_ONCE_INIT;
@@ -72,6 +77,18 @@ static const char *bind_calls(void *runtime)
     return cuda.error_name ? NULL : "cudaGetErrorName";
 }
 
+/* The forms _v2 need no setting of the driver's module. A runtime for tests has them itself. */
+static void bind_driver(void *runtime)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    if (!driver || dlsym(runtime, "cuStreamWaitValue32_v2")) {
+        if (driver) dlclose(driver);
+        driver = runtime;
+    }
+    *(void **)&cuda.wait_value = dlsym(driver, "cuStreamWaitValue32_v2");
+    *(void **)&cuda.write_value = dlsym(driver, "cuStreamWriteValue32_v2");
+}
+
 static void find(void)
 {
     const char *named = getenv("WEFT_CUDA_RUNTIME");
@@ -100,7 +117,9 @@ static void find(void)
                        "(nvidia-smi shows both)",
                        answer != CUDA_OK ? cuda.error_name(answer) : "0 devices");
         dlclose(runtime);
+        return;
     }
+    bind_driver(runtime);
 }
 
 bool memory_cuda_in_use(void)
@@ -243,6 +262,48 @@ static enum weft_status cuda_zero(void *memory, size_t bytes, void *stream, stru
     return answered(cuda.zero(memory, 0, bytes, stream), "cudaMemsetAsync", error);
 }
 
+static enum weft_status cuda_word_create(_Atomic uint32_t **word_out, struct weft_error *error)
+{
+    void *memory;
+    if (!cuda.wait_value || !cuda.write_value)
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_UNSUPPORTED,
+                                                "the CUDA driver has no cuStreamWaitValue32_v2, so no stream "
+                                                "can wait for memory; it is there since "
+                                                "CUDA 11.7");
+    WEFT_TRY(answered(cuda.host_alloc(&memory, sizeof **word_out, CUDA_PIN_PORTABLE | CUDA_PIN_MAPPED),
+                      "cudaHostAlloc", error));
+    *word_out = memory;
+    atomic_store(*word_out, 0);
+    return WEFT_OK;
+}
+
+static void cuda_word_free(_Atomic uint32_t *word)
+{
+    if (word && cuda.host_free((void *)word) != CUDA_OK) cuda.forget_error();
+}
+
+static enum weft_status driver_answered(int answer, const char *call, struct weft_error *error)
+{
+    if (answer == CUDA_OK) return WEFT_OK;
+    return (enum weft_status)weft_error_set(
+        error, answer == CUDA_NOT_SUPPORTED ? WEFT_ERR_UNSUPPORTED : WEFT_ERR_STATE,
+        "CUDA: %s of the driver answered %d", call, answer);
+}
+
+static enum weft_status cuda_wait_word(void *stream, _Atomic uint32_t *word, uint32_t value,
+                                       struct weft_error *error)
+{
+    return driver_answered(cuda.wait_value(stream, (uintptr_t)word, value, CUDA_WAIT_GEQ),
+                           "cuStreamWaitValue32", error);
+}
+
+static enum weft_status cuda_write_word(void *stream, _Atomic uint32_t *word, uint32_t value,
+                                        struct weft_error *error)
+{
+    return driver_answered(cuda.write_value(stream, (uintptr_t)word, value, 0), "cuStreamWriteValue32",
+                           error);
+}
+
 static const struct weft_memory_ops cuda_ops = {
     .name = "cuda",
     .find = cuda_find,
@@ -261,6 +322,10 @@ static const struct weft_memory_ops cuda_ops = {
     .passed = cuda_passed,
     .copy = cuda_copy,
     .zero = cuda_zero,
+    .word_create = cuda_word_create,
+    .word_free = cuda_word_free,
+    .wait_word = cuda_wait_word,
+    .write_word = cuda_write_word,
 };
 
 enum weft_status memory_cuda_ops(const struct weft_memory_ops **ops_out, struct weft_error *error)

@@ -18,7 +18,10 @@ enum {
     CUDA_COPY_BY_ADDRESS = 4,
     CUDA_STREAM_NON_BLOCKING = 1,
     CUDA_EVENT_NO_TIMING = 2,
-    CUDA_PIN_PORTABLE = 1, /* pinned for all devices */
+    CUDA_NOT_SUPPORTED = 801, /* also of the driver */
+    CUDA_PIN_PORTABLE = 1,    /* pinned for all devices */
+    CUDA_PIN_MAPPED = 2,      /* devices access it at the same address */
+    CUDA_WAIT_GEQ = 0,        /* cyclic difference of at least 0 */
     CUDA_STREAM_PER_THREAD = 2, /* handle for a different stream on each thread */
 };
 

@@ -10,8 +10,10 @@
 #ifndef WEFT_BASE_OS_MEMORY_KIND_H
 #define WEFT_BASE_OS_MEMORY_KIND_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/env.h"
 #include "weft/status.h"
@@ -53,6 +55,19 @@ struct weft_memory_ops {
     enum weft_status (*copy)(void *to, const void *from, size_t bytes, void *stream,
                              struct weft_error *error);
     enum weft_status (*zero)(void *memory, size_t bytes, void *stream, struct weft_error *error);
+
+    /* A word of pinned host memory, 0 at first, for the two calls below, of streams of any device.
+     * WEFT_ERR_UNSUPPORTED: streams cannot wait for memory; wait_word may find that out first. free may wait
+     * for the device; NULL has no effect. */
+    enum weft_status (*word_create)(_Atomic uint32_t **word_out, struct weft_error *error);
+    void (*word_free)(_Atomic uint32_t *word);
+    /* Work queued on the stream from here on waits until the word, which only grows, is `value` or above; the
+     * difference is cyclic. Host and streams may store the word. */
+    enum weft_status (*wait_word)(void *stream, _Atomic uint32_t *word, uint32_t value,
+                                  struct weft_error *error);
+    /* Stores `value` after all work queued on the stream so far; its writes are visible before the word. */
+    enum weft_status (*write_word)(void *stream, _Atomic uint32_t *word, uint32_t value,
+                                   struct weft_error *error);
 };
 
 /* Events are polled. Returns the time to the next poll after quiet_ns without progress: an eighth of it, so

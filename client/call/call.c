@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/call/calls.h"
 #include "client/call/input_backup.h"
 #include "client/engine/group.h"
 #include "client/engine/request.h"
@@ -42,6 +43,19 @@ static const struct weft_call *full_size(struct weft_session *session, const str
     return status < 0 ? NULL : copy;
 }
 
+static enum weft_status check_on_stream(struct weft_session *session, const struct weft_call *call,
+                                        const char *name)
+{
+    if (call->memory != WEFT_MEMORY_CUDA || call->kind == WEFT_CALL_BARRIER)
+        return client_error(session, WEFT_ERR_INVALID,
+                            "%s: on_stream is for operations on CUDA memory; set memory to WEFT_MEMORY_CUDA",
+                            name);
+    if (call->weighted)
+        return client_error(session, WEFT_ERR_UNSUPPORTED,
+                            "%s: on_stream has no weighted average; wait for the request instead", name);
+    return WEFT_OK;
+}
+
 static enum weft_status check(struct weft_session *session, const struct weft_call *call)
 {
     if (!is_public(call->kind))
@@ -65,6 +79,7 @@ static enum weft_status check(struct weft_session *session, const struct weft_ca
     if (call->preserve_input && call->memory == WEFT_MEMORY_CUDA)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "%s: preserve_input is for host memory; keep a copy on the device", name);
+    if (call->on_stream) WEFT_TRY(check_on_stream(session, call, name));
     if (call->preserve_input && call->kind != WEFT_CALL_ALL_REDUCE)
         return client_error(session, WEFT_ERR_UNSUPPORTED, "%s: preserve_input is for all_reduce", name);
     return WEFT_OK;
@@ -98,6 +113,7 @@ static enum weft_status make_request(struct weft_session *session, const struct 
         .context = call->context,
         .memory = call->memory,
         .stream = call->stream,
+        .on_stream = call->on_stream,
     };
     if (call->kind == WEFT_CALL_BROADCAST) described.in = call->out;
     WEFT_TRY(client_call_prepare(session, &described, user_request, request_out));
@@ -114,6 +130,21 @@ static enum weft_status back_up_input(struct weft_session *session, const struct
                               request->count * weft_dtype_bytes((enum weft_dtype)request->dtype));
 }
 
+/* Starts the request; with on_stream and a driver that cannot do it, waits for the result. */
+static enum weft_status submit(struct weft_request *user_request)
+{
+    struct client_request *request = client_request_of(user_request);
+    request->must_block = false;
+    if (request->on_stream && client_call_group_is_open(request->session))
+        return client_error(
+            request->session, WEFT_ERR_UNSUPPORTED,
+            "call: on_stream is for calls outside a group of calls; call weft_group_end first");
+    const enum weft_status status = client_call_submit(request);
+    if (status < 0 || !request->must_block) return status;
+    const enum weft_status ended = weft_wait(user_request, 0);
+    return ended < 0 ? ended : status;
+}
+
 enum weft_status weft_call_start(struct weft_session *session, const struct weft_call *call,
                                  struct weft_request *user_request)
 {
@@ -127,7 +158,7 @@ enum weft_status weft_call_start(struct weft_session *session, const struct weft
         return client_error(session, WEFT_ERR_STATE, "call: preserve_input is for calls in a step");
     WEFT_TRY(make_request(session, call, user_request, &request));
     WEFT_TRY(back_up_input(session, request));
-    return client_call_submit(request);
+    return submit(user_request);
 }
 
 enum weft_status weft_call_init(struct weft_session *session, const struct weft_call *call,
@@ -192,7 +223,7 @@ enum weft_status weft_start(struct weft_request *user_request)
     request->op.coll = NULL;
     request->bucket = NULL;
     request->stage = NULL;
-    return client_call_submit(request);
+    return submit(user_request);
 }
 
 enum weft_status weft_start_all(struct weft_request *requests, size_t count)

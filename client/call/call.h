@@ -27,6 +27,7 @@ struct client_call {
     bool unequal;           /* gather, scatter: the root gives counts */
     enum weft_memory_kind memory;
     void *stream;
+    bool on_stream;
     uint64_t deadline_ns;   /* 0: the session's */
     void (*completed)(void *context, enum weft_status status);
     void *context;

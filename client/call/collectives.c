@@ -234,6 +234,7 @@ void client_call_fill_request(struct client_request *request, const struct clien
     request->context = call->context;
     request->memory = (uint8_t)call->memory;
     request->stream = call->stream;
+    request->on_stream = call->on_stream;
 }
 
 /* Queues the first copies of a call on device memory, in the order of the caller's stream. */

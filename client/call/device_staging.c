@@ -5,7 +5,12 @@
  *                                   └──────────────── piece + WINDOWS; down waits for up ──────────────┘
  *
  * No host thread waits for a device: events order the streams. The engine polls the events of the windows
- * that it needs, first often and later at most every millisecond. */
+ * that it needs, first often and later at most every millisecond.
+ *
+ * A stream-ordered call (on_stream) makes its stream wait for a word of the stage. The stream `up` stores the
+ * word behind the last copy of the call. While a stream may wait for a word, `down` and `up` must not wait
+ * for that stream, also not through others. Then each stage is gated: its copies are queued after `begun` has
+ * passed. */
 #include "client/call/device_staging.h"
 
 #include <sched.h>
@@ -32,6 +37,15 @@ struct client_device {
     int device;
     void *down, *up, *coding; /* streams: copies to the host, copies to the device, codecs on the device */
     bool is_stuck;               /* a codec that was freed waited for the device in vain */
+    bool has_stream_order;    /* a stream-ordered call was made: new stages are gated; caller's thread */
+    bool words_refused;       /* the driver has no such waits; caller's thread */
+};
+
+/* Of a stream-ordered call. */
+struct stream_hold {
+    _Atomic uint32_t *word; /* owned; NULL: not needed yet */
+    uint32_t value;         /* that ends the wait of the caller's stream; one more for each call */
+    bool is_held;           /* the caller's stream waits, or will */
 };
 
 enum window_state { IDLE = 0, FILLING, FULL, POSTED, EMPTYING };
@@ -55,6 +69,8 @@ struct client_stage {
     struct client_device *of;     /* device of the events */
     void *stream;                 /* the caller's */
     void *begun;                  /* event: the work that the caller had queued before the call */
+    struct stream_hold hold;
+    bool is_gated; /* no copy is queued before `begun` has passed */
     struct window windows[WINDOWS];
     size_t elem_bytes;
     uint64_t piece_elems, pieces;
@@ -170,6 +186,7 @@ static void stage_free(struct weft_session *session, struct client_stage *stage)
         ops->event_free(stage->windows[w].emptied);
     }
     if (ops) ops->event_free(stage->begun);
+    if (ops) ops->word_free(stage->hold.word);
     if (entered) ops->leave(before);
     weft_free_bytes(session->env, stage);
 }
@@ -216,7 +233,7 @@ static enum weft_status stage_alloc(struct weft_session *session, struct client_
         }
     }
     for (uint32_t w = 0; w < WINDOWS; w++) stage->windows[w].state = IDLE;
-    stage->coded = false;
+    stage->coded = stage->is_gated = stage->hold.is_held = false;
     stage->device = device;
     stage->posted = stage->done = 0;
     stage->ended = false;
@@ -370,6 +387,48 @@ static void choose_pieces(const struct weft_session *session, struct client_stag
     stage->pieces = (request->count + elems - 1) / elems;
 }
 
+/* Makes the caller's stream wait for the end of the call. If the driver cannot do it, the caller blocks. */
+static enum weft_status hold_stream(struct weft_session *session, struct client_stage *stage,
+                                    struct weft_error *error)
+{
+    struct client_device *device = stage->device;
+    const struct weft_memory_ops *ops = device->ops;
+    struct weft_error refused = {0};
+    enum weft_status status = device->words_refused ? WEFT_ERR_UNSUPPORTED : WEFT_OK;
+    if (status == WEFT_OK && !stage->hold.word) status = ops->word_create(&stage->hold.word, &refused);
+    if (status == WEFT_OK)
+        status = ops->wait_word(stage->stream, stage->hold.word, stage->hold.value + 1, &refused);
+    if (status == WEFT_ERR_UNSUPPORTED) {
+        if (!device->words_refused)
+            weft_log(session->env, WEFT_LOG_WARN, "client", "stream-ordered calls block their caller: %s",
+                     refused.text);
+        device->words_refused = true;
+        stage->request->must_block = true;
+        return WEFT_OK;
+    }
+    if (status < 0) return (enum weft_status)weft_error_set(error, status, "%s", refused.text);
+    stage->hold.value++;
+    stage->hold.is_held = true;
+    device->has_stream_order = true;
+    return WEFT_OK;
+}
+
+static enum weft_status copy_in_first(struct client_stage *stage, struct weft_error *error)
+{
+    for (uint64_t piece = 0; piece < stage->pieces && piece < WINDOWS; piece++)
+        WEFT_TRY(window_copy_in(stage, piece, error));
+    return WEFT_OK;
+}
+
+static void gate(struct client_stage *stage)
+{
+    stage->is_gated = true;
+    for (uint32_t w = 0; w < WINDOWS; w++) {
+        stage->windows[w].piece = w;
+        stage->windows[w].state = FILLING;
+    }
+}
+
 /* Orders the copies after the work on the caller's stream. Copies up wait for that event when they are
  * queued, so that results of other calls do not wait for this stream. The device is current. */
 static enum weft_status begin_stage(struct weft_session *session, struct client_stage *stage,
@@ -379,16 +438,19 @@ static enum weft_status begin_stage(struct weft_session *session, struct client_
         stage->windows[0].state = FILLING;
         return stage->device->ops->record(stage->begun, stage->stream, error);
     }
-    uint32_t first = stage->pieces < WINDOWS ? (uint32_t)stage->pieces : WINDOWS;
     if (stage->device) {
         const struct weft_memory_ops *ops = stage->device->ops;
-        for (uint32_t w = 0; w < first; w++)
+        for (uint32_t w = 0; w < stage->pieces && w < WINDOWS; w++)
             WEFT_TRY(window_reserve(session, stage, &stage->windows[w], error));
         WEFT_TRY(ops->record(stage->begun, stage->stream, error));
+        if (stage->request->on_stream) WEFT_TRY(hold_stream(session, stage, error));
+        if (stage->device->has_stream_order) {
+            gate(stage);
+            return WEFT_OK;
+        }
         WEFT_TRY(ops->wait(stage->device->down, stage->begun, error));
     }
-    for (uint64_t piece = 0; piece < first; piece++) WEFT_TRY(window_copy_in(stage, piece, error));
-    return WEFT_OK;
+    return copy_in_first(stage, error);
 }
 
 static enum weft_status start_on(struct client_request *request, const struct weft_memory_ops *ops,
@@ -597,9 +659,26 @@ static enum weft_status input_has_arrived(struct client_stage *stage, struct win
     return stage->device->ops->passed(stage->coded ? stage->begun : window->filled, error);
 }
 
+/* Queues the first copies of a gated stage, if its stream has reached the call. */
+static enum weft_status open_gate(struct client_stage *stage, struct window *unused, struct weft_error *error)
+{
+    const enum weft_status status = stage->device->ops->passed(stage->begun, error);
+    if (status != WEFT_OK) return status;
+    stage->is_gated = false;
+    return copy_in_first(stage, error);
+}
+
 static enum weft_status is_full(struct weft_session *session, struct client_stage *stage,
                                 struct window *window, struct weft_error *error)
 {
+    if (stage->is_gated) {
+        const enum weft_status status = on_device(stage, open_gate, NULL, error);
+        if (status < 0) return status;
+    }
+    if (stage->is_gated) {
+        poll_soon(session);
+        return WEFT_ERR_AGAIN;
+    }
     if (window->state == FILLING) {
         enum weft_status status = on_device(stage, input_has_arrived, window, error);
         if (status < 0) return status;
@@ -629,11 +708,42 @@ static enum weft_status order_after_copies(struct client_stage *stage, struct wi
 {
     if (stage->coded) /* the codec's work, also of a failed call, uses the caller's buffers */
         WEFT_TRY(stage->device->ops->record(stage->windows[0].emptied, stage->device->coding, error));
+    void *follower = stage->hold.is_held ? stage->device->up : stage->stream;
     for (uint32_t w = 0; w < WINDOWS; w++) {
-        WEFT_TRY(stage->device->ops->wait(stage->stream, stage->windows[w].filled, error));
-        WEFT_TRY(stage->device->ops->wait(stage->stream, stage->windows[w].emptied, error));
+        WEFT_TRY(stage->device->ops->wait(follower, stage->windows[w].filled, error));
+        WEFT_TRY(stage->device->ops->wait(follower, stage->windows[w].emptied, error));
     }
     return WEFT_OK;
+}
+
+/* Lets the caller's stream continue behind the copies of this call. The stage is used again after `emptied`,
+ * so no store of an earlier value is pending then. */
+static enum weft_status release_stream(struct client_stage *stage, struct window *unused,
+                                       struct weft_error *error)
+{
+    const struct weft_memory_ops *ops = stage->device->ops;
+    WEFT_TRY(order_after_copies(stage, NULL, error));
+    WEFT_TRY(ops->write_word(stage->device->up, stage->hold.word, stage->hold.value, error));
+    return ops->record(stage->windows[0].emptied, stage->device->up, error);
+}
+
+/* The call has ended, or does not start. */
+static void end_order(struct client_stage *stage)
+{
+    if (!stage->hold.is_held) {
+        /* if the device refuses, the caller's stream cannot run either */
+        on_device(stage, order_after_copies, NULL, NULL);
+        return;
+    }
+    struct weft_error error = {0};
+    const enum weft_status status = on_device(stage, release_stream, NULL, &error);
+    if (status < 0) {
+        atomic_store(stage->hold.word, stage->hold.value);
+        client_fail(stage->session, status, true,
+                    "rank %u: the stream of a call was released without its result: %.300s",
+                    stage->session->rank, error.text);
+    }
+    stage->hold.is_held = false;
 }
 
 enum weft_status client_stage_copy_out(struct client_request *request, struct weft_error *error)
@@ -653,8 +763,7 @@ void client_stage_done(struct client_request *request)
         stage_release(session, stage);
         return;
     }
-    on_device(stage, order_after_copies, NULL, NULL); /* if the device refuses, the caller's stream cannot
-                                                       * run either */
+    end_order(stage);
     weft_list_append(&session->calls->staging.copying_out, &stage->link);
     poll_soon(session);
 }
@@ -699,8 +808,7 @@ static void piece_done(void *context, enum weft_status status, const char *text)
     struct weft_error error = {0};
     window->coll = NULL;
     request->op.coll = NULL;
-    for (uint32_t w = 0; w < WINDOWS; w++)
-        /* for the sentence about what the call waits for */
+    for (uint32_t w = 0; w < WINDOWS; w++) /* for the sentence about what the call waits for */
         if (stage->windows[w].coll) request->op.coll = stage->windows[w].coll;
     stage->done++;
     window->state = IDLE;
@@ -770,7 +878,7 @@ void client_stage_drop(struct client_request *request)
     struct client_stage *stage = request->stage;
     if (!stage) return;
     request->stage = NULL;
-    if (stage->device) on_device(stage, order_after_copies, NULL, NULL);
+    if (stage->device) end_order(stage);
     /* the engine may use the stage in this moment: it is freed with the session */
     pthread_mutex_lock(&request->session->calls->staging.lock);
     weft_list_append(&request->session->calls->staging.idle, &stage->link);

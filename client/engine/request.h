@@ -62,6 +62,8 @@ struct client_request {
                                            * (call/weighted_average.c) */
     uint8_t memory;                       /* enum weft_memory_kind of in and out */
     void *stream;                         /* the caller's stream of a device */
+    bool on_stream;                       /* the stream waits for the result, not the caller */
+    bool must_block;                      /* on_stream, and the driver cannot make the stream wait */
     struct client_stage *stage;           /* while staged or cut (call/device_staging.h) */
     bool is_next;                         /* the engine posts it at once: its time counts from started_ns */
     const uint64_t *counts, *counts_out;  /* counts of unequal pieces; the caller's memory until it is done */

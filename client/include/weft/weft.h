@@ -593,6 +593,12 @@ struct weft_call {
     void *stream;                        /* a cudaStream_t; NULL: the default stream of that device */
     bool weighted;                       /* weight the AVG of a reduction; all ranks set it */
     double weight;                       /* this rank's, >= 0; as in weft_all_reduce_weighted */
+    /* Of memory _CUDA, outside a group of calls: `stream` itself waits for the result. Work queued after the
+     * call follows the result, and the caller need not wait before it queues more. If the operation fails,
+     * the stream continues with undefined output, the session has ended, and later calls return the reason.
+     * Ranks make such calls in one order, also those of different groups. If the driver cannot do it, the
+     * call blocks until the result follows in the stream, at most the session's deadline. */
+    bool on_stream;
 };
 #define WEFT_CALL(...) (&(struct weft_call){.size = sizeof(struct weft_call), __VA_ARGS__})
 

@@ -151,7 +151,7 @@ class Session:
 
     def call(self, kind, in_address, out_address, count, dtype, *, op=0, root=0, comm=None, counts=None, counts_out=None,
              factor=None, weight=None, reproducible=False, unequal=False, memory=0, stream=0, timeout_ms=0, keep=(),
-             result=None):  # fmt: skip
+             result=None, on_stream=False):  # fmt: skip
         """Start one operation on addresses and return its Request; the collectives below are this call.
 
         kind, dtype, op, memory: constants of weft.h. Addresses are integers or C pointers, count is in elements, `keep` stays
@@ -162,6 +162,7 @@ class Session:
         call = self._call(kind, in_address, out_address, count, dtype, op, root, comm, counts, counts_out, factor,
                           weight, reproducible, unequal, memory, stream, timeout_ms)  # fmt: skip
         request._keep = (keep, call)
+        call[0].on_stream = on_stream
         return self._submit(request, lib.weft_call_start, self._c, call[0])
 
     def _call(self, kind, in_address, out_address, count, dtype, op, root, comm, counts, counts_out, factor, weight,

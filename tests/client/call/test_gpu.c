@@ -79,6 +79,27 @@ static void draw(float *values, size_t count, uint64_t seed)
     }
 }
 
+/* The call again, and its result read in the order of the stream, with and without a wait for the request. */
+static void call_on_device(struct crowd *crowd, struct weft_session *session, struct side *side,
+                           struct weft_call call, const float *in, float *got, bool on_stream)
+{
+    struct weft_request request = {{0}};
+    memcpy(got, in, COUNT * sizeof(float));
+    call.out = got;
+    if (side->on_device) {
+        for (int which = 0; which < 2; which++) put(side, which, in, COUNT);
+        call.in = side->memory[0];
+        call.out = side->memory[1];
+        call.memory = WEFT_MEMORY_CUDA;
+        call.stream = side->stream;
+        call.on_stream = on_stream;
+    }
+    CROWD_OK(crowd, session, weft_call_start(session, &call, &request));
+    if (!call.on_stream) CROWD_OK(crowd, session, weft_wait(&request, 0));
+    if (side->on_device) get(side, 1, got, COUNT);
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+}
+
 static void calls(struct crowd *crowd, struct weft_session *session, struct side *side, uint32_t rank,
                   const float *in, float *expected, float *got)
 {
@@ -101,20 +122,11 @@ static void calls(struct crowd *crowd, struct weft_session *session, struct side
         memcpy(expected, in, COUNT * sizeof(float));
         CROWD_OK(crowd, session, weft_call_start(session, &call, &request));
         CROWD_OK(crowd, session, weft_wait(&request, 0));
-        memcpy(got, in, COUNT * sizeof(float));
-        call.out = got;
-        if (side->on_device) {
-            for (int which = 0; which < 2; which++) put(side, which, in, COUNT);
-            call.in = side->memory[0];
-            call.out = side->memory[1];
-            call.memory = WEFT_MEMORY_CUDA;
-            call.stream = side->stream;
+        for (int on_stream = 0; on_stream < 2; on_stream++) {
+            call_on_device(crowd, session, side, call, in, got, on_stream);
+            if (!CROWD_CHECK(crowd, session, memcmp(got, expected, count * sizeof(float)) == 0))
+                fprintf(stderr, "call %zu differs on rank %u, on_stream %d\n", i, rank, on_stream);
         }
-        CROWD_OK(crowd, session, weft_call_start(session, &call, &request));
-        CROWD_OK(crowd, session, weft_wait(&request, 0));
-        if (side->on_device) get(side, 1, got, COUNT);
-        if (!CROWD_CHECK(crowd, session, memcmp(got, expected, count * sizeof(float)) == 0))
-            fprintf(stderr, "call %zu differs on rank %u\n", i, rank);
     }
 }
 

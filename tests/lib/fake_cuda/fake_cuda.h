@@ -13,6 +13,7 @@
 #ifndef TEST_FAKE_CUDA_H
 #define TEST_FAKE_CUDA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -42,6 +43,10 @@ int fake_cuda_unpinned_copies(void);
 uint64_t fake_cuda_copied_bytes(void);
 /* Devices with a context created since the setup: bit d for device d. */
 unsigned fake_cuda_contexts(void);
+/* Each copy takes this time; 0: the default. */
+void fake_cuda_slow_copies(unsigned us);
+/* Waits and stores of words by streams (cuStreamWaitValue32) are refused as not supported. */
+void fake_cuda_refuse_words(bool refuse);
 /* Marks this stream as captured into a graph; NULL: none. */
 void fake_cuda_capture(void *stream);
 /* Waits until nothing is queued on any stream. */
@@ -55,6 +60,10 @@ int cudaGetDevice(int *device_out);
 int cudaGetLastError(void);
 int cudaStreamCreateWithFlags(void **stream_out, unsigned flags);
 int cudaStreamDestroy(void *stream);
+int cudaEventCreateWithFlags(void **event_out, unsigned flags);
+int cudaEventDestroy(void *event);
+int cudaEventRecord(void *event, void *stream);
+int cudaStreamWaitEvent(void *stream, void *event, unsigned flags);
 int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream);
 
 #endif

@@ -2,6 +2,7 @@
 #include "fake_cuda.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@ enum {
     LAUNCH_FAILED = 719,
     ALREADY_PINNED = 712,
     NOT_PINNED = 713,
+    NOT_SUPPORTED = 801,
 };
 enum { DEVICES_MAX = 4, RANGES_MAX = 4096 };
 enum range_kind { DEVICE = 2, PINNED = 1 };
@@ -47,6 +49,9 @@ struct item {
     size_t bytes;
     struct event *record, *wait;
     uint64_t ticket;
+    _Atomic uint32_t *word; /* waits until it is `value` or above, or stores that */
+    uint32_t value;
+    bool waits_for_word;
 };
 
 struct stream {
@@ -66,6 +71,7 @@ static int range_count, live_handles, device_count = 1, sticky, copies_until_fai
 static uint64_t copied_bytes, next_draw = 1;
 static _Atomic unsigned contexts; /* bit d: device d has a context */
 static unsigned delay_us_max;
+static _Atomic unsigned copy_us;
 static struct stream *default_streams[DEVICES_MAX], *closed;
 static _Thread_local int current, last_error; /* last_error: returned and cleared by cudaGetLastError */
 
@@ -106,9 +112,23 @@ static void count_copy(const struct item *item)
 
 /* ---- streams ---- */
 
+/* The host stores such words without a notice. */
+static void wait_for_word(const struct item *item)
+{
+    while ((int32_t)(atomic_load(item->word) - item->value) < 0 && !sticky) {
+        pthread_mutex_unlock(&lock);
+        usleep(20);
+        pthread_mutex_lock(&lock);
+    }
+}
+
 static void run(struct stream *stream, struct item *item)
 {
-    if (item->wait) {
+    if (item->waits_for_word) {
+        wait_for_word(item);
+    } else if (item->word) {
+        if (!sticky) atomic_store(item->word, item->value);
+    } else if (item->wait) {
         while (item->wait->passed < item->ticket && !sticky) pthread_cond_wait(&changed, &lock);
     } else if (item->record) {
         if (item->record->passed < item->ticket) item->record->passed = item->ticket;
@@ -127,6 +147,7 @@ static void run(struct stream *stream, struct item *item)
         }
         if (item->from) count_copy(item);
         pthread_mutex_unlock(&lock);
+        if (copy_us > 0) usleep(copy_us);
         if (from) memcpy(to, from, item->bytes);
         else memset(to, 0, item->bytes);
         pthread_mutex_lock(&lock);
@@ -456,6 +477,52 @@ int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *st
 int cudaMemsetAsync(void *memory, int value, size_t bytes, void *stream)
 {
     LOCKED(value != 0 ? INVALID_VALUE : queue(stream, (struct item){.to = memory, .bytes = bytes}));
+}
+
+/* ---- words that streams wait for ---- */
+
+int cudaHostAlloc(void **memory_out, size_t bytes, unsigned flags)
+{
+    need_context();
+    if (!(*memory_out = aligned_alloc(64, 64 * ((bytes + 63) / 64)))) return NO_MEMORY;
+    LOCKED(range_add((struct range){PINNED, *memory_out, NULL, bytes, current}));
+}
+
+int cudaFreeHost(void *memory)
+{
+    fake_cuda_synchronize();
+    pthread_mutex_lock(&lock);
+    int answer = unregister(memory);
+    pthread_mutex_unlock(&lock);
+    if (answer == OK) free(memory);
+    return answer;
+}
+
+void fake_cuda_slow_copies(unsigned us)
+{
+    copy_us = us;
+}
+
+static _Atomic bool words_unsupported;
+void fake_cuda_refuse_words(bool refuse)
+{
+    words_unsupported = refuse;
+}
+
+static int queue_word(void *stream, uint64_t address, uint32_t value, bool waits)
+{
+    _Atomic uint32_t *word = (_Atomic uint32_t *)(uintptr_t)address;
+    if (words_unsupported) return NOT_SUPPORTED;
+    need_context();
+    LOCKED(queue(stream, (struct item){.word = word, .value = value, .waits_for_word = waits}));
+}
+int cuStreamWaitValue32_v2(void *stream, uint64_t address, uint32_t value, unsigned flags)
+{
+    return queue_word(stream, address, value, true);
+}
+int cuStreamWriteValue32_v2(void *stream, uint64_t address, uint32_t value, unsigned flags)
+{
+    return queue_word(stream, address, value, false);
 }
 
 /* ---- for tests ---- */
