@@ -16,6 +16,7 @@
 
 struct weft_error;
 typedef struct CUstream_st *weft_cuda_stream; /* cudaStream_t */
+typedef weft_cuda_stream weft_device_stream;  /* for callers of the table */
 
 #define WEFT_DEVICE_KERNELS_VERSION 1u
 #define WEFT_DEVICE_KERNELS_SYMBOL "weft_cuda_kernels_table"

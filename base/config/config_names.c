@@ -31,6 +31,7 @@ static const char *const other_names[] = {
     "WEFT_CUDA_KERNELS",
     "WEFT_MODULE_DIR",
     "WEFT_CUDA_RUNTIME",
+    "WEFT_DEVICE_RUNTIME",
     "WEFT_BENCH_BEGAN_US",
     "WEFT_PLAN_ALL_REDUCE",
     "WEFT_PLAN_REDUCE_SCATTER",

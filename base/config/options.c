@@ -46,7 +46,7 @@ const struct weft_option weft_option_table[] = {
          "name."),
 
     BYTES("client.piece_bytes", "4MiB", 4 * KIB, GIB,
-          "Piece size for longer all_reduces, reduces, broadcasts, sends and recvs, if a rank has a CUDA "
+          "Piece size for longer all_reduces, reduces, broadcasts, sends and recvs, if a rank has a "
           "device. Equal on all ranks."),
     TEXT("client.codec", "dense",
          "Codec of tensors whose options name none, where possible: dense, powersgd:rank=4, auto and "

@@ -33,5 +33,7 @@ struct memory_cuda_attributes {
 
 enum weft_status memory_cuda_ops(const struct weft_memory_ops **ops_out, struct weft_error *error);
 bool memory_cuda_in_use(void);
+enum weft_status memory_cuda_dmabuf(const void *address, size_t bytes, int *descriptor_out,
+                                    uint64_t *offset_out, struct weft_error *error);
 
 #endif

@@ -2,11 +2,12 @@
  *
  *     caller --(kind)--> weft_memory_ops --> struct weft_memory_ops --> device runtime, loaded at first use
  *
- * Callers move bytes with these calls only. No device software is linked. CUDA: the file in
- * WEFT_CUDA_RUNTIME if set, otherwise the runtime loaded in the process, otherwise the first that the
- * system has. Streams and events are the device's own handles (cudaStream_t, cudaEvent_t); NULL is the
- * default stream. No call waits for a device unless its comment states it. Any thread. Calls with a stream
- * or an event need its device to be current: use enter and leave. */
+ * Callers move bytes with these calls only, and name no kind: tests/tidy checks it. No device software is
+ * linked. CUDA: the file in WEFT_CUDA_RUNTIME if set, otherwise the runtime loaded in the process, otherwise
+ * the first that the system has. WEFT_MEMORY_DEVICE: the table of the library in WEFT_DEVICE_RUNTIME
+ * (memory_library.h). Streams and events are the device's own handles; NULL is the default stream. No call
+ * waits for a device unless its comment states it. Any thread. Calls with a stream or an event need its
+ * device to be current: use enter and leave. */
 #ifndef WEFT_BASE_OS_MEMORY_KIND_H
 #define WEFT_BASE_OS_MEMORY_KIND_H
 
@@ -22,7 +23,8 @@
 /* Errors of all calls: WEFT_ERR_STATE (the device has failed, possibly earlier; the text has the runtime's
  * name of the error), WEFT_ERR_NO_MEMORY, WEFT_ERR_UNSUPPORTED. `error` may be NULL. */
 struct weft_memory_ops {
-    const char *name; /* "cuda" */
+    const char *name; /* of the kind in sentences: "CUDA" */
+    bool has_kernels; /* kernels/device_table.h runs on this memory and these streams */
 
     /* The kind of memory at `address` and its device (-1: none). Memory unknown to the runtime is
      * WEFT_MEMORY_HOST. */
@@ -86,5 +88,22 @@ enum weft_status weft_memory_ops(enum weft_memory_kind kind, const struct weft_m
 
 /* Is the driver or runtime of this kind loaded in the process? Loads nothing. */
 bool weft_memory_in_use(enum weft_memory_kind kind);
+/* Is one of any kind of device? */
+bool weft_memory_device_in_use(void);
+
+/* Is the value a weft_memory_kind? */
+bool weft_memory_is_kind(int kind);
+
+/* Memory that the processor cannot access: it has a table of operations. */
+static inline bool weft_memory_is_device(enum weft_memory_kind kind)
+{
+    return kind > WEFT_MEMORY_PINNED;
+}
+
+/* Exports a dma-buf that covers (bytes,) of device memory, and the offset of the range in it. The caller
+ * closes the descriptor; after registration it is not needed. WEFT_ERR_UNSUPPORTED (a kind, driver or memory
+ * without dma-bufs), WEFT_ERR_INVALID (not such memory). Requires a current context. Does not block. */
+enum weft_status weft_memory_dmabuf(enum weft_memory_kind kind, const void *address, size_t bytes,
+                                    int *descriptor_out, uint64_t *offset_out, struct weft_error *error);
 
 #endif

@@ -71,12 +71,12 @@ static enum weft_status check(struct weft_session *session, const struct weft_ca
                             "%s: deadline_ms %llu is longer than the session's, %llu", name,
                             (unsigned long long)call->deadline_ms,
                             (unsigned long long)(session->settings.deadline_ns / WEFT_MS(1)));
-    if (call->memory < WEFT_MEMORY_HOST || call->memory > WEFT_MEMORY_CUDA)
+    if (!weft_memory_is_kind((int)call->memory))
         return client_error(
             session, WEFT_ERR_INVALID,
-            "%s: memory %d is not a valid weft_memory_kind (WEFT_MEMORY_HOST, _PINNED, _CUDA)", name,
+            "%s: memory %d is not a valid weft_memory_kind (WEFT_MEMORY_HOST .. WEFT_MEMORY_DEVICE)", name,
             (int)call->memory);
-    if (call->preserve_input && call->memory == WEFT_MEMORY_CUDA)
+    if (call->preserve_input && weft_memory_is_device(call->memory))
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "%s: preserve_input is for host memory; keep a copy on the device", name);
     if (call->on_stream) WEFT_TRY(check_on_stream(session, call, name));

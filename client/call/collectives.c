@@ -241,8 +241,8 @@ void client_call_fill_request(struct client_request *request, const struct clien
 static enum weft_status start_staging(struct client_request *request)
 {
     const struct weft_session *session = request->session;
-    if (request->memory != WEFT_MEMORY_CUDA && !session->calls->staging.cuts_long_calls && !request->counts &&
-        !request->counts_out) {
+    if (!weft_memory_is_device(request->memory) && !session->calls->staging.cuts_long_calls &&
+        !request->counts && !request->counts_out) {
         /* fast path: most calls */
         request->stage = NULL;
         return WEFT_OK;

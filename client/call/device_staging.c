@@ -87,7 +87,7 @@ struct client_stage {
 
 /* ---- the current device ---- */
 
-/* Around every call with a stream or an event, also queries: without a current device CUDA creates a
+/* Around every call with a stream or an event, also queries: without a current device a runtime creates a
  * context on device 0. */
 static enum weft_status enter_device(const struct client_device *device, int *before_out,
                                      struct weft_error *error)
@@ -112,12 +112,13 @@ static void codec_leave(void *context, int before)
 
 /* ---- devices: caller's thread ---- */
 
-static struct client_device *device_lookup(struct client_staging *staging, int device)
+static struct client_device *device_lookup(struct client_staging *staging, const struct weft_memory_ops *ops,
+                                           int device)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &staging->devices) {
         struct client_device *known = weft_container_of(node, struct client_device, link);
-        if (known->device == device) return known;
+        if (known->ops == ops && known->device == device) return known;
     }
     return NULL;
 }
@@ -140,7 +141,7 @@ static enum weft_status device_find_or_create(struct weft_session *session, cons
 {
     struct client_staging *staging = &session->calls->staging;
     pthread_mutex_lock(&staging->lock);
-    struct client_device *device = device_lookup(staging, number);
+    struct client_device *device = device_lookup(staging, ops, number);
     enum weft_status status = WEFT_OK;
     if (!device) {
         device = weft_alloc_zero(session->env, sizeof *device);
@@ -347,10 +348,10 @@ static enum weft_status check_address(struct weft_session *session, const char *
     int device;
     enum weft_status status = ops->find(address, &kind, &device, &error);
     if (status < 0) return client_error(session, status, "%s: %.380s", name, error.text);
-    if (kind != WEFT_MEMORY_CUDA)
+    if (!weft_memory_is_device(kind))
         return client_error(session, WEFT_ERR_INVALID,
-                            "%s: `%s` at %p is declared as CUDA memory and is host memory", name, which,
-                            address);
+                            "%s: `%s` at %p is declared as %s memory and is host memory", name, which,
+                            address, ops->name);
     if (*device_out >= 0 && *device_out != device)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "%s: `in` lies on device %d and `out` on device %d; they must share one", name,
@@ -495,7 +496,7 @@ enum weft_status client_stage_start(struct client_request *request, struct clien
 {
     struct weft_session *session = request->session;
     const char *name = weft_coll_kind_name((enum weft_coll_kind)request->kind);
-    bool on_device = request->memory == WEFT_MEMORY_CUDA && (extents.in > 0 || extents.out > 0);
+    bool on_device = weft_memory_is_device(request->memory) && (extents.in > 0 || extents.out > 0);
     const struct weft_memory_ops *ops = NULL;
     int number = -1, before = -1;
     struct weft_error error = {0};

@@ -203,7 +203,7 @@ enum weft_status client_compare_pushed_result(struct weft_session *session)
 
 static bool is_hashed(const struct weft_tensor *tensor)
 {
-    return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && tensor->memory != WEFT_MEMORY_CUDA &&
+    return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && !weft_memory_is_device(tensor->memory) &&
            tensor->weights && tensor->last_step == tensor->session->step.number;
 }
 

@@ -150,7 +150,7 @@ void client_request_describe(const struct client_request *request, char *out, si
     const struct client_engine *engine = request->session->engine;
     const struct weft_coll *operation = request->tensor ? NULL : engine->ops.call->operation(request);
     if (request->stage && engine->ops.call->is_filling(request)) {
-        snprintf(out, out_bytes, "%s (%llu elements of %s) waits for the work before it on its CUDA stream",
+        snprintf(out, out_bytes, "%s (%llu elements of %s) waits for the work before it on its device stream",
                  request->tensor ? engine->ops.tensor->name(request->tensor)
                                  : weft_coll_kind_name((enum weft_coll_kind)request->kind),
                  (unsigned long long)request->count, weft_dtype_name(request->dtype));

@@ -314,7 +314,7 @@ static void take_challenge(struct weft_session *session, const Weft__Control__Ch
     hello.name = control->name;
     hello.wanted_index = settings->rank;
     hello.host = control->host;
-    hello.device = weft_memory_in_use(WEFT_MEMORY_CUDA);
+    hello.device = weft_memory_device_in_use();
     hello.pid = (uint64_t)session->pid;
     hello.nonce.data = control->nonce;
     hello.nonce.len = sizeof control->nonce;

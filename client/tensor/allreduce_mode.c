@@ -233,10 +233,9 @@ static enum weft_status post_compressed(struct weft_tensor *tensor, struct weft_
 /* The sum overwrites the gradient: check it before, to name the rank later. */
 void client_allreduce_mode_check_input(struct weft_tensor *tensor)
 {
-    tensor->op.grad_is_nonfinite =
-        tensor->skip_nonfinite && gradient_of(&tensor->op) == sum_buffer(tensor) &&
-        tensor->memory != WEFT_MEMORY_CUDA &&
-        !client_skip_is_finite(tensor, gradient_of(&tensor->op), 0, tensor->elems);
+    tensor->op.grad_is_nonfinite = tensor->skip_nonfinite && gradient_of(&tensor->op) == sum_buffer(tensor) &&
+                                   !weft_memory_is_device(tensor->memory) &&
+                                   !client_skip_is_finite(tensor, gradient_of(&tensor->op), 0, tensor->elems);
 }
 
 static enum weft_status post_reduce(struct client_group_op *group_op, struct weft_error *error)

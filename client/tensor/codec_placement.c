@@ -71,7 +71,7 @@ enum weft_status client_codec_place_on_device(struct weft_tensor *tensor,
     *coded_out = false;
     if (!tensor->codec) return WEFT_OK;
     const struct weft_codec_device *now = weft_codec_device_of(tensor->codec);
-    const bool here = now && now->number == at.number && now->ranks >= at.ranks;
+    const bool here = now && now->memory == at.memory && now->number == at.number && now->ranks >= at.ranks;
     /* the host adds a carry, once */
     if (tensor->carry || tensor->host_codec_logged) return client_codec_place_on_host(tensor, error);
     *coded_out = here;
@@ -80,7 +80,11 @@ enum weft_status client_codec_place_on_device(struct weft_tensor *tensor,
         log_host_codec(tensor, device_codec_obstacle(tensor));
         return WEFT_OK;
     }
-    enum weft_status status = weft_device_kernels(&at.kernels, &why);
+    enum weft_status status =
+        at.memory->has_kernels
+            ? weft_device_kernels(&at.kernels, &why)
+            : (enum weft_status)weft_error_set(&why, WEFT_ERR_UNSUPPORTED,
+                                               "weft has no kernels for %s memory", at.memory->name);
     if (status == WEFT_OK)
         status = weft_codec_create_on(tensor->session->env, &tensor->codec_spec, &tensor->shape, &at, &codec,
                                       &why);

@@ -40,7 +40,7 @@ static enum weft_status check_update(struct weft_tensor *tensor, const char *cal
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "%s of tensor '%s', which is in server mode: clip_norm needs all-reduce mode",
                             call, tensor->name);
-    if (step->clip_norm > 0 && tensor->memory == WEFT_MEMORY_CUDA)
+    if (step->clip_norm > 0 && weft_memory_is_device(tensor->memory))
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "%s of tensor '%s', which is on a device: clip_norm needs weights in host memory",
                             call, tensor->name);
@@ -86,7 +86,7 @@ static enum weft_status stage(struct weft_tensor *tensor, enum client_op_kind ki
     const bool host = kind == CLIENT_OP_INIT || kind == CLIENT_OP_STATE_PULL || kind == CLIENT_OP_STATE_INIT;
     struct weft_error error = {0};
     if (host) return WEFT_OK;
-    if (tensor->memory != WEFT_MEMORY_CUDA) {
+    if (!weft_memory_is_device(tensor->memory)) {
         const enum weft_status status = client_codec_place_on_host(tensor, &error);
         return status < 0
                    ? client_error(tensor->session, status, "tensor '%s': %.200s", tensor->name, error.text)
@@ -111,10 +111,10 @@ enum weft_status weft_tensor_memory(struct weft_tensor *tensor, enum weft_memory
 {
     if (!tensor) return client_null_argument("tensor_memory", "tensor");
     WEFT_TRY(client_usable(tensor->session));
-    if (memory < WEFT_MEMORY_HOST || memory > WEFT_MEMORY_CUDA)
+    if (!weft_memory_is_kind((int)memory))
         return client_error(tensor->session, WEFT_ERR_INVALID,
                             "tensor_memory: memory %d of tensor '%s' is not a valid weft_memory_kind "
-                            "(WEFT_MEMORY_HOST, _PINNED, _CUDA)",
+                            "(WEFT_MEMORY_HOST .. WEFT_MEMORY_DEVICE)",
                             (int)memory, tensor->name);
     if (tensor->memory != memory) tensor->host_codec_logged = false;
     tensor->memory = memory;
@@ -127,7 +127,7 @@ enum weft_status weft_tensor_memory(struct weft_tensor *tensor, enum weft_memory
 static void warn_if_not_finite(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
-    if (tensor->warned || client_tensor_can_skip_step(tensor) || tensor->memory == WEFT_MEMORY_CUDA ||
+    if (tensor->warned || client_tensor_can_skip_step(tensor) || weft_memory_is_device(tensor->memory) ||
         tensor->op.in == tensor->zeros)
         return;
     if (client_skip_is_finite(tensor, tensor->op.in, 0, tensor->elems)) return;
@@ -270,7 +270,7 @@ enum weft_status weft_push_none(struct weft_tensor *tensor)
     const enum weft_memory_kind memory = tensor->memory;
     WEFT_TRY(check_call(tensor, tensor, "push_none"));
     WEFT_TRY(check_contribution(tensor, "push_none"));
-    if (updates && memory == WEFT_MEMORY_CUDA)
+    if (updates && weft_memory_is_device(memory))
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "push_none of tensor '%s', which has an optimiser and lies on a device; "
                             "push_pull a gradient of zeros",

@@ -66,7 +66,7 @@ static bool has_nonfinite_gradient(const struct weft_tensor *tensor)
 {
     const struct client_tensor_op *op = &tensor->op;
     if (op->grad_is_nonfinite) return true;
-    if (tensor->memory == WEFT_MEMORY_CUDA) return false;
+    if (weft_memory_is_device(tensor->memory)) return false;
     if (tensor->codec)
         return weft_kernels()->max_abs_bits_f32(op->scaled ? op->scaled : op->in, tensor->elems) >=
                WEFT_RESIDUAL_LIMIT_BITS;

@@ -81,8 +81,8 @@ enum weft_status client_state_backup(struct weft_tensor *tensor)
     memset(tensor->undo, 0, sizeof tensor->undo);
     if (!has_optimizer(tensor) || (!session->is_elastic && !client_skip_needs_backup(tensor))) return WEFT_OK;
     /* an update on a device cannot be undone (skip_nonfinite.c) */
-    if (tensor->memory == WEFT_MEMORY_CUDA && !session->is_elastic) return WEFT_OK;
-    if (tensor->memory == WEFT_MEMORY_CUDA)
+    if (weft_memory_is_device(tensor->memory) && !session->is_elastic) return WEFT_OK;
+    if (weft_memory_is_device(tensor->memory))
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "tensor '%s' has an optimiser and is on a device; in an elastic job (weft run "
                             "--min-workers) its weights must be in host memory",
@@ -134,7 +134,7 @@ enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, ui
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "tensor_share of tensor '%s': in server mode the shards hold the weights",
                             tensor->name);
-    if (tensor->memory == WEFT_MEMORY_CUDA)
+    if (weft_memory_is_device(tensor->memory))
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "tensor_share of tensor '%s': its weights must be in host memory", tensor->name);
     if (root >= session->ranks)

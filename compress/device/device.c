@@ -162,9 +162,9 @@ enum weft_status device_launch_status(struct weft_codec *codec, enum weft_status
     if (status == WEFT_OK) return WEFT_OK;
     /* INVALID means a gradient that is not finite */
     if (status == WEFT_ERR_INVALID) status = WEFT_ERR_STATE;
-    return (enum weft_status)weft_error_set(&codec->device->error, status,
-                                            "CUDA: a codec's kernel could not be queued on device %d: %s",
-                                            codec->device->at.number, weft_status_text(status));
+    return (enum weft_status)weft_error_set(
+        &codec->device->error, status, "%s: a codec's kernel could not be queued on device %d: %s",
+        codec->device->at.memory->name, codec->device->at.number, weft_status_text(status));
 }
 
 enum weft_status device_clear_max(struct weft_codec *codec)

@@ -81,9 +81,9 @@ static inline const struct weft_device_kernels *device_kernels(const struct weft
 {
     return codec->device->at.kernels;
 }
-static inline weft_cuda_stream device_stream(const struct weft_codec *codec)
+static inline weft_device_stream device_stream(const struct weft_codec *codec)
 {
-    return (weft_cuda_stream)codec->device->at.stream;
+    return (weft_device_stream)codec->device->at.stream;
 }
 
 /* Each takes memory and fills in all but the common members. WEFT_ERR_UNSUPPORTED: not with these options.

@@ -21,7 +21,7 @@ static enum weft_status queue_codes(struct device_lowbit *self, const float *gra
 {
     struct weft_codec *codec = &self->base;
     const struct weft_device_kernels *kernels = device_kernels(codec);
-    weft_cuda_stream stream = device_stream(codec);
+    weft_device_stream stream = device_stream(codec);
     const enum weft_fp8 format = codec->spec.id == WEFT_CODEC_E4M3 ? WEFT_E4M3 : WEFT_E5M2;
     uint32_t *max_bits = codec->device->max_bits;
     WEFT_TRY(device_clear_max(codec));

@@ -84,7 +84,7 @@ static enum weft_status finish(struct weft_codec *codec, float scale, float *out
 {
     struct device_quantise *self = (struct device_quantise *)codec;
     const struct weft_device_kernels *kernels = device_kernels(codec);
-    weft_cuda_stream stream = device_stream(codec);
+    weft_device_stream stream = device_stream(codec);
     const size_t elems = codec->elems;
     if (self->sums_bytes == elems) {
         WEFT_TRY(device_copy(codec, self->codes, self->sums_seen, elems));

@@ -36,7 +36,7 @@ static enum weft_status add_momentum(struct device_topk *self, const float *grad
 {
     struct weft_codec *codec = &self->base;
     const struct weft_device_kernels *kernels = device_kernels(codec);
-    weft_cuda_stream stream = device_stream(codec);
+    weft_device_stream stream = device_stream(codec);
     const size_t elems = codec->elems;
     float *next = self->velocity_shadow;
     uint32_t *max_bits = codec->device->max_bits;

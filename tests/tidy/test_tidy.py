@@ -94,6 +94,13 @@ class TidyTest(unittest.TestCase):
         text = GOOD["base/list.c"] + '/* malloc(3) */ // exit(1)\nf("abort()", ring->free(x), weft_free(x), env.free(x));\n'
         self.assertEqual(self.breaches({"base/list.c": text}), [])
 
+    def test_kinds_of_devices(self):
+        self.add("base/list.c", "int k = WEFT_MEMORY_CUDA;", "WEFT_MEMORY_CUDA: one kind of device")
+        self.add("transport/ucx/ucx.c", 'const char *s = "no CUDA here";', "CUDA: one kind of device")
+        comment = {"base/list.c": GOOD["base/list.c"] + "/* as CUDA does */\n"}
+        table = {"base/os/memory_cuda.c": OPENING + "int k = WEFT_MEMORY_CUDA;\n", "base/meson.build": "files('list.c', 'os/memory_cuda.c')\n"}
+        self.assertEqual(self.breaches({**comment, **table}), [])
+
     def test_devices(self):
         for call in ("cudaMalloc(&p, 8);", "cudaDeviceSynchronize();", "cudaStreamSynchronize (stream);", "cudaMemcpy(a, b, 8, kind);"):
             self.add("kernels/cuda/sum.cu", call, "in a device kernel's file")

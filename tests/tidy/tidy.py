@@ -121,6 +121,13 @@ RELEASED = "tests/client/abi/weft-"  # headers as they were released; not edited
 LARGE_FOLDERS = set()  # folders that hold more files; the reason is in their README
 
 WAITING_CALLS = re.compile(r"\bcuda(Malloc|Free|Host|Memcpy(?!\w*Async\b)|\w*Synchronize)\w*\s*\(")
+# A kind of device is named by its memory table (base/os/memory_kind.c) and its kernels alone.
+BLIND_TO_DEVICES = ("base/", "compress/", "transport/", "proto/", "collective/", "coordinator/", "server/", "client/")
+DEVICE_TABLES = ("base/os/memory_", "base/include/weft/types.h", "client/include/")
+FOREIGN_DEVICE_NAMES = {  # names of other interfaces
+    "base/config/config_names.c": ("WEFT_CUDA_KERNELS", "WEFT_CUDA_RUNTIME"),
+    "transport/ucx/ucx_register.c": ("WEFT_MEMORY_CUDA", "UCS_MEMORY_TYPE_CUDA"),
+}
 
 SOURCE = (".c", ".h")
 TEXT = SOURCE + (".py", ".sh", ".md", ".build", ".proto", ".txt", ".ini")
@@ -286,6 +293,15 @@ class Tidy:
             for match in WAITING_CALLS.finditer(text):
                 line = text.count("\n", 0, match.start()) + 1
                 self.breach(path, line, f"{match.group(0)}) in a device kernel's file; queue on the caller's stream, with the caller's memory")
+
+        for path in self.code:
+            if not path.startswith(BLIND_TO_DEVICES) or path.startswith(DEVICE_TABLES):
+                continue
+            text = self.code[path]
+            for match in re.finditer(r"\w*cuda\w*", text, flags=re.I):
+                if match.group(0) not in FOREIGN_DEVICE_NAMES.get(path, ()):
+                    line = text.count("\n", 0, match.start()) + 1
+                    self.breach(path, line, f"{match.group(0)}: one kind of device; call weft_memory_ops or weft_memory_is_device")
 
     # --- meson ---
 

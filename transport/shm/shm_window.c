@@ -32,7 +32,7 @@ enum weft_status shm_window_open(struct weft_transport *transport, struct weft_w
                                  struct weft_error *error)
 {
     struct shm_endpoint *endpoint = transport->backend;
-    if (window->options.kind == WEFT_MEMORY_CUDA) {
+    if (weft_memory_is_device(window->options.kind)) {
         return (enum weft_status)weft_error_set(
             error, WEFT_ERR_UNSUPPORTED,
             "shared memory windows are host memory: copy device memory out first");

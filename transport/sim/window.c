@@ -25,7 +25,7 @@ enum weft_status sim_window_open(struct weft_transport *transport, struct weft_w
 {
     struct sim_endpoint *endpoint = endpoint_of(transport);
     struct weft_sim *sim = endpoint->sim;
-    if (window->options.kind == WEFT_MEMORY_CUDA) {
+    if (weft_memory_is_device(window->options.kind)) {
         return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
                               "the simulator has no device memory: open the window on host memory");
     }

@@ -264,7 +264,7 @@ struct ucx_endpoint {
         incomings;
     uint64_t pool_bytes;
     uint64_t round;        /* calls of progress, from 1 */
-    bool reaches_cuda;     /* UCX in this process supports CUDA memory */
+    uint64_t memory_types; /* UCS_BIT of each kind of memory that UCX in this process supports */
     struct ucx_table operations, windows;
     uint32_t send_count;
     struct weft_list arrived, failed, peers, busy, talking;
@@ -390,7 +390,10 @@ void ucx_on_data(struct ucx_peer *ucx_peer, const struct ucx_wire_header *header
 enum weft_status ucx_window_open(struct weft_transport *transport, struct weft_window *window,
                                  struct weft_error *error);
 void ucx_window_close(struct weft_transport *transport, struct weft_window *window);
-/* ucx_register.c: weft_transport_ops.memory_register and memory_unregister. */
+/* ucx_register.c: UCX's name of a memory kind (UCS_MEMORY_TYPE_UNKNOWN: none), whether UCX supports it, and
+ * weft_transport_ops.memory_register and memory_unregister. */
+ucs_memory_type_t ucx_memory_type(enum weft_memory_kind kind);
+bool ucx_reaches_device(const struct ucx_endpoint *endpoint, enum weft_memory_kind kind);
 enum weft_status ucx_memory_register(struct weft_transport *transport, void *address, size_t bytes,
                                      void **registered_out, struct weft_error *error);
 void ucx_memory_unregister(struct weft_transport *transport, void *kept);

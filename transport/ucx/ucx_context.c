@@ -191,8 +191,7 @@ enum weft_status ucx_context_open(struct ucx_endpoint *endpoint, struct weft_err
         return status;
     }
     ucp_context_attr_t found = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
-    if (ucp_context_query(endpoint->context, &found) == UCS_OK)
-        endpoint->reaches_cuda = found.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA);
+    if (ucp_context_query(endpoint->context, &found) == UCS_OK) endpoint->memory_types = found.memory_types;
     snprintf(endpoint->transport->name, sizeof endpoint->transport->name, "ucx %.50s", settings->lanes);
     return WEFT_OK;
 }

@@ -26,14 +26,14 @@ enum { KEY_BYTES_MAX = 8 + 1 + 64 * (1 + 255) };
 void ucx_direct_map(struct ucx_endpoint *endpoint, struct ucx_window *ucx_window)
 {
     const struct weft_window_options *options = &ucx_window->window->options;
-    bool cuda = options->kind == WEFT_MEMORY_CUDA;
-    if (!endpoint->settings.direct || (!endpoint->settings.verbs && !cuda)) return;
+    const bool on_device = weft_memory_is_device(options->kind);
+    if (!endpoint->settings.direct || (!endpoint->settings.verbs && !on_device)) return;
     ucp_mem_map_params_t params = {
         .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
                       UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
         .address = options->address,
         .length = options->bytes,
-        .memory_type = cuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST,
+        .memory_type = ucx_memory_type(options->kind),
     };
     ucs_status_t ucs = ucp_mem_map(endpoint->context, &params, &ucx_window->memory);
     if (ucs == UCS_OK) return;

@@ -2,6 +2,18 @@
  * finds the range for sends and receives. Lanes without a device need no registration. */
 #include "transport/ucx/ucx.h"
 
+ucs_memory_type_t ucx_memory_type(enum weft_memory_kind kind)
+{
+    if (kind == WEFT_MEMORY_CUDA) return UCS_MEMORY_TYPE_CUDA;
+    return weft_memory_is_device(kind) ? UCS_MEMORY_TYPE_UNKNOWN : UCS_MEMORY_TYPE_HOST;
+}
+
+bool ucx_reaches_device(const struct ucx_endpoint *endpoint, enum weft_memory_kind kind)
+{
+    const ucs_memory_type_t type = ucx_memory_type(kind);
+    return type != UCS_MEMORY_TYPE_UNKNOWN && (endpoint->memory_types & UCS_BIT(type)) != 0;
+}
+
 enum weft_status ucx_memory_register(struct weft_transport *transport, void *address, size_t bytes,
                                      void **registered_out, struct weft_error *error)
 {

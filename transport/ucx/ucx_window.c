@@ -19,11 +19,11 @@ enum weft_status ucx_window_open(struct weft_transport *transport, struct weft_w
                                  struct weft_error *error)
 {
     struct ucx_endpoint *endpoint = transport->backend;
-    if (window->options.kind == WEFT_MEMORY_CUDA && !endpoint->reaches_cuda) {
-        return weft_error_set(
-            error, WEFT_ERR_UNSUPPORTED,
-            "transport %s opens windows on host memory only, its UCX has no CUDA: copy to the host first",
-            transport->name);
+    if (weft_memory_is_device(window->options.kind) && !ucx_reaches_device(endpoint, window->options.kind)) {
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
+                              "transport %s opens windows on host memory only, its UCX does not reach memory "
+                              "kind %d: copy to the host first",
+                              transport->name, (int)window->options.kind);
     }
     struct ucx_window *ucx_window = weft_alloc_zero(transport->env, sizeof *ucx_window);
     uint64_t id = ucx_window ? ucx_table_put(transport->env, &endpoint->windows, ucx_window) : 0;
@@ -154,7 +154,7 @@ struct ucx_window *ucx_window_find(struct ucx_peer *ucx_peer, uint64_t id, uint6
 /* Memory that the processor cannot access: UCX copies it. */
 static bool is_of_device(const struct ucx_window *ucx_window)
 {
-    return ucx_window->window->options.kind == WEFT_MEMORY_CUDA;
+    return weft_memory_is_device(ucx_window->window->options.kind);
 }
 
 static bool is_inside_window(const struct ucx_window *ucx_window, uint64_t offset, uint64_t bytes)

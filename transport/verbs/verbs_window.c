@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "transport/verbs/verbs_endpoint.h"
-#include "transport/verbs/device/verbs_gpu.h"
 
 struct window {
     struct verbs_region region;
@@ -22,10 +21,11 @@ static enum weft_status register_window(struct verbs_endpoint *endpoint,
 {
     int descriptor;
     uint64_t offset;
-    if (options->kind != WEFT_MEMORY_CUDA)
+    if (!weft_memory_is_device(options->kind))
         return verbs_memory_register(endpoint->memory, options->address, options->bytes, access, region,
                                      error);
-    WEFT_TRY(verbs_gpu_dmabuf(options->address, options->bytes, &descriptor, &offset, error));
+    WEFT_TRY(
+        weft_memory_dmabuf(options->kind, options->address, options->bytes, &descriptor, &offset, error));
     enum weft_status status = verbs_memory_register_dmabuf(
         endpoint->memory, descriptor, offset, options->address, options->bytes, access, region, error);
     close(descriptor);

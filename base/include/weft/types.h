@@ -47,6 +47,7 @@ enum weft_memory_kind {
     WEFT_MEMORY_HOST = 0,
     WEFT_MEMORY_PINNED = 1, /* host memory that is locked for a device */
     WEFT_MEMORY_CUDA = 2,   /* memory of a CUDA device (cudaMalloc and others) */
+    WEFT_MEMORY_DEVICE = 3, /* memory of another accelerator: its table is in the file WEFT_DEVICE_RUNTIME */
 };
 
 /* weft_dtype_bytes() - bytes of one element; 0 if the value is not a dtype. */

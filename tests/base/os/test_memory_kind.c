@@ -1,6 +1,7 @@
 /* test_memory_kind.c - memory operations over a fake runtime: kinds, order of copies by streams and events,
  * the current device restored, a failed copy reported; and the sentence without a runtime. */
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -60,8 +61,67 @@ static void host_memory_has_no_table(void **state)
     assert_int_equal(weft_memory_ops(WEFT_MEMORY_HOST, &ops, &error), WEFT_ERR_INVALID);
     assert_non_null(strstr(error.text, "memory kind 0"));
     assert_int_equal(weft_memory_ops(WEFT_MEMORY_PINNED, &ops, NULL), WEFT_ERR_INVALID);
+    assert_true(weft_memory_is_kind(WEFT_MEMORY_DEVICE));
+    assert_false(weft_memory_is_kind(WEFT_MEMORY_DEVICE + 1));
     assert_false(weft_memory_in_use(WEFT_MEMORY_HOST));
+    assert_false(weft_memory_in_use(WEFT_MEMORY_DEVICE));
     assert_true(weft_memory_in_use(WEFT_MEMORY_CUDA));
+}
+
+/* In its own process, because the result is kept. */
+static void library_refused(const char *library, const char *words)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        const struct weft_memory_ops *ops = NULL;
+        struct weft_error error = {0};
+        setenv("WEFT_DEVICE_RUNTIME", library, 1);
+        enum weft_status status = weft_memory_ops(WEFT_MEMORY_DEVICE, &ops, &error);
+        if (!strstr(error.text, words))
+            fprintf(stderr, "%s: '%s' is not in '%s'\n", library, words, error.text);
+        _exit(status == WEFT_ERR_UNSUPPORTED && !ops && strstr(error.text, words) ? 0 : 1);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
+static void a_wrong_library_of_an_accelerator_is_named(void **state)
+{
+    library_refused("", "name the library in WEFT_DEVICE_RUNTIME");
+    library_refused("/nowhere/libdevice.so", "/nowhere/libdevice.so");
+    library_refused("libm.so.6", "has no symbol weft_memory_library");
+    library_refused(FAKE_DEVICE_VERSION, "another version");
+    library_refused(FAKE_DEVICE_MISSING, "missing operation");
+    library_refused(FAKE_DEVICE_NO_DEVICE, "finds no accelerator");
+}
+
+/* The second kind by its own table, in a process of its own without a CUDA runtime. */
+static void another_accelerator_has_its_own_table(void **state)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        const struct weft_memory_ops *ops = NULL;
+        enum weft_memory_kind kind = WEFT_MEMORY_HOST;
+        int device = -1, descriptor;
+        uint64_t offset;
+        void *memory = NULL;
+        unsetenv("WEFT_CUDA_RUNTIME");
+        setenv("WEFT_DEVICE_RUNTIME", FAKE_DEVICE, 1);
+        if (!weft_memory_device_in_use() || !weft_memory_in_use(WEFT_MEMORY_DEVICE)) _exit(1);
+        if (weft_memory_ops(WEFT_MEMORY_DEVICE, &ops, NULL) < 0 || ops->has_kernels) _exit(2);
+        if (ops->alloc(10, &memory, NULL) < 0 || ops->find(memory, &kind, &device, NULL) < 0) _exit(3);
+        if (kind != WEFT_MEMORY_DEVICE || device != 0) _exit(4);
+        if (weft_memory_dmabuf(kind, memory, 10, &descriptor, &offset, NULL) != WEFT_ERR_UNSUPPORTED)
+            _exit(5);
+        if (weft_memory_dmabuf(WEFT_MEMORY_HOST, memory, 1, &descriptor, &offset, NULL) != WEFT_ERR_INVALID)
+            _exit(6);
+        ops->free(memory);
+        _exit(0);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(WEXITSTATUS(status), 0);
 }
 
 static void kinds_are_found(void **state)
@@ -160,6 +220,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_error_names_what_is_missing),
         cmocka_unit_test(host_memory_has_no_table),
+        cmocka_unit_test(a_wrong_library_of_an_accelerator_is_named),
+        cmocka_unit_test(another_accelerator_has_its_own_table),
         cmocka_unit_test(kinds_are_found),
         cmocka_unit_test(copies_keep_the_order_of_events),
         cmocka_unit_test(a_failed_copy_returns_an_error),

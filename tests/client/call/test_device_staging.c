@@ -3,7 +3,10 @@
  * device share every group. Results equal those of the same calls on host memory, bit for bit. Several
  * sessions in one process.
  *
- *    test_client_device [--seeds N] [--first N] */
+ *    test_client_device [--seeds N] [--first N] [--kind device]
+ *
+ * With --kind device the same calls are on memory of the second kind (tests/lib/fake_device), whose process
+ * finds no CUDA runtime. */
 #include "tests/lib/check.h"
 
 #include <stdio.h>
@@ -20,6 +23,7 @@
 enum { RANKS = 3, COUNT_MAX = 5000, PIECE_BYTES = 4096 };
 
 static uint64_t seed;
+static enum weft_memory_kind device_kind = WEFT_MEMORY_CUDA; /* --kind device: WEFT_MEMORY_DEVICE */
 
 /* ---- a rank's buffer, on a device or not ---- */
 
@@ -203,7 +207,7 @@ static void both_ways(struct crowd *crowd, struct weft_session *session, uint32_
     call = call_of(one, rank, counts, from.memory, to.memory);
     receive = call_of(&receiving, rank, counts, NULL, to.memory);
     if (place->on_device)
-        call.memory = receive.memory = WEFT_MEMORY_CUDA, call.stream = receive.stream = place->stream;
+        call.memory = receive.memory = device_kind, call.stream = receive.stream = place->stream;
     CROWD_OK(crowd, session, weft_call_start(session, &call, &request));
     if (pair) CROWD_OK(crowd, session, weft_call_start(session, &receive, &other));
     CROWD_OK(crowd, session, weft_wait(&request, 0));
@@ -276,7 +280,7 @@ static void many_at_once(struct crowd *crowd, struct weft_session *session, uint
                                  .out = buffers[c].memory,
                                  .count = counts[c],
                                  .dtype = WEFT_I64};
-        if (place.on_device) call.memory = WEFT_MEMORY_CUDA, call.stream = place.stream;
+        if (place.on_device) call.memory = device_kind, call.stream = place.stream;
         CROWD_OK(crowd, session, weft_call_init(session, &call, &requests[c]));
     }
     for (int round = 0; round < ROUNDS; round++) {
@@ -320,7 +324,7 @@ static void back_to_back(struct crowd *crowd, struct weft_session *session, uint
                                  .count = ELEMS,
                                  .dtype = WEFT_I64,
                                  .root = 1};
-        if (place.on_device) call.memory = WEFT_MEMORY_CUDA, call.stream = place.stream;
+        if (place.on_device) call.memory = device_kind, call.stream = place.stream;
         CROWD_OK(crowd, session, weft_call_start(session, &call, &request));
         CROWD_OK(crowd, session, weft_wait(&request, 0));
     }
@@ -444,7 +448,7 @@ static int declare_twin(struct weft_session *session, const struct place *place,
     twin->to = buffer_new(place, sizeof twin->out);
     buffer_write(place, &twin->to, twin->out, &twin->kernels[0]);
     while (!atomic_load(&twin->kernels[0].ran)) usleep(20);
-    if (place->on_device) MUST(session, weft_tensor_memory(twin->tensor[1], WEFT_MEMORY_CUDA, place->stream));
+    if (place->on_device) MUST(session, weft_tensor_memory(twin->tensor[1], device_kind, place->stream));
     return 0;
 }
 
@@ -463,7 +467,7 @@ static int step_of(struct weft_session *session, const struct place *place, uint
     }
     twin->on_host = wanders(number) && step == 2;
     if (place->on_device)
-        MUST(session, weft_tensor_memory(twin->tensor[1], twin->on_host ? WEFT_MEMORY_HOST : WEFT_MEMORY_CUDA,
+        MUST(session, weft_tensor_memory(twin->tensor[1], twin->on_host ? WEFT_MEMORY_HOST : device_kind,
                                          place->stream));
     if (twin->on_host)
         MUST(session, weft_push_pull(twin->tensor[1], twin->grad, twin->seen, &twin->requests[1]));
@@ -540,13 +544,13 @@ static void misuse(struct crowd *crowd, struct weft_session *session, uint32_t r
     CROWD_REFUSED(crowd, session,
                   weft_call_start(session,
                                   WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = host, .out = memory[0],
-                                            .count = 4, .dtype = WEFT_F32, .memory = WEFT_MEMORY_CUDA),
+                                            .count = 4, .dtype = WEFT_F32, .memory = device_kind),
                                   &request),
                   WEFT_ERR_INVALID, "`in` at");
     CROWD_REFUSED(crowd, session,
                   weft_call_start(session,
                                   WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = memory[1], .out = memory[0],
-                                            .count = 4, .dtype = WEFT_F32, .memory = WEFT_MEMORY_CUDA),
+                                            .count = 4, .dtype = WEFT_F32, .memory = device_kind),
                                   &request),
                   WEFT_ERR_UNSUPPORTED, "`in` lies on device 1 and `out` on device 0");
     CROWD_REFUSED(crowd, session,
@@ -562,7 +566,7 @@ static void misuse(struct crowd *crowd, struct weft_session *session, uint32_t r
                              .out = memory[0],
                              .count = 4,
                              .dtype = WEFT_F32,
-                             .memory = WEFT_MEMORY_CUDA,
+                             .memory = device_kind,
                              .stream = per_thread};
     CROWD_REFUSED(crowd, session, weft_call_start(session, &call, &request), WEFT_ERR_INVALID,
                   "cudaStreamPerThread is another stream");
@@ -613,11 +617,11 @@ static void held(struct crowd *crowd, struct weft_session *session, uint32_t ran
                              .out = buffer.memory,
                              .count = 2,
                              .dtype = WEFT_F32};
-    if (place.on_device) call.memory = WEFT_MEMORY_CUDA, call.stream = place.stream;
+    if (place.on_device) call.memory = device_kind, call.stream = place.stream;
     CROWD_OK(crowd, session, weft_call_start(session, &call, &request));
     if (rank == 0) {
         CROWD_REFUSED(crowd, session, weft_wait(&request, 20), WEFT_ERR_DEADLINE,
-                      "waits for the work before it on its CUDA stream");
+                      "waits for the work before it on its device stream");
         atomic_store(&gate, true);
     }
     CROWD_OK(crowd, session, weft_wait(&request, 0));
@@ -658,7 +662,7 @@ static void stuck_neighbour(struct crowd *crowd, struct weft_session *session, u
                              .out = a.memory,
                              .count = 10,
                              .dtype = WEFT_I64,
-                             .memory = WEFT_MEMORY_CUDA,
+                             .memory = device_kind,
                              .stream = place.stream},
                      next = call;
     next.in = next.out = b.memory;
@@ -716,7 +720,7 @@ static void other_device(struct crowd *crowd, struct weft_session *session, uint
                              .out = buffer.memory,
                              .count = COUNT_MAX,
                              .dtype = WEFT_I64,
-                             .memory = WEFT_MEMORY_CUDA,
+                             .memory = device_kind,
                              .completed = note,
                              .context = &done};
     CROWD_OK(crowd, session, weft_call_start(session, &call, &request));
@@ -756,12 +760,14 @@ static void copy_fails(struct crowd *crowd, struct weft_session *session, uint32
                              .out = buffer.memory,
                              .count = COUNT_MAX,
                              .dtype = WEFT_F32};
-    if (place.on_device) call.memory = WEFT_MEMORY_CUDA, call.stream = place.stream;
+    if (place.on_device) call.memory = device_kind, call.stream = place.stream;
     for (int round = 0; status >= 0; round++) { /* a failed last copy is detected after the call was done */
         status = weft_call_start(session, &call, &request);
         if (status >= 0) status = weft_wait(&request, 0);
     }
-    CROWD_CHECK(crowd, session, strstr(weft_error_text(session), "cudaErrorIllegalAddress") != NULL);
+    CROWD_CHECK(crowd, session,
+                strstr(weft_error_text(session),
+                       device_kind == WEFT_MEMORY_CUDA ? "cudaErrorIllegalAddress" : "answered 700") != NULL);
     pthread_barrier_wait(&crowd->meet);
     if (rank == 0) fake_cuda_reset(); /* the fake runtime has one context for all ranks */
     pthread_barrier_wait(&crowd->meet);
@@ -797,8 +803,7 @@ static void coded(struct crowd *crowd, struct weft_session *session, uint32_t ra
         CROWD_OK(crowd, session, weft_declare(session, &options, &tensors[k]));
         twin_draws(tensors[k], tensors[0]);
     }
-    if (place.on_device)
-        CROWD_OK(crowd, session, weft_tensor_memory(tensors[1], WEFT_MEMORY_CUDA, place.stream));
+    if (place.on_device) CROWD_OK(crowd, session, weft_tensor_memory(tensors[1], device_kind, place.stream));
     for (uint64_t step = 1; step <= CODED_STEPS; step++) {
         const bool held = rank == 0 && step == 2;
         CROWD_OK(crowd, session,
@@ -810,7 +815,7 @@ static void coded(struct crowd *crowd, struct weft_session *session, uint32_t ra
         CROWD_OK(crowd, session, weft_push_pull(tensors[0], grad[rank], out[rank], &requests[0]));
         if (held)
             CROWD_REFUSED(crowd, session, weft_wait(&requests[1], 20), WEFT_ERR_DEADLINE,
-                          "waits for the work before it on its CUDA stream");
+                          "waits for the work before it on its device stream");
         if (held) atomic_store(&coded_gate, true);
         CROWD_OK(crowd, session, weft_wait(&requests[1], 0));
         buffer_read(&place, &to, seen[rank], reading);
@@ -852,7 +857,7 @@ static void coding_fails(struct crowd *crowd, struct weft_session *session, uint
     CROWD_OK(crowd, session, weft_declare(session, &options, &tensor));
     if (place.on_device) {
         cudaMemcpyAsync(buffer.memory, host, sizeof host, 0, place.stream);
-        CROWD_OK(crowd, session, weft_tensor_memory(tensor, WEFT_MEMORY_CUDA, place.stream));
+        CROWD_OK(crowd, session, weft_tensor_memory(tensor, device_kind, place.stream));
     }
     fake_cuda_synchronize();
     pthread_barrier_wait(&crowd->meet);
@@ -903,6 +908,7 @@ int main(int argc, char **argv)
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--seeds") == 0) seeds = strtoull(argv[i + 1], NULL, 10);
         if (strcmp(argv[i], "--first") == 0) first = strtoull(argv[i + 1], NULL, 10);
+        if (strcmp(argv[i], "--kind") == 0) device_kind = WEFT_MEMORY_DEVICE;
     }
     const struct CMUnitTest seeded[] = {
         cmocka_unit_test(test_every_operation),
@@ -910,20 +916,26 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_back_to_back),
     };
     const struct CMUnitTest others[] = {
-        cmocka_unit_test(test_misuse),
         cmocka_unit_test(test_held),
         cmocka_unit_test(test_stuck_neighbour),
         cmocka_unit_test(test_other_device),
-        cmocka_unit_test(test_coded),
         cmocka_unit_test(test_copy_fails),
+    };
+    const struct CMUnitTest of_cuda[] = {
+        /* kernels, and streams that only CUDA has */
+        cmocka_unit_test(test_misuse),
+        cmocka_unit_test(test_coded),
         cmocka_unit_test(test_coding_fails),
     };
-    setenv("WEFT_CUDA_RUNTIME", FAKE_CUDART, 1);
+    const bool cuda = device_kind == WEFT_MEMORY_CUDA;
+    if (cuda) setenv("WEFT_CUDA_RUNTIME", FAKE_CUDART, 1);
+    else setenv("WEFT_DEVICE_RUNTIME", FAKE_DEVICE, 1);
     setenv("WEFT_CUDA_KERNELS", FAKE_KERNELS, 1);
     setenv("WEFT_CLIENT_PIECE_BYTES", "4KiB", 1);
     const struct CMUnitTest forking[] = {cmocka_unit_test(test_tensors)};
     int failed = 0;
     for (seed = first; seed < first + seeds; seed++) failed += cmocka_run_group_tests(forking, NULL, NULL);
     for (seed = first; seed < first + seeds; seed++) failed += cmocka_run_group_tests(seeded, NULL, NULL);
+    if (cuda) failed += cmocka_run_group_tests(of_cuda, NULL, NULL);
     return failed + cmocka_run_group_tests(others, NULL, NULL);
 }
