@@ -30,6 +30,7 @@ static const char *const other_names[] = {
     "WEFT_KERNELS",
     "WEFT_CUDA_KERNELS",
     "WEFT_MODULE_DIR",
+    "WEFT_NVML",
     "WEFT_CUDA_RUNTIME",
     "WEFT_DEVICE_RUNTIME",
     "WEFT_BENCH_BEGAN_US",

@@ -55,6 +55,20 @@ class Doctor(unittest.TestCase):
         with open(port_file, encoding="utf-8") as file:
             return process, int(file.read())
 
+    def test_gpus_by_a_fake_nvml(self):
+        nvml = os.path.join(harness.BUILD, "tests", "lib", "libfake_nvml.so")
+        environment = {**os.environ, "WEFT_NVML": nvml, "FAKE_NVML": "failed"}
+        command = [harness.PROGRAMS.weft, "doctor"]
+        done = subprocess.run([*command, "--json", "--no-tries"], env=environment, stdout=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual(done.returncode, 3)
+        found = {(finding["id"], finding["subject"]) for finding in json.loads(done.stdout)["findings"]}
+        self.assertLessEqual({("gpu-ecc", "GPU 0"), ("gpu-remap", "GPU 1"), ("gpu-lost", "GPU 2")}, found)
+        done = subprocess.run([*command, "--gpu-metrics"], env=environment, stdout=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn('weft_gpu_row_remap_failed{gpu="1",pci="0000:3b:00.0"} 1\n', done.stdout)
+        if shutil.which("promtool"):
+            subprocess.run(["promtool", "check", "metrics"], input=done.stdout, check=True, text=True, timeout=60)
+
     @staticmethod
     def end(process):
         if process.poll() is None:

@@ -22,6 +22,7 @@
 #include "tools/doctor/machine.h"
 #include "tools/doctor/rdma_port.h"
 #include "tools/doctor/remote.h"
+#include "tools/gpu/health.h"
 
 enum {
     LANES_MAX = 16,
@@ -38,7 +39,7 @@ struct doctor {
     bool asked; /* --transport was given: each of the lanes must work */
     const char *devices, *root, *cache_path, *secret_path;
     char default_cache[512], *secret;
-    bool json, all, no_cache, links_only, no_tries;
+    bool json, all, no_cache, links_only, no_tries, gpu_metrics;
     uint32_t deadline_s;
     struct doctor_report report;
     struct weft_link_table *table;
@@ -424,6 +425,8 @@ static int parse_options(struct doctor *doctor, struct doctor_listen *listen, bo
         {"no-tries", 0, NULL, "check the files of this machine only", CLI_FLAG(&doctor->no_tries)},
         {"links", 0, NULL, "print the link table of the last run, measure nothing",
          CLI_FLAG(&doctor->links_only)},
+        {"gpu-metrics", 0, NULL, "print the health of the GPUs as metrics, check nothing else",
+         CLI_FLAG(&doctor->gpu_metrics)},
         {"cache", 0, "FILE", "file of the link table", "~/.cache/weft/links", CLI_TEXT(&doctor->cache_path)},
         {"no-cache", 0, NULL, "no file for the link table", CLI_FLAG(&doctor->no_cache)},
         {"root", 0, "DIR", "read /proc, /sys and /dev below DIR (files of another machine; no tries)", "",
@@ -510,6 +513,21 @@ static int print_cached(struct doctor *doctor)
     return flush_report(EXIT_FINE);
 }
 
+/* For the textfile collector of node_exporter. Without NVML the metric weft_gpu_nvml_up is 0. */
+static int print_gpu_metrics(const struct doctor *doctor)
+{
+    struct gpu_health *health = malloc(sizeof *health);
+    if (!health) {
+        fprintf(stderr, "weft doctor: no memory\n");
+        return EXIT_BROKEN;
+    }
+    gpu_health_read(health, doctor->root ? doctor->root : "", GPU_DEADLINE_MS);
+    if (!health->has_nvml) fprintf(stderr, "weft doctor: %s\n", health->text);
+    gpu_metrics_print(health, stdout);
+    free(health);
+    return flush_report(EXIT_FINE);
+}
+
 int weft_doctor_main(int argc, char **argv)
 {
     struct doctor doctor = {.deadline_s = 5};
@@ -527,7 +545,9 @@ int weft_doctor_main(int argc, char **argv)
         listen.deadline_s = doctor.deadline_s;
         answer = doctor_serve(&listen);
     } else {
-        answer = doctor.links_only ? print_cached(&doctor) : examine(&doctor, argc - first, argv + first);
+        answer = doctor.gpu_metrics  ? print_gpu_metrics(&doctor)
+                 : doctor.links_only ? print_cached(&doctor)
+                                     : examine(&doctor, argc - first, argv + first);
     }
     doctor_report_free(&doctor.report);
     weft_link_table_free(doctor.table);

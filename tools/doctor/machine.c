@@ -271,5 +271,6 @@ void doctor_check_machine(struct doctor_report *report, const char *root, bool n
     doctor_check_memory(report, root, has_rdma || need_rdma);
     doctor_check_network(report, root);
     doctor_check_accelerator(report, root, has_rdma);
+    doctor_check_gpus(report, root);
     doctor_check_clock(report, root);
 }

@@ -8,6 +8,8 @@
 
 #include "tools/doctor/finding.h"
 
+struct gpu_health;
+
 enum { DOCTOR_TEXT_MAX = 4096 };
 
 /* The beginning of a file without white space at its end. False: it cannot be read, and `out` is empty. */
@@ -26,6 +28,9 @@ void doctor_check_network(struct doctor_report *report, const char *root);
 /* Returns whether an RDMA device has an active port. */
 bool doctor_check_rdma(struct doctor_report *report, const char *root, bool need_rdma);
 void doctor_check_accelerator(struct doctor_report *report, const char *root, bool has_rdma);
+/* GPUs of a machine with the NVIDIA driver, or with WEFT_NVML. Blocks for at most 5 s. */
+void doctor_check_gpus(struct doctor_report *report, const char *root);
+void doctor_check_gpu_health(struct doctor_report *report, const struct gpu_health *health);
 void doctor_check_clock(struct doctor_report *report, const char *root);
 void doctor_check_machine(struct doctor_report *report, const char *root, bool need_rdma);
 
