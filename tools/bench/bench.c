@@ -106,7 +106,8 @@ static int order(int argc, char **argv)
     struct bench_order options;
     int answer = bench_order_parse(&options, argc, argv);
     if (answer >= 0) return answer;
-    const struct bench bench = {"order", 0, options.processes, "auto", order_one, &options};
+    const char *bind = options.shards > 0 ? "none" : "auto"; /* shards have further threads */
+    const struct bench bench = {"order", options.shards, options.processes, bind, order_one, &options};
     return start_or_join(&bench, argc, argv);
 }
 

@@ -1,4 +1,5 @@
-/* bench_order.c - `weft bench order`: order and grouping of tensors in all-reduce mode.
+/* bench_order.c - `weft bench order`: order and grouping of tensors in all-reduce mode; with --shards,
+ * grouping of tensors in server mode (row small alone).
  *
  *   small    --small-count tensors are pushed and waited for: each alone, against together
  *   urgent   --large-count tensors are pushed, then one more; time of its push and wait: it is the least
@@ -45,6 +46,8 @@ int bench_order_parse(struct bench_order *order, int argc, char **argv)
                                   .iters = 20};
     const struct cli_option table[] = {
         BENCH_PROCESSES_OPTION(&order->processes, 256),
+        {"shards", 's', "N", "parameter-server shards of the small tensors; 0: all-reduce mode",
+         CLI_U32(&order->shards, 0, 256)},
         {"small-count", 0, "N", "small tensors of a step", CLI_U32(&order->small_count, 1, 10000)},
         {"small-bytes", 0, "SIZE", "bytes of each", CLI_SIZE(&order->small_bytes, 4, TOOL_SIZE_MAX)},
         {"large-count", 0, "N", "tensors before the urgent one", CLI_U32(&order->large_count, 1, 1000)},
@@ -57,11 +60,11 @@ int bench_order_parse(struct bench_order *order, int argc, char **argv)
     };
     const struct cli_command command = {
         "weft bench order", "weft bench order [options]",
-        "Order and grouping of tensors in all-reduce mode, both sides of a row in turn.\n", CLI_TABLE(table),
+        "Order and grouping of small tensors, both sides of a row in turn.\n", CLI_TABLE(table),
         .notes =
             "small: small tensors, each alone, against together.\n"
             "urgent: a tensor behind large ones that are in flight; the least urgent, against the most\n"
-            "urgent one. all: until all tensors of these steps have arrived.\n"
+            "urgent one. all: until all tensors of these steps have arrived. With --shards: small alone.\n"
             "A slow link on one host: WEFT_TRANSPORT_WRAP=delay:rate_bytes=125000000 --transport tcp.\n"};
     return cli_parse(&command, argc, argv, NULL);
 }
@@ -79,7 +82,7 @@ static bool declare(struct order *order, struct side *side, const char *name, ui
     options.name = full;
     options.dim_count = 1;
     options.dims[0] = bytes / sizeof(float);
-    options.mode = WEFT_MODE_ALL_REDUCE;
+    options.mode = order->options->shards ? WEFT_MODE_SERVER : WEFT_MODE_ALL_REDUCE;
     options.codec = "dense";
     options.priority = priority;
     options.alone = alone;
@@ -113,12 +116,12 @@ static bool make_tensors(struct order *order)
     const uint32_t large = options->large_count;
     static const char *const names[2][2] = {{"alone", "together"}, {"last", "first"}};
     for (uint32_t s = 0; s < 2; s++) {
-        if (!side_create(&order->small[s], options->small_count) ||
-            !side_create(&order->urgent[s], large + 1))
-            return false;
+        if (!side_create(&order->small[s], options->small_count)) return false;
         for (uint32_t i = 0; i < options->small_count; i++)
             if (!declare(order, &order->small[s], names[0][s], i, options->small_bytes, 0, s == 0))
                 return false;
+        if (options->shards > 0) continue;
+        if (!side_create(&order->urgent[s], large + 1)) return false;
         for (uint32_t i = 0; i < large; i++)
             if (!declare(order, &order->urgent[s], names[1][s], i, options->large_bytes, 0, true))
                 return false;
@@ -230,7 +233,8 @@ static bool measure(struct order *order, struct times *small, struct times *urge
     for (uint32_t i = 0; i < WARM_UP + iters; i++)
         for (uint32_t s = 0; s < 2; s++) {
             const uint32_t at = i < WARM_UP ? 0 : i - WARM_UP;
-            if (!small_step(order, &order->small[s], &small->us[s][at]) ||
+            if (!small_step(order, &order->small[s], &small->us[s][at])) return false;
+            if (order->options->shards == 0 &&
                 !urgent_step(order, &order->urgent[s], &urgent->us[s][at], &all->us[s][at]))
                 return false;
         }
@@ -245,15 +249,22 @@ static bool run_rows(struct order *order)
                 times_create(&all, options->iters);
     if (!well) fprintf(stderr, "weft bench order: no memory for the times\n");
     well = well && measure(order, &small, &urgent, &all);
-    if (well && order->rank.rank == 0 && !options->json)
+    if (well && order->rank.rank == 0 && !options->json && options->shards)
+        printf("# weft bench order: %" PRIu32 " ranks, %" PRIu32 " shards, %" PRIu32 " tensors of %" PRIu64
+               " bytes; us\n%-8s %14s %14s %10s\n",
+               order->rank.ranks, options->shards, options->small_count, options->small_bytes, "row",
+               "without", "with", "ratio");
+    else if (well && order->rank.rank == 0 && !options->json)
         printf("# weft bench order: %" PRIu32 " ranks, %" PRIu32 " tensors of %" PRIu64
                " bytes; one of %" PRIu64 " behind %" PRIu32 " of %" PRIu64 "; us\n%-8s %14s %14s %10s\n",
                order->rank.ranks, options->small_count, options->small_bytes, options->urgent_bytes,
                options->large_count, options->large_bytes, "row", "without", "with", "ratio");
     if (well) {
         print_row(order, "small", &small);
-        print_row(order, "urgent", &urgent);
-        print_row(order, "all", &all);
+        if (options->shards == 0) {
+            print_row(order, "urgent", &urgent);
+            print_row(order, "all", &all);
+        }
     }
     times_free(&small);
     times_free(&urgent);

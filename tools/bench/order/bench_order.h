@@ -8,6 +8,7 @@
 
 struct bench_order {
     uint32_t processes; /* -n; 0: take part in the job of the environment */
+    uint32_t shards;    /* 0: all-reduce mode, else server mode */
     uint32_t small_count, large_count, iters;
     uint64_t small_bytes, large_bytes, urgent_bytes;
     bool json;
