@@ -514,6 +514,7 @@ static void on_hello(struct weft_coordinator *coordinator, struct coordinator_co
     snprintf(member->host, sizeof member->host, "%s", hello->host);
     member->has_device = hello->device;
     member->supports_states = hello->states;
+    member->supports_groups = hello->groups;
     member->supports_free = hello->frees;
     member->supports_progress = hello->progress;
     member->pid = hello->pid;
@@ -577,6 +578,7 @@ void coordinator_describe(const struct coordinator_member *member, Weft__Control
     entry->host = (char *)member->host;
     entry->device = member->has_device;
     entry->states = member->supports_states;
+    entry->groups = member->supports_groups;
     entry->pid = member->pid;
     entry->incarnation = member->incarnation;
     entry->endpoint_first = member->endpoint_first;

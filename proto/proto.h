@@ -83,6 +83,43 @@ enum weft_status weft_wire_decode(const uint8_t *data, size_t bytes, struct weft
 void weft_wire_text(const uint8_t *data, const struct weft_wire_header *header,
                     char out[WEFT_LIMIT_RESULT_TEXT_BYTES + 1]);
 
+/* ---- message groups (wire_group.c): data messages of small tensors that travel as one ---- */
+#define WEFT_WIRE_GROUP_MAGIC 0x31475457u /* "WTG1" as little-endian bytes: W T G 1 */
+#define WEFT_WIRE_GROUP_HEADER_BYTES 32
+enum weft_wire_group_kind {
+    WEFT_WIRE_GROUP_REQUESTS = 1, /* worker -> shard: entries are requests */
+    WEFT_WIRE_GROUP_RESULTS = 2,  /* shard -> worker: entries are RESULTs without a text */
+    WEFT_WIRE_GROUP_REFUSED = 3,  /* shard -> worker: group `number` was not read; send its entries alone */
+};
+struct weft_wire_group {
+    uint8_t kind;           /* enum weft_wire_group_kind */
+    uint64_t job;
+    uint32_t number;        /* chosen by the sender; REFUSED: that of the requests */
+    uint32_t count;         /* entries */
+    uint32_t payload_bytes; /* of all entries */
+};
+struct weft_wire_entry {
+    uint8_t header[WEFT_WIRE_HEADER_BYTES];
+    struct weft_wire_header decoded; /* of `header` */
+    const uint8_t *payload;          /* (payload_bytes,) in the group's payload */
+    size_t payload_bytes;
+};
+/* Asserts the limits. */
+void weft_wire_group_encode(const struct weft_wire_group *group, uint8_t out[WEFT_WIRE_GROUP_HEADER_BYTES]);
+/* WEFT_ERR_MALFORMED (length, magic, checksum, kind, limits), WEFT_ERR_VERSION; then group_out is not
+ * written. */
+enum weft_status weft_wire_group_decode(const uint8_t *data, size_t bytes,
+                                        struct weft_wire_group *group_out);
+/* Bytes of an entry in the group's payload. */
+size_t weft_wire_group_entry_bytes(size_t payload_bytes);
+/* Writes an entry at `at`, which has weft_wire_group_entry_bytes(payload_bytes) bytes. */
+void weft_wire_group_put(uint8_t *at, const uint8_t header[WEFT_WIRE_HEADER_BYTES], const void *payload,
+                         size_t payload_bytes);
+/* Reads the entry at *at and moves *at behind it. Call while *at < bytes. Errors: those of weft_wire_decode,
+ * and WEFT_ERR_MALFORMED for an entry that ends behind the payload. */
+enum weft_status weft_wire_group_next(const uint8_t *payload, size_t bytes, size_t *at,
+                                      struct weft_wire_entry *entry_out);
+
 /* Control: one message per frame. */
 /* Packs into memory of the env; free with weft_free_bytes. WEFT_SEAL_BYTES behind the message are free for
  * weft_seal_append. WEFT_ERR_LIMIT: the message breaks a limit of wire_limits.h. WEFT_ERR_NO_MEMORY. */

@@ -18,6 +18,8 @@
 #define WEFT_LIMIT_CHUNK_BYTES_MIN 1024u  /* chunk_bytes of a declaration */
 #define WEFT_LIMIT_CHUNK_BYTES (1ull << 36)
 #define WEFT_LIMIT_PAYLOAD_BYTES (1ull << 36) /* per data message */
+#define WEFT_LIMIT_GROUP_BYTES (64u << 10) /* payload of a message group */
+#define WEFT_LIMIT_GROUP_ENTRIES 256u     /* messages in a group */
 #define WEFT_LIMIT_CODEC_ID 15u           /* largest codec number in a header */
 #define WEFT_LIMIT_ROUND 15u              /* largest codec round in a header */
 #define WEFT_LIMIT_TERM ((1u << 24) - 1)  /* largest term of a slot */

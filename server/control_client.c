@@ -140,7 +140,8 @@ static void send_hello(struct weft_control_client *client, const Weft__Control__
     hello.host = client->host;
     hello.pid = (uint64_t)getpid();
     hello.endpoints = client->options.endpoints;
-    hello.states = hello.frees = hello.progress = client->options.role == WEFT__CONTROL__ROLE__ROLE_SHARD;
+    hello.states = hello.frees = hello.progress = hello.groups =
+        client->options.role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     hello.nonce = (ProtobufCBinaryData){WEFT_NONCE_BYTES, client->nonce};
     hello.seals = challenge->seals < WEFT_SEAL_VERSION ? 0 : WEFT_SEAL_VERSION;
     if (client->secret) {

@@ -55,6 +55,8 @@ enum weft_channel {
     /* a rank calls the members of a new group: handler at the workers (client/comm/creation.c) */
     WEFT_CHANNEL_GROUP_CREATE = 5,
     WEFT_CHANNEL_NCCL = 6,       /* messages of NCCL's network plugin (nccl/): posted receives */
+    WEFT_CHANNEL_PUSH_GROUP = 10,   /* worker -> shard: several requests in one message; handler */
+    WEFT_CHANNEL_RESULT_GROUP = 11, /* shard -> worker: several results in one message; handler */
     WEFT_CHANNEL_PROBE = 14,     /* link measurements (probe/): handler on both sides */
     WEFT_CHANNEL_TEST = 15,
 };
@@ -95,7 +97,18 @@ struct weft_receive {
  * same thread. */
 typedef void (*weft_arrival_fn)(void *context, struct weft_arrival *arrival);
 
+/* Functions of an arrival that the holder of a message has made for a part of it. accept and discard end the
+ * arrival, as those of the transport; the completion of accept runs later on the same thread. */
+struct weft_arrival_ops {
+    enum weft_status (*accept)(struct weft_arrival *arrival, void *buffer, size_t buffer_bytes,
+                               struct weft_completion *completion);
+    void (*discard)(struct weft_arrival *arrival);
+    const void *(*peek)(struct weft_arrival *arrival);
+    bool (*peek_is_valid)(const struct weft_arrival *arrival);
+};
+
 struct weft_arrival {
+    const struct weft_arrival_ops *ops; /* NULL: the transport's own */
     uint32_t peer_id;
     uint64_t tag;
     size_t payload_bytes;

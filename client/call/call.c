@@ -46,9 +46,10 @@ static const struct weft_call *full_size(struct weft_session *session, const str
 static enum weft_status check_on_stream(struct weft_session *session, const struct weft_call *call,
                                         const char *name)
 {
-    if (call->memory != WEFT_MEMORY_CUDA || call->kind == WEFT_CALL_BARRIER)
+    if (!weft_memory_is_device(call->memory) || call->kind == WEFT_CALL_BARRIER)
         return client_error(session, WEFT_ERR_INVALID,
-                            "%s: on_stream is for operations on CUDA memory; set memory to WEFT_MEMORY_CUDA",
+                            "%s: on_stream is for operations on device memory; set memory to "
+                            "WEFT_MEMORY_CUDA or WEFT_MEMORY_DEVICE",
                             name);
     if (call->weighted)
         return client_error(session, WEFT_ERR_UNSUPPORTED,

@@ -14,6 +14,7 @@ struct weft_session;
 struct client_member {
     uint32_t member;         /* the coordinator's number */
     bool is_shard;
+    bool has_message_groups; /* a shard that reads message groups */
     bool has_state_messages; /* a shard that handles STATE_PULL and STATE_INIT; older releases do not */
     uint32_t index;          /* rank or shard index */
     uint32_t endpoint_first, endpoint_count;

@@ -13,6 +13,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "client/call/device_staging.h"
 #include "client/engine/engine.h"
@@ -22,11 +23,15 @@
 #include "client/session/membership.h"
 #include "client/session/session.h"
 #include "client/tensor/codec_tuner.h"
+#include "client/tensor/order/push_group.h"
 #include "client/tensor/tensor.h"
 #include "client/tensor/tensors.h"
 
 /* Results of longer tensors bypass the caches: with the inputs and outputs of all ranks they do not fit. */
 #define STREAMED_ELEMS_MIN ((uint64_t)2 << 20)
+
+/* Arithmetic on shorter tensors is done at once, so that their requests travel in one message group. */
+#define INLINE_ELEMS 4096u
 
 static void advance_op(struct weft_tensor *tensor);
 
@@ -108,15 +113,12 @@ static void fill_decay(const struct weft_tensor *tensor, struct weft_wire_header
     header->weight_sum = op->weight_decay;
 }
 
-/* WEFT_ERR_AGAIN: nothing was queued. Any other error has failed the session. */
-static enum weft_status send_chunk(struct client_chunk *chunk)
+void client_server_mode_request(const struct client_chunk *chunk, struct client_chunk_request *request)
 {
-    struct weft_tensor *tensor = chunk->tensor;
-    struct weft_session *session = tensor->session;
-    struct client_tensor_op *op = &tensor->op;
-    struct weft_message message = {
-        .tag = WEFT_TAG(WEFT_CHANNEL_PUSH, (uint64_t)tensor->id << 20 | chunk->index)};
-    chunk_payload(chunk, &message.payload, &message.payload_bytes);
+    const struct weft_tensor *tensor = chunk->tensor;
+    const struct weft_session *session = tensor->session;
+    const struct client_tensor_op *op = &tensor->op;
+    chunk_payload(chunk, &request->payload, &request->payload_bytes);
     struct weft_wire_header header = {
         .kind = (uint8_t)wire_kind(op->kind),
         .codec = op->kind == CLIENT_OP_PUSH_PULL || op->kind == CLIENT_OP_PUSH
@@ -131,17 +133,36 @@ static enum weft_status send_chunk(struct client_chunk *chunk)
         .tensor = tensor->id,
         .chunk = chunk->index,
         .step = op->step,
-        .payload_bytes = message.payload_bytes,
+        .payload_bytes = request->payload_bytes,
         .lr = op->lr,
         .weight = op->weight,
     };
     fill_skip_fields(tensor, &header);
     fill_decay(tensor, &header);
-    uint8_t bytes[WEFT_WIRE_HEADER_BYTES];
-    weft_wire_encode(&header, bytes);
-    message.header = bytes;
-    message.header_bytes = sizeof bytes;
+    weft_wire_encode(&header, request->header);
+}
 
+void client_server_mode_sent(const struct client_chunk *chunk, size_t payload_bytes)
+{
+    weft_event_ring_add(chunk->tensor->session->flight.events, "push", WEFT_EVENT_BEGIN,
+                        (uint64_t)chunk->tensor->id << 32 | chunk->index, chunk->endpoint, payload_bytes,
+                        WEFT_OK);
+}
+
+/* WEFT_ERR_AGAIN: nothing was queued. Any other error has failed the session. */
+static enum weft_status send_chunk(struct client_chunk *chunk)
+{
+    struct weft_tensor *tensor = chunk->tensor;
+    struct weft_session *session = tensor->session;
+    struct client_chunk_request request;
+    client_server_mode_request(chunk, &request);
+    const struct weft_message message = {
+        .tag = WEFT_TAG(WEFT_CHANNEL_PUSH, (uint64_t)tensor->id << 20 | chunk->index),
+        .header = request.header,
+        .header_bytes = sizeof request.header,
+        .payload = request.payload,
+        .payload_bytes = request.payload_bytes,
+    };
     struct weft_peer *peer = weft_transport_peer(session->engine->transport, chunk->endpoint);
     enum weft_status status = peer ? weft_transport_send(peer, &message, &chunk->sent) : WEFT_ERR_UNREACHABLE;
     if (status == WEFT_ERR_AGAIN) return status;
@@ -150,10 +171,9 @@ static enum weft_status send_chunk(struct client_chunk *chunk)
                            client_endpoint_name(session, chunk->endpoint), weft_reason_text(status));
         return status;
     }
-    weft_event_ring_add(session->flight.events, "push", WEFT_EVENT_BEGIN,
-                        (uint64_t)tensor->id << 32 | chunk->index, chunk->endpoint, message.payload_bytes,
-                        WEFT_OK);
-    op->in_transport++;
+    client_server_mode_sent(chunk, message.payload_bytes);
+    chunk->group = 0;
+    tensor->op.in_transport++;
     return WEFT_OK;
 }
 
@@ -169,20 +189,29 @@ static void on_sent(struct weft_completion *completion, enum weft_status status)
     advance_op(tensor);
 }
 
-static void start_chunk(struct client_chunk *chunk)
+void client_server_mode_send_alone(struct client_chunk *chunk)
 {
     struct weft_session *session = chunk->tensor->session;
     struct client_engine *engine = session->engine;
-    client_tensor_transfer_starts(chunk->tensor, weft_now_ns(session->env));
     weft_completion_init(&chunk->sent, 1, on_sent);
     if (weft_list_empty(&engine->session->tensors->send_queue) && send_chunk(chunk) != WEFT_ERR_AGAIN) return;
     weft_list_append(&engine->session->tensors->send_queue, &chunk->send_link);
     client_engine_retry_soon(session);
 }
 
+static void start_chunk(struct client_chunk *chunk)
+{
+    const void *payload;
+    size_t payload_bytes;
+    client_tensor_transfer_starts(chunk->tensor, weft_now_ns(chunk->tensor->session->env));
+    chunk_payload(chunk, &payload, &payload_bytes);
+    if (!client_push_group_add(chunk, payload_bytes)) client_server_mode_send_alone(chunk);
+}
+
 void client_server_mode_resend(struct weft_session *session)
 {
     struct client_engine *engine = session->engine;
+    client_push_groups_resend(session);
     while (!weft_list_empty(&engine->session->tensors->send_queue)) {
         struct client_chunk *chunk =
             weft_list_first(&engine->session->tensors->send_queue, struct client_chunk, send_link);
@@ -224,8 +253,22 @@ static bool run_scale(struct client_work *work)
     return op->chunks_scaled == op->chunk_count;
 }
 
-/* Codec arithmetic: short tensors in turn on the engine thread, others on the compute thread. The run_
- * functions access only the codec, its buffers and op->computed. op->in_transport counts a task on the
+/* Runs the tensor's work, or queues it if it is long. */
+static void start_work(struct weft_tensor *tensor, bool (*run)(struct client_work *work))
+{
+    struct weft_session *session = tensor->session;
+    tensor->work.run = run;
+    if (tensor->elems > INLINE_ELEMS) {
+        client_engine_queue_work(session, &tensor->work);
+        return;
+    }
+    const uint64_t began_ns = weft_now_ns(session->env);
+    while (!run(&tensor->work)) {}
+    session->engine->encode_ns += weft_elapsed_ns(began_ns, weft_now_ns(session->env));
+}
+
+/* Codec arithmetic: short tensors at once or in turn on the engine thread, others on the compute thread. The
+ * run_ functions access only the codec, its buffers and op->computed. op->in_transport counts a task on the
  * compute thread, so the operation cannot end meanwhile. A codec encodes the whole tensor before it sends, so
  * that nothing is sent of a gradient that is not finite. If it can be cut, each chunk is combined alone, and
  * the aggregates are stored one after the other. */
@@ -319,8 +362,7 @@ static void on_decoded(struct weft_tensor *tensor)
         return;
     }
     tensor->op.work_at = 0;
-    tensor->work.run = run_codec_update;
-    client_engine_queue_work(tensor->session, &tensor->work);
+    start_work(tensor, run_codec_update);
 }
 
 static void on_encoded(struct weft_tensor *tensor) { start_round(tensor); }
@@ -379,8 +421,7 @@ static void compute(struct weft_tensor *tensor, void (*run)(struct weft_task *ta
     op->computed = WEFT_OK;
     op->aggregate_is_damaged = false;
     if (tensor->elems <= WEFT_LOOP_SLICE) {
-        tensor->work.run = run_on_engine;
-        client_engine_queue_work(tensor->session, &tensor->work);
+        start_work(tensor, run_on_engine);
         return;
     }
     op->in_transport++;
@@ -464,6 +505,36 @@ static void count_late(const struct weft_tensor *tensor, const struct weft_wire_
     weft_straggler_time_add(&session->straggler_time, from_ns, to_ns < now_ns ? to_ns : now_ns);
 }
 
+/* Checks a result with status WEFT_OK and counts it. false: it does not fit and has failed the session. */
+static bool result_fits(struct client_chunk *chunk, const struct weft_wire_header *header, void **buffer_out)
+{
+    struct weft_tensor *tensor = chunk->tensor;
+    struct client_tensor_op *op = &tensor->op;
+    const size_t payload_bytes = (size_t)header->payload_bytes;
+    const bool weight_sum_is_valid = !tensor->codec || op->kind != CLIENT_OP_PUSH_PULL ||
+                                     (isfinite(header->weight_sum) && header->weight_sum > 0);
+    if (!result_buffer(chunk, payload_bytes, buffer_out) || !weight_sum_is_valid) {
+        client_tensor_fail(tensor, WEFT_ERR_MALFORMED,
+                           "got a result of %zu bytes for chunk %u that does not fit from %s", payload_bytes,
+                           chunk->index, client_endpoint_name(tensor->session, chunk->endpoint));
+        return false;
+    }
+    count_late(tensor, header);
+    op->aggregate_bytes += payload_bytes;
+    if (tensor->codec) op->grad_scale = client_grad_scale(header->weight_sum);
+    return true;
+}
+
+void client_server_mode_result(struct weft_session *session, uint32_t peer_id,
+                               const struct weft_wire_header *header, const void *payload)
+{
+    struct client_chunk *chunk = session->engine->failed ? NULL : chunk_of(session, peer_id, header);
+    void *buffer;
+    if (!chunk || !result_fits(chunk, header, &buffer)) return;
+    if (header->payload_bytes > 0) memcpy(buffer, payload, (size_t)header->payload_bytes);
+    settle_chunk(chunk);
+}
+
 static void accept_result(struct client_chunk *chunk, struct weft_arrival *arrival,
                           const struct weft_wire_header *header)
 {
@@ -472,19 +543,10 @@ static void accept_result(struct client_chunk *chunk, struct weft_arrival *arriv
     struct weft_transport *transport = session->engine->transport;
     struct client_tensor_op *op = &tensor->op;
     void *buffer;
-    bool length_matches = result_buffer(chunk, arrival->payload_bytes, &buffer);
-    bool weight_sum_is_valid = !tensor->codec || op->kind != CLIENT_OP_PUSH_PULL ||
-                               (isfinite(header->weight_sum) && header->weight_sum > 0);
-    if (!length_matches || !weight_sum_is_valid) {
-        client_tensor_fail(
-            tensor, WEFT_ERR_MALFORMED, "got a result of %zu bytes for chunk %u that does not fit from %s",
-            arrival->payload_bytes, chunk->index, client_endpoint_name(session, chunk->endpoint));
+    if (!result_fits(chunk, header, &buffer)) {
         weft_transport_discard(transport, arrival);
         return;
     }
-    count_late(tensor, header);
-    op->aggregate_bytes += arrival->payload_bytes;
-    if (tensor->codec) op->grad_scale = client_grad_scale(header->weight_sum);
     if (arrival->payload_bytes == 0) {
         weft_transport_discard(transport, arrival);
         settle_chunk(chunk);
@@ -553,6 +615,7 @@ static void on_result(void *context, struct weft_arrival *arrival)
 void client_server_mode_listen(struct weft_session *session)
 {
     weft_transport_handler(session->engine->transport, WEFT_CHANNEL_RESULT, on_result, session);
+    client_push_groups_listen(session);
 }
 
 /* ---- the operation as a whole ---- */
@@ -616,12 +679,10 @@ static void on_input_ready(struct client_request *request)
             compute(tensor, run_encode, on_encoded);
             return;
         }
-        tensor->work.run = run_scale_whole;
-        client_engine_queue_work(tensor->session, &tensor->work);
+        start_work(tensor, run_scale_whole);
     } else if (op->scaled) {
         expect_results(tensor);
-        tensor->work.run = run_scale;
-        client_engine_queue_work(tensor->session, &tensor->work);
+        start_work(tensor, run_scale);
     } else {
         start_round(tensor);
     }

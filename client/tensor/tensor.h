@@ -35,7 +35,9 @@ struct client_chunk {
     uint32_t hash_index;    /* index of the endpoint's entry in tensor->endpoint_hashes, if there are any */
     /* state of the running operation */
     bool awaits_result;         /* the result has not arrived */
-    struct weft_list send_link; /* in the engine's send_queue while the transport returns WEFT_ERR_AGAIN */
+    struct weft_list send_link; /* in the session's send_queue while the transport returns WEFT_ERR_AGAIN, or
+                                 * in the pending list of a message group (push_group.c) */
+    uint32_t group;             /* number of the message group that carries its request; 0: its own message */
     struct weft_completion sent, received;
 };
 

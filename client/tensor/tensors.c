@@ -78,6 +78,7 @@ void client_tensors_init(struct weft_session *session, struct client_tensors *te
         .fail = copy_failed,
     };
     session->tensors = tensors;
+    tensors->session = session;
     session->engine->ops.tensor = &engine_ops;
     session->calls->tensor_ops = &call_ops;
     weft_list_init(&tensors->list);
@@ -86,6 +87,7 @@ void client_tensors_init(struct weft_session *session, struct client_tensors *te
     weft_list_init(&tensors->send_queue);
     weft_list_init(&tensors->record_waiters);
     client_push_order_init(session);
+    client_push_groups_init(session);
 }
 
 void client_tensors_free(struct weft_session *session)
@@ -97,5 +99,6 @@ void client_tensors_free(struct weft_session *session)
         client_tensor_free(weft_list_first(&tensors->freed, struct weft_tensor, session_link));
     client_codec_tuner_free(session);
     client_push_order_free(session);
+    client_push_groups_free(session);
     weft_free_bytes(session->env, tensors->skip.all);
 }

@@ -6,6 +6,7 @@
 
 #include "base/base.h"
 #include "client/tensor/codec_tuner.h"
+#include "client/tensor/order/push_group.h"
 #include "client/tensor/order/push_order.h"
 #include "client/tensor/skip_nonfinite.h"
 
@@ -15,6 +16,7 @@ struct weft_tensor;
 #define CLIENT_TENSOR_BUCKETS 256u
 
 struct client_tensors {
+    struct weft_session *session;
     /* the caller's thread */
     struct weft_list list;        /* struct weft_tensor.session_link */
     struct weft_list freed;       /* the same: freed by the caller, while another thread may hold them; until
@@ -26,6 +28,7 @@ struct client_tensors {
     /* the engine thread */
     struct weft_tensor *by_id[CLIENT_TENSOR_BUCKETS]; /* chained */
     struct weft_list send_queue;     /* struct client_chunk.send_link: the transport had no space */
+    struct client_push_groups push_groups;
     struct client_push_order push_order;
     struct weft_list record_waiters; /* struct weft_tensor.record_link: need the step's record
                                       * (allreduce_mode.c) */

@@ -161,6 +161,7 @@ void shard_engine_resume(struct weft_shard_engine *engine)
     if (engine->closed) return;
     shard_members_enter_epoch(engine);
     shard_contributions_serve(engine);
+    shard_groups_resume(engine);
     shard_receive_open_waiting(engine);
     if (engine->accept_again) {
         struct weft_list *node, *spare;
@@ -285,12 +286,14 @@ enum weft_status weft_shard_engine_create(struct weft_env *env,
     weft_timer_init(&engine->retry_timer, retry);
     weft_timer_init(&engine->release_timer, shard_release_on_timer);
     weft_timer_init(&engine->open_timer, shard_receive_on_timer);
+    weft_timer_init(&engine->groups.accepted_timer, shard_groups_on_timer);
 
     engine->worker = weft_alloc_zero(env, engine->workers_max * sizeof *engine->worker);
     engine->next_worker = weft_alloc_zero(env, engine->workers_max * sizeof *engine->next_worker);
     uint32_t reply_count = 64 + 4 * (engine->workers_max < 512 ? engine->workers_max : 512);
     if (!engine->worker || !engine->next_worker || shard_reply_init(engine, reply_count) < 0 ||
         shard_contributions_init(engine, options->receive_bytes_max) < 0 ||
+        shard_groups_init(engine, options->receive_bytes_max) < 0 ||
         shard_arena_init(&engine->arena, env, options->receive_bytes_max, engine->maps) < 0) {
         weft_shard_engine_free(engine);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY,
@@ -334,6 +337,7 @@ void weft_shard_engine_close(struct weft_shard_engine *engine)
     weft_timer_stop(engine->loop, &engine->retry_timer);
     weft_timer_stop(engine->loop, &engine->release_timer);
     weft_timer_stop(engine->loop, &engine->open_timer);
+    shard_groups_close(engine);
     shard_contributions_defer_held(engine);
     discard_all(engine, &engine->pulls);
     discard_all(engine, &engine->deferred);
@@ -363,6 +367,7 @@ void weft_shard_engine_free(struct weft_shard_engine *engine)
     shard_table_free(engine);
     shard_arena_fini(&engine->arena, engine->env);
     shard_arena_fini(&engine->contribution_memory, engine->env);
+    shard_groups_free(engine);
     shard_reply_fini(engine);
     weft_free_bytes(engine->env, engine->worker);
     weft_free_bytes(engine->env, engine->next_worker);

@@ -9,6 +9,7 @@
  *        |                         shard_contributions.c  states of a chunk's workers, while they are in use
  *        | pull, init              shard_pull.c         sends weights and states, receives the first ones
  *        v result                  shard_reply.c        RESULT messages, a fixed number in flight
+ *                                  shard_group.h        small requests and results, several in one message
  *
  * One thread: the owner of the engine's loop. After declare no function allocates, except for skips and
  * states. */
@@ -40,6 +41,8 @@ enum weft_status shard_arena_init(struct shard_arena *arena, struct weft_env *en
 void shard_arena_fini(struct shard_arena *arena, struct weft_env *env);
 void *shard_arena_reserve(struct shard_arena *arena, size_t bytes); /* NULL: no free span is large enough */
 void shard_arena_release(struct shard_arena *arena, void *memory, size_t bytes);
+
+#include "server/shard/shard_group.h"
 
 /* Header of a slot for one contribution. The payload follows it. Part of a round's block. */
 struct shard_slot {
@@ -289,6 +292,7 @@ struct weft_shard_engine {
     uint32_t retired_count;
 
     struct shard_arena arena, contribution_memory;
+    struct shard_groups groups;
     struct weft_list held_chunks; /* chunks with held requests, oldest first */
     struct weft_list waiting;     /* chunks that wait for receive memory, in order of announcement */
     struct weft_list rounds;      /* chunks with an open round, by first contribution */

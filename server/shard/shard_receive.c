@@ -167,6 +167,7 @@ static bool slots_open(struct shard_chunk *chunk)
 
 static void open_rounds(struct weft_shard_engine *engine)
 {
+    uint64_t summed = 0; /* elements */
     while (!weft_list_empty(&engine->waiting)) {
         struct shard_chunk *chunk = weft_list_first(&engine->waiting, struct shard_chunk, waiting_link);
         const size_t used = engine->arena.used_bytes;
@@ -175,7 +176,9 @@ static void open_rounds(struct weft_shard_engine *engine)
         shard_round_enter(chunk, SHARD_PHASE_COLLECTING);
         if (!chunk->in_place) {
             shard_receive_fill(chunk);
-        } else if (shard_in_place_sum(chunk)) { /* one per step of the loop */
+        } else if (shard_in_place_sum(chunk)) {
+            summed += chunk->count * engine->workers;
+            if (summed < WEFT_LOOP_SLICE) continue; /* small rounds share a step of the loop */
             (void)weft_timer_start_now(engine->loop, &engine->open_timer);
             return;
         }
@@ -186,8 +189,10 @@ void shard_receive_open_waiting(struct weft_shard_engine *engine)
 {
     if (engine->opening) return; /* a round in place closes inside the call, and its end resumes the engine */
     engine->opening = true;
+    engine->groups.corks++; /* results of small rounds that close here travel together */
     open_rounds(engine);
     engine->opening = false;
+    if (--engine->groups.corks == 0) shard_reply_pump(engine);
 }
 
 void shard_receive_on_timer(struct weft_timer *timer)

@@ -61,6 +61,7 @@ static bool send_result(struct weft_shard_engine *engine, uint32_t peer_id,
 {
     struct weft_peer *peer = weft_transport_peer(engine->transport, peer_id);
     if (!peer || weft_peer_status(peer) < 0) return true;
+    if (shard_result_group_add(engine, header, payload)) return true;
     struct shard_reply *reply = engine->free_replies;
     if (!reply) {
         engine->blocked = true;
@@ -250,7 +251,7 @@ static void pump_deferred(struct weft_shard_engine *engine)
 void shard_reply_pump(struct weft_shard_engine *engine)
 {
     engine->pump_again = true;
-    if (engine->pumping) return;
+    if (engine->pumping || engine->groups.corks > 0) return;
     engine->pumping = true;
     engine->blocked = false;
     while (engine->pump_again && !engine->blocked) {
@@ -260,5 +261,6 @@ void shard_reply_pump(struct weft_shard_engine *engine)
         }
         if (!engine->blocked) pump_deferred(engine);
     }
+    shard_result_groups_flush(engine);
     engine->pumping = false;
 }

@@ -2,8 +2,9 @@
  *
  * An input is up to 48 messages of 12 bytes. Each selects every field of the header, the payload length and
  * the sending worker. Fields are within the limits of a header (fuzz_wire covers others), values are
- * arbitrary. For any input: the engine's memory stays within its limit; after the deadline nothing is held or
- * in flight; steps increase by complete rounds; valid workers get replies. */
+ * arbitrary. The requests of some workers travel in message groups. For any input: the engine's memory stays
+ * within its limit; after the deadline nothing is held or in flight; steps increase by complete rounds; valid
+ * workers get replies. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,6 +108,7 @@ static void check_quiet(struct fleet *fleet)
     weft_shard_engine_stats(fleet->shard[0].engine, &stats);
     expect(stats.receive_bytes_used == 0 && stats.receive_bytes_peak <= fleet->options.receive_bytes_max);
     expect(fleet->shard[0].engine->replies_in_flight == 0);
+    expect(fleet->shard[0].engine->groups.memory.used_bytes == 0);
     expect(weft_list_empty(&fleet->shard[0].engine->deferred) &&
            weft_list_empty(&fleet->shard[0].engine->pulls));
     for (uint32_t c = 0; c < fleet->chunk_count; c++) {
@@ -128,6 +130,7 @@ static void check_alive(struct fleet *fleet)
     memset(request, 0, sizeof request);
     /* drop replies to earlier requests */
     for (uint32_t w = 0; w < WORKERS; w++) fleet->worker[w].open = NULL;
+    fleet->options.groups = 0;
     for (uint32_t w = 0; w < WORKERS; w++) fleet_push(fleet, w, 0, WEFT_WIRE_PUSH_PULL, step, &request[w]);
     fleet_settle(fleet, WEFT_MS(1));
     for (uint32_t w = 0; w < WORKERS; w++)
@@ -151,6 +154,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
                                     .tensor_count = sizeof tensors / sizeof tensors[0],
                                     .round_deadline_ns = WEFT_SECONDS(1),
                                     .hash_every = 1};
+    options.groups = bytes > 0 ? data[0] >> 3 & 7 : 0; /* ranks whose requests travel in groups */
     struct fleet *fleet = fleet_create(&options);
     memset(request, 0, sizeof request);
     for (size_t i = 0; i < MESSAGES && (i + 1) * FIELDS <= bytes; i++) {

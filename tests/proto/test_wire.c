@@ -242,6 +242,98 @@ static void text(void **state)
     assert_int_equal(weft_wire_decode(data, WEFT_WIRE_HEADER_BYTES + 7, &out), WEFT_ERR_MALFORMED);
 }
 
+/* ---- message groups ---- */
+
+static void put32(uint8_t *at, uint32_t value)
+{
+    for (unsigned k = 0; k < 4; k++) at[k] = (uint8_t)(value >> 8 * k);
+}
+
+/* The bytes of docs/wire.md. */
+static void group_header(void **state)
+{
+    const struct weft_wire_group in = {.kind = WEFT_WIRE_GROUP_RESULTS,
+                                       .job = 0x1122334455667788ull,
+                                       .number = 0x01020304,
+                                       .count = 2,
+                                       .payload_bytes = 200};
+    uint8_t data[WEFT_WIRE_GROUP_HEADER_BYTES],
+        expected[WEFT_WIRE_GROUP_HEADER_BYTES] = {'W',  'T',  'G',  '1',  1,    0,    2, 0, 0x88, 0x77,
+                                                  0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 4, 3, 2,    1,
+                                                  2,    0,    0,    0,    200,  0,    0, 0};
+    struct weft_wire_group out;
+    put32(expected + 28, slow_xxh32(expected, 28));
+    weft_wire_group_encode(&in, data);
+    assert_memory_equal(data, expected, sizeof data);
+    assert_int_equal(weft_wire_group_decode(data, sizeof data, &out), WEFT_OK);
+    assert_int_equal(out.kind, in.kind);
+    assert_int_equal(out.job, in.job);
+    assert_int_equal(out.number, in.number);
+    assert_int_equal(out.count, in.count);
+    assert_int_equal(out.payload_bytes, in.payload_bytes);
+}
+
+static enum weft_status decode_group_poked(size_t at, uint32_t value)
+{
+    const struct weft_wire_group in = {.kind = WEFT_WIRE_GROUP_REQUESTS, .count = 2, .payload_bytes = 200};
+    struct weft_wire_group out;
+    uint8_t data[WEFT_WIRE_GROUP_HEADER_BYTES];
+    weft_wire_group_encode(&in, data);
+    put32(data + at, value);
+    put32(data + 28, slow_xxh32(data, 28));
+    return weft_wire_group_decode(data, sizeof data, &out);
+}
+
+static void group_refusals(void **state)
+{
+    const struct weft_wire_group in = {.kind = WEFT_WIRE_GROUP_REFUSED, .number = 7};
+    struct weft_wire_group out;
+    uint8_t data[WEFT_WIRE_GROUP_HEADER_BYTES];
+    weft_wire_group_encode(&in, data);
+    for (size_t bytes = 0; bytes < sizeof data; bytes++)
+        assert_int_equal(weft_wire_group_decode(data, bytes, &out), WEFT_ERR_MALFORMED);
+    data[30] ^= 1;
+    assert_int_equal(weft_wire_group_decode(data, sizeof data, &out), WEFT_ERR_MALFORMED);
+    assert_int_equal(decode_group_poked(20, 2), WEFT_OK);
+    assert_int_equal(decode_group_poked(0, 0x31465457), WEFT_ERR_MALFORMED);
+    assert_int_equal(decode_group_poked(4, 0x00010002), WEFT_ERR_VERSION);
+    assert_int_equal(decode_group_poked(4, 0x00000001), WEFT_ERR_MALFORMED); /* kind 0 */
+    assert_int_equal(decode_group_poked(4, 0x00040001), WEFT_ERR_MALFORMED);
+    assert_int_equal(decode_group_poked(4, 0x01010001), WEFT_ERR_MALFORMED);
+    assert_int_equal(decode_group_poked(4, 0x00030001), WEFT_ERR_MALFORMED); /* a refusal with entries */
+    assert_int_equal(decode_group_poked(20, 0), WEFT_ERR_MALFORMED);
+    assert_int_equal(decode_group_poked(20, 3), WEFT_ERR_MALFORMED); /* more than fit into 200 bytes */
+    assert_int_equal(decode_group_poked(20, WEFT_LIMIT_GROUP_ENTRIES + 1), WEFT_ERR_MALFORMED);
+    assert_int_equal(decode_group_poked(24, WEFT_LIMIT_GROUP_BYTES), WEFT_OK);
+    assert_int_equal(decode_group_poked(24, WEFT_LIMIT_GROUP_BYTES + 1), WEFT_ERR_MALFORMED);
+}
+
+static void group_entries(void **state)
+{
+    uint8_t payload[512], header[WEFT_WIRE_HEADER_BYTES];
+    struct weft_wire_entry entry;
+    size_t used = 0, at = 0;
+    for (uint32_t i = 0; i < 3; i++) {
+        const uint8_t data[12] = {(uint8_t)(i + 1)};
+        weft_wire_encode(
+            &(struct weft_wire_header){.kind = WEFT_WIRE_PUSH, .tensor = i, .payload_bytes = 4 * i}, header);
+        weft_wire_group_put(payload + used, header, data, 4 * i);
+        used += weft_wire_group_entry_bytes(4 * i);
+    }
+    assert_int_equal(used, 88 + 96 + 96); /* multiples of 8 bytes */
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(weft_wire_group_next(payload, used, &at, &entry), WEFT_OK);
+        assert_int_equal(entry.decoded.tensor, i);
+        assert_int_equal(entry.payload_bytes, 4 * i);
+        if (i > 0) assert_int_equal(entry.payload[0], i + 1);
+    }
+    assert_int_equal(at, used);
+    for (size_t bytes = 88 + 1; bytes < 88 + 96; bytes++) { /* the second entry is cut */
+        at = 88;
+        assert_int_equal(weft_wire_group_next(payload, bytes, &at, &entry), WEFT_ERR_MALFORMED);
+    }
+}
+
 int main(void)
 {
     const char *given = getenv("WEFT_TEST_SEED");
@@ -249,6 +341,7 @@ int main(void)
     print_message("replay: WEFT_TEST_SEED=%llu\n", (unsigned long long)seed);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trip), cmocka_unit_test(golden), cmocka_unit_test(refusals),
-        cmocka_unit_test(mutations), cmocka_unit_test(text)};
+        cmocka_unit_test(mutations), cmocka_unit_test(text), cmocka_unit_test(group_header),
+        cmocka_unit_test(group_refusals), cmocka_unit_test(group_entries)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

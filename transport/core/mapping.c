@@ -53,6 +53,7 @@ bool weft_peer_is_detached(struct weft_peer *peer)
 
 const void *weft_transport_peek(struct weft_arrival *handle)
 {
+    if (handle->ops) return handle->ops->peek(handle);
     const struct core_arrival *arrival = weft_container_of(handle, struct core_arrival, handle);
     struct weft_transport *transport = arrival->peer->transport;
     WEFT_ASSERT(arrival->state == CORE_ARRIVAL_HELD);
@@ -62,6 +63,7 @@ const void *weft_transport_peek(struct weft_arrival *handle)
 
 bool weft_transport_peek_is_valid(const struct weft_arrival *handle)
 {
+    if (handle->ops) return handle->ops->peek_is_valid(handle);
     const struct core_arrival *arrival = weft_container_of(handle, struct core_arrival, handle);
     struct weft_transport *transport = arrival->peer->transport;
     return !transport->closed && !handle->lost && transport->ops->peek_is_valid &&

@@ -162,6 +162,10 @@ void core_discard(struct weft_transport *transport, struct core_arrival *arrival
 
 void weft_transport_discard(struct weft_transport *transport, struct weft_arrival *handle)
 {
+    if (handle->ops) {
+        handle->ops->discard(handle);
+        return;
+    }
     struct core_arrival *arrival = weft_container_of(handle, struct core_arrival, handle);
     WEFT_ASSERT(arrival->state == CORE_ARRIVAL_HELD);
     core_discard(arrival->peer->transport, arrival);
@@ -170,6 +174,7 @@ void weft_transport_discard(struct weft_transport *transport, struct weft_arriva
 enum weft_status weft_transport_accept(struct weft_transport *transport, struct weft_arrival *handle,
                                        void *buffer, size_t buffer_bytes, struct weft_completion *completion)
 {
+    if (handle->ops) return handle->ops->accept(handle, buffer, buffer_bytes, completion);
     struct core_arrival *arrival = weft_container_of(handle, struct core_arrival, handle);
     WEFT_ASSERT(arrival->state == CORE_ARRIVAL_HELD || arrival->state == CORE_ARRIVAL_UNEXPECTED);
     WEFT_ASSERT(completion);
@@ -212,6 +217,7 @@ static void arrival_init(struct core_arrival *arrival)
     WEFT_ASSERT(arrival->handle.header_bytes <= WEFT_TRANSPORT_HEADER_BYTES_MAX);
     weft_list_init(&arrival->handle.link);
     weft_list_init(&arrival->of_peer);
+    arrival->handle.ops = NULL;
     arrival->handle.lost = arrival->handle.is_streamed = false;
 }
 

@@ -200,7 +200,7 @@ struct weft_tensor_options {
     int32_t priority;        /* all-reduce mode: of several tensors that are ready, the one with the highest
                               * priority is reduced first; of equal ones the first declared, which the next
                               * forward pass needs first. Default 0. Equal on all ranks */
-    bool alone;              /* all-reduce mode: never travels with other small tensors. Equal on all ranks */
+    bool alone;              /* never travels with other small tensors. Equal on all ranks */
     uint32_t group;          /* parameter group, an index of weft_step_options.group_lr; default 0. Equal on
                               * all ranks */
 };

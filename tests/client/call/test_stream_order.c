@@ -356,7 +356,7 @@ static void misuse(struct crowd *crowd, struct weft_session *session, uint32_t r
     struct weft_call call = sum_of(host, 4, NULL);
     call.memory = WEFT_MEMORY_HOST;
     CROWD_REFUSED(crowd, session, weft_call_start(session, &call, &request), WEFT_ERR_INVALID,
-                  "on_stream is for operations on CUDA memory");
+                  "on_stream is for operations on device memory");
     call = sum_of(x, 4, NULL);
     call.kind = WEFT_CALL_BARRIER;
     CROWD_REFUSED(crowd, session, weft_call_start(session, &call, &request), WEFT_ERR_INVALID, "on_stream");

@@ -4,11 +4,13 @@
  * Its device is that of tests/lib/fake_cuda: streams run late, and the host cannot access its memory. The
  * table is its own, so a caller that assumes CUDA fails. FAULT_VERSION, FAULT_MISSING and FAULT_NO_DEVICE
  * build libraries with a fault. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/os/memory_library.h"
+#include "base/weft_assert.h"
 #include "tests/lib/fake_cuda/fake_cuda.h"
 
 int cudaHostRegister(void *memory, size_t bytes, unsigned flags);
@@ -19,6 +21,10 @@ int cudaEventDestroy(void *event);
 int cudaEventRecord(void *event, void *stream);
 int cudaStreamWaitEvent(void *stream, void *event, unsigned flags);
 int cudaEventQuery(void *event);
+int cudaHostAlloc(void **memory_out, size_t bytes, unsigned flags);
+int cudaFreeHost(void *memory);
+int cuStreamWaitValue32_v2(void *stream, uint64_t address, uint32_t value, unsigned flags);
+int cuStreamWriteValue32_v2(void *stream, uint64_t address, uint32_t value, unsigned flags);
 int cudaMemsetAsync(void *memory, int value, size_t bytes, void *stream);
 int cudaPointerGetAttributes(void *attributes_out, const void *address);
 
@@ -137,6 +143,32 @@ static enum weft_status zero(void *memory, size_t bytes, void *stream, struct we
     return answered(cudaMemsetAsync(memory, 0, bytes, stream), "zero", error);
 }
 
+static enum weft_status word_create(_Atomic uint32_t **word_out, struct weft_error *error)
+{
+    void *memory;
+    WEFT_TRY(answered(cudaHostAlloc(&memory, sizeof **word_out, 0), "word_create", error));
+    *word_out = memory;
+    atomic_store(*word_out, 0);
+    return WEFT_OK;
+}
+
+static void word_free(_Atomic uint32_t *word)
+{
+    if (word) cudaFreeHost((void *)word);
+}
+
+static enum weft_status wait_word(void *stream, _Atomic uint32_t *word, uint32_t value,
+                                  struct weft_error *error)
+{
+    return answered(cuStreamWaitValue32_v2(stream, (uintptr_t)word, value, 0), "wait_word", error);
+}
+
+static enum weft_status write_word(void *stream, _Atomic uint32_t *word, uint32_t value,
+                                   struct weft_error *error)
+{
+    return answered(cuStreamWriteValue32_v2(stream, (uintptr_t)word, value, 0), "write_word", error);
+}
+
 static enum weft_status open_device(char *reason_out, size_t bytes)
 {
 #ifdef FAULT_NO_DEVICE
@@ -165,6 +197,10 @@ static const struct weft_memory_ops ops = {
     .wait = stream_wait,
     .passed = passed,
     .copy = copy,
+    .word_create = word_create,
+    .word_free = word_free,
+    .wait_word = wait_word,
+    .write_word = write_word,
 #ifndef FAULT_MISSING
     .zero = zero,
 #endif

@@ -65,12 +65,43 @@ static void request_received(struct weft_completion *completion, enum weft_statu
     request_ended(request, status < 0 ? status : (enum weft_status)request->result.status);
 }
 
-/* Handler of RESULT in the worker: finds the open request by tensor, chunk, step and round. */
+/* Finds the open request by tensor, chunk, step and round. NULL: none waits for this result. */
+static struct fleet_request *request_of(struct fleet_worker *worker, const struct weft_wire_header *header)
+{
+    struct fleet_request *request = worker->open;
+    for (; request; request = request->next) {
+        const struct weft_wire_header *asked = &request->header;
+        bool step_fits = asked->kind == WEFT_WIRE_PULL && header->status == WEFT_OK
+                             ? header->step >= asked->step
+                             : header->step == asked->step;
+        if (asked->tensor == header->tensor && asked->chunk == header->chunk && step_fits &&
+            asked->round == header->round && request->received.count == 0 && !request->answered)
+            break;
+    }
+    return request;
+}
+
+void fleet_result(struct fleet_worker *worker, const struct weft_wire_header *header, const void *payload)
+{
+    struct fleet_request *request = request_of(worker, header);
+    if (!request) {
+        worker->unexpected++;
+        return;
+    }
+    request->result = *header;
+    request->text[0] = 0;
+    free(request->out);
+    request->out = header->payload_bytes ? malloc(header->payload_bytes) : NULL;
+    request->out_bytes = header->payload_bytes;
+    if (request->out) memcpy(request->out, payload, request->out_bytes);
+    request_ended(request, (enum weft_status)header->status);
+}
+
+/* Handler of RESULT in the worker. */
 static void result_arrived(void *context, struct weft_arrival *arrival)
 {
     struct fleet_worker *worker = context;
     struct weft_wire_header header;
-    struct fleet_request *request = worker->open;
     if (worker->hold) { /* the payload stays at the shard */
         WEFT_ASSERT(worker->held_count < 8);
         worker->held[worker->held_count++] = arrival;
@@ -78,16 +109,8 @@ static void result_arrived(void *context, struct weft_arrival *arrival)
     }
     bool readable = weft_wire_decode(arrival->header, arrival->header_bytes, &header) == WEFT_OK &&
                     header.kind == WEFT_WIRE_RESULT;
-    for (; readable && request; request = request->next) {
-        const struct weft_wire_header *asked = &request->header;
-        bool step_fits = asked->kind == WEFT_WIRE_PULL && header.status == WEFT_OK
-                             ? header.step >= asked->step
-                             : header.step == asked->step;
-        if (asked->tensor == header.tensor && asked->chunk == header.chunk && step_fits &&
-            asked->round == header.round && request->received.count == 0 && !request->answered)
-            break;
-    }
-    if (!readable || !request) {
+    struct fleet_request *request = readable ? request_of(worker, &header) : NULL;
+    if (!request) {
         worker->unexpected++;
         weft_transport_discard(worker->transport, arrival);
         return;
@@ -131,6 +154,12 @@ void fleet_send_raw(struct fleet *fleet, uint32_t rank, uint32_t shard, struct f
     request->received.count = 0;
     request->next = worker->open;
     worker->open = request;
+    if (fleet_sends_groups(fleet, rank) && header_bytes == WEFT_WIRE_HEADER_BYTES) {
+        request->sending = false;
+        request->payload = NULL;
+        fleet_group_add(worker, shard, header, payload, bytes);
+        return;
+    }
     const size_t odd = fleet->options.odd_rank == rank + 1;
     request->payload = bytes ? malloc(bytes + odd) : NULL;
     if (bytes) memcpy(request->payload + odd, payload, bytes);
@@ -593,6 +622,7 @@ struct fleet *fleet_create(const struct fleet_options *options)
         endpoint_open(fleet, worker->host, worker->endpoint, &worker->env, &worker->loop, &worker->transport,
                       worker_saw_death, worker);
         weft_transport_handler(worker->transport, WEFT_CHANNEL_RESULT, result_arrived, worker);
+        fleet_groups_init(worker);
         for (uint32_t s = 0; s < options->shards; s++)
             connect_pair(worker->transport, worker->endpoint, fleet->shard[s].transport,
                          fleet->shard[s].endpoint);
@@ -670,7 +700,9 @@ void fleet_free(struct fleet *fleet)
     for (uint32_t w = 0; w < fleet->options.workers; w++) {
         struct fleet_worker *worker = &fleet->worker[w];
         if (fleet->sim) weft_sim_remove(fleet->sim, worker->loop);
+        weft_timer_stop(worker->loop, &worker->group_timer);
         weft_transport_free(worker->transport);
+        fleet_groups_free(worker);
         weft_loop_free(worker->loop);
         for (uint32_t t = 0; t < fleet->options.tensor_count; t++) {
             if (worker->codec[t]) weft_codec_free(worker->codec[t]);
@@ -767,26 +799,33 @@ static void spare_sent(struct weft_completion *completion, enum weft_status stat
     free(weft_container_of(completion, struct spare_message, sent));
 }
 
+void fleet_send_copy(struct fleet_worker *worker, uint32_t shard,
+                     const uint8_t header[WEFT_WIRE_HEADER_BYTES], const void *payload, size_t bytes)
+{
+    struct spare_message *spare = malloc(sizeof *spare + bytes);
+    if (bytes > 0) memcpy(spare->payload, payload, bytes);
+    weft_completion_init(&spare->sent, 1, spare_sent);
+    struct weft_message message = {
+        .tag = WEFT_TAG(WEFT_CHANNEL_PUSH, worker->rank),
+        .header = header,
+        .header_bytes = WEFT_WIRE_HEADER_BYTES,
+        .payload = bytes > 0 ? spare->payload : NULL,
+        .payload_bytes = bytes,
+    };
+    struct weft_peer *peer = weft_transport_peer(worker->transport, worker->fleet->shard[shard].endpoint);
+    if (weft_transport_send(peer, &message, &spare->sent) < 0) free(spare);
+}
+
 /* The same message again, as after a retry; no reply of its own is expected. */
 static void send_again(struct fleet *fleet, uint32_t rank, const struct fleet_chunk *chunk,
                        const struct weft_wire_header *header, const void *payload, size_t bytes)
 {
-    struct spare_message *spare = malloc(sizeof *spare + bytes);
     uint8_t encoded[WEFT_WIRE_HEADER_BYTES];
     weft_wire_encode(header, encoded);
-    memcpy(spare->payload, payload, bytes);
-    weft_completion_init(&spare->sent, 1, spare_sent);
-    struct weft_message message = {
-        .tag = WEFT_TAG(WEFT_CHANNEL_PUSH, rank),
-        .header = encoded,
-        .header_bytes = sizeof encoded,
-        .payload = spare->payload,
-        .payload_bytes = bytes,
-    };
-    struct weft_peer *peer =
-        weft_transport_peer(fleet->worker[rank].transport, fleet->shard[chunk->shard].endpoint);
-    if (weft_transport_send(peer, &message, &spare->sent) < 0) free(spare);
-    else fleet->repeats++;
+    if (fleet_sends_groups(fleet, rank))
+        fleet_group_add(&fleet->worker[rank], chunk->shard, encoded, payload, bytes);
+    else fleet_send_copy(&fleet->worker[rank], chunk->shard, encoded, payload, bytes);
+    fleet->repeats++;
 }
 
 static bool percent(struct fleet *fleet, uint32_t share)

@@ -44,6 +44,7 @@ struct fleet_options {
     uint32_t again_percent; /* percent of a shard's sends that return WEFT_ERR_AGAIN */
     const struct weft_topology *topology; /* at least shards + workers hosts; borrowed; NULL: ideal network */
     uint32_t state_blocks; /* chunks whose workers can have states at once; 0: the engine's choice */
+    uint64_t groups;      /* bit r: rank r sends the requests of one step of its loop in message groups */
     bool maps_payloads;   /* the shards read announced payloads in the workers' memory */
     uint32_t odd_rank;    /* 1 + the rank whose payloads have odd addresses; 0: none */
     bool ucx;             /* real connections over loopback instead of the simulator; no losses then */
@@ -88,6 +89,10 @@ struct fleet_worker {
     bool killed, hold;
     struct weft_arrival *held[8];
     uint32_t held_count;
+    /* fleet_groups.c */
+    struct weft_timer group_timer;
+    struct fleet_group *groups, *open_group[FLEET_SHARDS_MAX];
+    uint32_t group_number;
     /* training */
     uint64_t step, last_step;
     uint32_t left;           /* chunks of the step without a result */
@@ -134,6 +139,7 @@ struct fleet {
     struct reference *reference;
     uint64_t random;
     uint32_t repeats;       /* messages repeated on purpose */
+    uint32_t groups_sent, groups_refused, results_in_groups;
     uint32_t training;      /* workers alive and not finished */
     bool done;
     uint32_t wrong;         /* results that differ from the reference */
@@ -187,6 +193,21 @@ void fleet_push(struct fleet *fleet, uint32_t rank, uint32_t chunk_number, enum 
                 uint64_t step, struct fleet_request *request);
 void fleet_request_free(struct fleet *fleet, struct fleet_request *request);
 struct shard_chunk *fleet_shard_chunk(struct fleet *fleet, uint32_t chunk_number);
+
+/* ---- fleet_groups.c ---- */
+static inline bool fleet_sends_groups(const struct fleet *fleet, uint32_t rank)
+{
+    return fleet->options.groups >> rank & 1;
+}
+void fleet_groups_init(struct fleet_worker *worker);
+void fleet_groups_free(struct fleet_worker *worker);
+/* The request travels in the worker's next group to the shard. */
+void fleet_group_add(struct fleet_worker *worker, uint32_t shard,
+                     const uint8_t header[WEFT_WIRE_HEADER_BYTES], const void *payload, size_t bytes);
+/* In shard_fleet.c: a result of a group; a request without a reply of its own, payload copied. */
+void fleet_result(struct fleet_worker *worker, const struct weft_wire_header *header, const void *payload);
+void fleet_send_copy(struct fleet_worker *worker, uint32_t shard,
+                     const uint8_t header[WEFT_WIRE_HEADER_BYTES], const void *payload, size_t bytes);
 
 /* ---- shard_reference.c ---- */
 uint64_t fleet_mix(uint64_t value);
