@@ -28,10 +28,18 @@ enum weft_wire_kind {
                                * requested */
     WEFT_WIRE_STATE_PULL = 6, /* no payload; requests a state of the chunk (enum weft_wire_part) */
     WEFT_WIRE_STATE_INIT = 7, /* rank 0 -> shard: a state, before the first step */
+    /* leader -> copy: what closed `step`: the dense sum if there is an optimiser, else the mean; no payload:
+     * the step was skipped. Step 0: first weights or a state, `round` is its part */
+    WEFT_WIRE_REPLICATE = 8,
+    WEFT_WIRE_REPLICATED = 9, /* copy -> leader: it holds that, or status says why not */
 };
 
 /* State in the header's `round`: optimiser arrays in order, or the codec's residual. */
-enum weft_wire_part { WEFT_WIRE_PART_OPTIMIZER = 0, WEFT_WIRE_PART_RESIDUAL = 15 };
+enum weft_wire_part {
+    WEFT_WIRE_PART_OPTIMIZER = 0,
+    WEFT_WIRE_PART_WEIGHTS = 14,
+    WEFT_WIRE_PART_RESIDUAL = 15
+};
 
 /* Header of every data message between worker and shard: WEFT_WIRE_HEADER_BYTES on the wire, little endian,
  * offsets in docs/wire.md. Identity of a push: (job, incarnation, tensor, chunk, step). */
@@ -42,7 +50,7 @@ struct weft_wire_header {
     uint8_t round;         /* round of the codec; STATE kinds: enum weft_wire_part */
     int32_t status;        /* RESULT: enum weft_status */
     uint64_t job;
-    uint64_t incarnation;  /* the worker's */
+    uint64_t incarnation;  /* the worker's; REPLICATE: the step that the chunk had closed before */
     uint32_t worker;       /* the worker's rank */
     uint32_t epoch;
     uint32_t tensor;

@@ -67,32 +67,39 @@ static float get_float(const uint8_t *data)
  * user's numbers and must not reach an assertion. */
 static bool header_in_limits(const struct weft_wire_header *header)
 {
-    if (header->kind < WEFT_WIRE_PUSH_PULL || header->kind > WEFT_WIRE_STATE_INIT) return false;
+    if (header->kind < WEFT_WIRE_PUSH_PULL || header->kind > WEFT_WIRE_REPLICATED) return false;
+    const bool between_shards = header->kind >= WEFT_WIRE_REPLICATE;
+    if (between_shards && header->term == 0) return false;
     if (header->codec > WEFT_LIMIT_CODEC_ID || header->round > WEFT_LIMIT_ROUND) return false;
     if (header->dtype > WEFT_I64) return false;
     if (header->worker >= WEFT_LIMIT_WORKERS || header->tensor >= WEFT_LIMIT_TENSORS) return false;
     if (header->chunk >= WEFT_LIMIT_CHUNKS || header->payload_bytes > WEFT_LIMIT_PAYLOAD_BYTES) return false;
     if (header->status > 0 || header->status < -99) return false;
-    if (header->kind != WEFT_WIRE_RESULT && header->status != 0) return false;
-    const bool asks = header->kind == WEFT_WIRE_PULL || header->kind == WEFT_WIRE_STATE_PULL;
-    if (asks && header->payload_bytes != 0) return false;
+    const bool answers = header->kind == WEFT_WIRE_RESULT || header->kind == WEFT_WIRE_REPLICATED;
+    if (!answers && header->status != 0) return false;
+    const bool is_short = header->kind == WEFT_WIRE_PULL || header->kind == WEFT_WIRE_STATE_PULL ||
+                          header->kind == WEFT_WIRE_REPLICATED;
+    if (is_short && header->payload_bytes != 0) return false;
     if (header->status < 0 && header->payload_bytes != 0) return false;
     if (header->text_bytes > WEFT_LIMIT_RESULT_TEXT_BYTES || header->term > WEFT_LIMIT_TERM) return false;
     if (header->flags & ~(WEFT_WIRE_MAY_SKIP | WEFT_WIRE_CHECKED | WEFT_WIRE_NOT_FINITE | WEFT_WIRE_DECAY))
         return false;
     const bool contributes = header->kind == WEFT_WIRE_PUSH_PULL || header->kind == WEFT_WIRE_PUSH;
-    if (header->flags && !contributes) return false;
+    if (header->flags && !contributes && header->kind != WEFT_WIRE_REPLICATE) return false;
+    if (header->kind == WEFT_WIRE_REPLICATE && header->flags & ~(WEFT_WIRE_MAY_SKIP | WEFT_WIRE_DECAY))
+        return false;
     if (header->flags & WEFT_WIRE_NOT_FINITE && header->payload_bytes != 0) return false;
-    if (header->kind == WEFT_WIRE_RESULT && header->skips) return false;
+    if (answers && header->skips) return false;
     if (header->skips >= WEFT_WIRE_SKIPS || (header->good && !header->skips)) return false;
-    return header->text_bytes == 0 || header->status < 0;
+    return header->text_bytes == 0 || (header->status < 0 && header->kind == WEFT_WIRE_RESULT);
 }
 
 static bool floats_usable(const struct weft_wire_header *header)
 {
     bool contributes = header->kind == WEFT_WIRE_PUSH_PULL || header->kind == WEFT_WIRE_PUSH;
     if (!isfinite(header->lr) || !isfinite(header->weight) || !isfinite(header->weight_sum)) return false;
-    if (header->flags & WEFT_WIRE_DECAY && signbit(header->weight_sum)) return false;
+    if (header->flags & WEFT_WIRE_DECAY && signbit(contributes ? header->weight_sum : header->weight))
+        return false;
     return !contributes || !signbit(header->weight);
 }
 

@@ -76,8 +76,18 @@ struct weft_shard_engine_options {
     size_t round_bytes;
     uint64_t round_deadline_ns;          /* from a round's first contribution; default 300 s. Then
                                           * WEFT_ERR_DEADLINE names the missing ranks */
+    bool keeps_copies;     /* the job keeps copies: weft_shard_engine_map is called before the first declare;
+                             * default false */
+    size_t copy_bytes_max; /* memory for steps that copies have received and not applied; default 64 MiB */
+    uint32_t mutants;      /* for tests: faults to make, bits of enum weft_shard_mutant; default 0 */
     uint32_t hash_every;                 /* codecs other than dense: compare weights every so many steps;
                                           * default 50, 0: never */
+};
+/* Faults of the replication that the simulator must detect. */
+enum weft_shard_mutant {
+    WEFT_MUTANT_REPLY_BEFORE_ACK = 1, /* the leader replies before the copy holds the step */
+    WEFT_MUTANT_ACK_BEFORE_HELD = 2,  /* the copy acknowledges before the payload has arrived */
+    WEFT_MUTANT_RESULT_NOT_KEPT = 4,  /* the copy cannot answer a repeated push of its last step */
 };
 void weft_shard_engine_options_init(struct weft_shard_engine_options *options);
 enum weft_status weft_shard_engine_create(struct weft_env *env,
@@ -96,6 +106,9 @@ enum weft_status weft_shard_engine_declare(struct weft_shard_engine *engine,
 /* All workers have freed the tensor. Later requests for it are refused; its memory is released when nothing
  * in flight uses it. No effect if the engine owns none of its chunks. Loop owner. */
 void weft_shard_engine_release(struct weft_shard_engine *engine, uint32_t tensor);
+/* New leaders, copies and terms of slots. A leader whose copy is lost replies without it; a copy that leads
+ * now serves the workers. Entries whose term is not newer have no effect. Loop owner. */
+void weft_shard_engine_map(struct weft_shard_engine *engine, const Weft__Control__Map *map);
 /* Fails the engine: a worker is lost or the job ends. Open rounds are dropped; their workers get a RESULT
  * with this status and text. */
 void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status status, const char *text);
@@ -120,6 +133,7 @@ struct weft_shard_engine_stats {
     uint64_t chunks, weights_bytes, receive_bytes_used, receive_bytes_peak;
     uint64_t rounds_closed, pushes, pulls, duplicates, refused;
     uint64_t received_bytes, sent_bytes;
+    uint64_t replicated, replicated_bytes; /* sent to copies */
     uint64_t receive_bytes_max;
     uint64_t rounds_open;          /* chunks with a round that has a contribution and is not closed */
     uint64_t oldest_round_ns;      /* time since the first contribution of the oldest open round; 0: none */

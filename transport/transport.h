@@ -54,6 +54,7 @@ enum weft_channel {
     WEFT_CHANNEL_GROUP_CONTROL = 4,
     /* a rank calls the members of a new group: handler at the workers (client/comm/creation.c) */
     WEFT_CHANNEL_GROUP_CREATE = 5,
+    WEFT_CHANNEL_SHARD = 5, /* between the engines of shards, which have no groups: handler at the shards */
     WEFT_CHANNEL_NCCL = 6,       /* messages of NCCL's network plugin (nccl/): posted receives */
     WEFT_CHANNEL_PUSH_GROUP = 10,   /* worker -> shard: several requests in one message; handler */
     WEFT_CHANNEL_RESULT_GROUP = 11, /* shard -> worker: several results in one message; handler */

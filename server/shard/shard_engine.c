@@ -24,6 +24,7 @@ void weft_shard_engine_options_init(struct weft_shard_engine_options *options)
         .receive_bytes_max = (size_t)256 << 20,
         .round_bytes = (size_t)4 << 20,
         .round_deadline_ns = WEFT_SECONDS(300),
+        .copy_bytes_max = (size_t)64 << 20,
         .hash_every = 50,
     };
 }
@@ -173,6 +174,10 @@ void shard_engine_resume(struct weft_shard_engine *engine)
         engine->worker_left_check_due = false;
         shard_worker_left_check_all(engine);
     }
+    if (shard_map_is_on(engine)) {
+        shard_replicate_pump(engine);
+        shard_copy_pump(engine);
+    }
     shard_reply_pump(engine);
     if (engine->releasing > 0) shard_release_schedule(engine);
     unwatch_when_idle(engine);
@@ -208,8 +213,9 @@ void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status s
             struct shard_chunk *chunk = &tensor->chunks[i];
             /* all contributions are in: the workers get the result */
             if (shard_round_is_closing(chunk)) continue;
-            if (chunk->arrived > 0 || !weft_list_empty(&chunk->round_link))
-                shard_round_drop(chunk, engine->failed, engine->failed_text);
+            const bool is_open = chunk->arrived > 0 || !weft_list_empty(&chunk->round_link);
+            if (is_open && shard_map_is_on(engine)) shard_round_forget(chunk);
+            else if (is_open) shard_round_drop(chunk, engine->failed, engine->failed_text);
             shard_contributions_release(chunk);
         }
     }
@@ -220,6 +226,12 @@ void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status s
     }
     while (!weft_list_empty(&engine->newer_epoch)) {
         struct weft_arrival *arrival = weft_list_first(&engine->newer_epoch, struct weft_arrival, link);
+        weft_list_remove(&arrival->link);
+        shard_reply_defer(engine, arrival);
+    }
+    while (!weft_list_empty(&engine->replication.newer_terms)) {
+        struct weft_arrival *arrival =
+            weft_list_first(&engine->replication.newer_terms, struct weft_arrival, link);
         weft_list_remove(&arrival->link);
         shard_reply_defer(engine, arrival);
     }
@@ -282,6 +294,11 @@ enum weft_status weft_shard_engine_create(struct weft_env *env,
     weft_list_init(&engine->pulls);
     weft_list_init(&engine->deferred);
     weft_list_init(&engine->newer_epoch);
+    weft_list_init(&engine->replication.unsent);
+    weft_list_init(&engine->replication.waiting);
+    weft_list_init(&engine->replication.acks);
+    weft_list_init(&engine->replication.newer_terms);
+    engine->replication.mutants = options->mutants;
     weft_timer_init(&engine->deadline_timer, deadline_passed);
     weft_timer_init(&engine->retry_timer, retry);
     weft_timer_init(&engine->release_timer, shard_release_on_timer);
@@ -294,6 +311,7 @@ enum weft_status weft_shard_engine_create(struct weft_env *env,
     if (!engine->worker || !engine->next_worker || shard_reply_init(engine, reply_count) < 0 ||
         shard_contributions_init(engine, options->receive_bytes_max) < 0 ||
         shard_groups_init(engine, options->receive_bytes_max) < 0 ||
+        (options->keeps_copies && shard_map_init(engine, options->copy_bytes_max) < 0) ||
         shard_arena_init(&engine->arena, env, options->receive_bytes_max, engine->maps) < 0) {
         weft_shard_engine_free(engine);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY,
@@ -342,6 +360,7 @@ void weft_shard_engine_close(struct weft_shard_engine *engine)
     discard_all(engine, &engine->pulls);
     discard_all(engine, &engine->deferred);
     discard_all(engine, &engine->newer_epoch);
+    shard_map_close(engine);
     cancel_tasks(engine);
     for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
         struct shard_tensor *tensor = engine->tensors[id];
@@ -368,6 +387,7 @@ void weft_shard_engine_free(struct weft_shard_engine *engine)
     shard_arena_fini(&engine->arena, engine->env);
     shard_arena_fini(&engine->contribution_memory, engine->env);
     shard_groups_free(engine);
+    shard_map_fini(engine);
     shard_reply_fini(engine);
     weft_free_bytes(engine->env, engine->worker);
     weft_free_bytes(engine->env, engine->next_worker);

@@ -10,6 +10,9 @@
  *        | pull, init              shard_pull.c         sends weights and states, receives the first ones
  *        v result                  shard_reply.c        RESULT messages, a fixed number in flight
  *                                  shard_group.h        small requests and results, several in one message
+ *     Map                          shard_map.c          leader, copy and term of each slot
+ *     closed step -> copy          shard_replicate.c    the leader's side: holds the result until the ack
+ *     leader -> held, applied      shard_copy.c         the copy's side
  *
  * One thread: the owner of the engine's loop. After declare no function allocates, except for skips and
  * states. */
@@ -134,9 +137,37 @@ struct shard_backup {
     bool valid;
 };
 
+/* A change of the chunk that its copy must hold before its replies leave (shard_replicate.c). */
+struct shard_hold {
+    uint64_t step, step_before; /* step 0: first weights or a state; step_before: closed before it */
+    const void *payload;        /* NULL: the step was skipped */
+    const float *sum;           /* of the last close, in its slots */
+    struct shard_slots slots;   /* of the sum: kept until its send has ended */
+    struct weft_completion sent;
+    struct weft_list link; /* replication.unsent */
+    uint8_t part, flags;
+    bool is_due;     /* the copy has not acknowledged it */
+    bool is_sending; /* the send in flight reads the payload */
+};
+
+/* A step that a copy receives and applies (shard_copy.c). */
+struct shard_copy {
+    struct weft_completion received;
+    struct weft_wire_header request; /* of the leader; `worker` is its endpoint */
+    float *payload;              /* (count,) in replication.memory, while it is received and applied; NULL:
+                                      * none is */
+    struct weft_wire_header ack; /* the answer to the leader; `worker` is its endpoint */
+    struct weft_completion ack_sent;
+    struct weft_list ack_link; /* replication.acks: the answer is to be sent */
+    bool is_ack_sending;
+};
+
 struct shard_chunk {
     struct shard_tensor *tensor;
     uint32_t index;
+    uint32_t slot; /* in a job with copies */
+    struct shard_hold hold;
+    struct shard_copy copy;
     uint64_t offset, count;         /* elements */
     struct weft_codec_spec codec;   /* resolved codec of the chunk; with codec "auto" that of one candidate */
     struct weft_shape shape;        /* shape that the codec encodes: the tensor, or this chunk of it */
@@ -257,6 +288,22 @@ struct shard_worker {
     bool left; /* sent Leave when that was due (shard_worker_left.c) */
 };
 
+/* Who leads and copies a slot, by its newest Map. */
+struct shard_map_slot {
+    uint32_t term, leader; /* endpoint; term 0: no Map has named the slot */
+    uint32_t copy;         /* endpoint + 1; 0: none */
+};
+
+struct shard_replication {
+    struct shard_map_slot *slots; /* (WEFT_LIMIT_SLOTS,) owned; NULL: a job without copies */
+    struct shard_arena memory;    /* payloads that copies have received and not applied */
+    struct weft_list unsent;      /* struct shard_hold.link: to be sent to the copy */
+    struct weft_list acks;        /* struct shard_copy.ack_link: to be sent to the leader */
+    struct weft_list waiting;     /* arrivals: of leaders, which wait for memory, an earlier step or a Map */
+    struct weft_list newer_terms; /* arrivals: requests of workers that have a newer Map */
+    uint32_t mutants;             /* enum weft_shard_mutant */
+};
+
 enum { SHARD_SCRATCHES = 64 }; /* each scratch is at least twice as large as the one before */
 
 struct weft_shard_engine {
@@ -291,6 +338,7 @@ struct weft_shard_engine {
     float *retired[SHARD_SCRATCHES]; /* earlier scratches; a task may still write to them */
     uint32_t retired_count;
 
+    struct shard_replication replication;
     struct shard_arena arena, contribution_memory;
     struct shard_groups groups;
     struct weft_list held_chunks; /* chunks with held requests, oldest first */
@@ -374,6 +422,10 @@ void shard_request_arrived(void *context, struct weft_arrival *arrival);
 void shard_push_request(struct shard_chunk *chunk, const struct weft_wire_header *header,
                         struct weft_arrival *arrival);
 
+/* Replies to a push of a closed round: the result again, or WEFT_ERR_STALE. Needs no states of workers. */
+void shard_push_again(struct shard_chunk *chunk, const struct weft_wire_header *header,
+                      struct weft_arrival *arrival);
+
 /* shard_receive.c */
 /* A chunk in phase WAITING requests memory, unless its round may still be summed in place. */
 void shard_receive_queue(struct shard_chunk *chunk);
@@ -430,7 +482,7 @@ void shard_round_result_released(struct shard_chunk *chunk);
 void shard_round_describe_missing(const struct shard_chunk *chunk, char *out, size_t out_bytes);
 static inline bool shard_result_is_in_use(const struct shard_chunk *chunk)
 {
-    return chunk->sends > 0 || chunk->replies_pending > 0;
+    return chunk->sends > 0 || chunk->replies_pending > 0 || chunk->hold.is_due || chunk->hold.is_sending;
 }
 
 /* shard_pull.c */
@@ -466,6 +518,63 @@ void shard_reply_defer(struct weft_shard_engine *engine, struct weft_arrival *ar
 void shard_worker_left_check(struct shard_chunk *chunk);
 void shard_worker_left_check_all(struct weft_shard_engine *engine);
 
+/* shard_map.c */
+enum weft_status shard_map_init(struct weft_shard_engine *engine, size_t copy_bytes);
+void shard_map_fini(struct weft_shard_engine *engine);
+void shard_map_close(struct weft_shard_engine *engine); /* the engine closes: ends the waiting arrivals */
+static inline bool shard_map_is_on(const struct weft_shard_engine *engine)
+{
+    return engine->replication.slots != NULL;
+}
+/* The chunk's values are on this engine, as leader or copy. */
+bool shard_map_has(const struct weft_shard_engine *engine, const Weft__Control__Chunk *chunk);
+static inline const struct shard_map_slot *shard_map_slot(const struct shard_chunk *chunk)
+{
+    return &chunk->tensor->engine->replication.slots[chunk->slot];
+}
+/* Of messages that the chunk's leader sends; 0 in a job without copies. */
+static inline uint32_t shard_map_term(const struct shard_chunk *chunk)
+{
+    return shard_map_is_on(chunk->tensor->engine) ? shard_map_slot(chunk)->term : 0;
+}
+/* Replies to workers are this engine's. */
+static inline bool shard_map_leads(const struct shard_chunk *chunk)
+{
+    const struct weft_shard_engine *engine = chunk->tensor->engine;
+    return !shard_map_is_on(engine) || shard_map_slot(chunk)->leader == engine->endpoint;
+}
+/* May this engine handle the worker's request? Otherwise the arrival has ended, or waits for a Map. */
+bool shard_map_admits(struct shard_chunk *chunk, const struct weft_wire_header *header,
+                      struct weft_arrival *arrival);
+
+/* shard_replicate.c */
+/* The replies of the chunk wait until the copy holds this change. Call before they are noted. step 0: `part`
+ * is an enum weft_wire_part. payload NULL: `step` was skipped. No effect on a slot without a copy. */
+void shard_replicate(struct shard_chunk *chunk, uint64_t step, uint64_t step_before, uint8_t part,
+                     const void *payload);
+/* The same for the step that the chunk closes. Call before its slots are released. */
+void shard_replicate_close(struct shard_chunk *chunk, uint64_t step_before);
+/* Replies must wait. */
+static inline bool shard_replicate_holds(const struct shard_chunk *chunk)
+{
+    return chunk->hold.is_due && !(chunk->tensor->engine->replication.mutants & WEFT_MUTANT_REPLY_BEFORE_ACK);
+}
+void shard_replicate_acked(struct shard_chunk *chunk, uint32_t peer_id,
+                           const struct weft_wire_header *header);
+/* The slot has a new term, and this engine leads it: sends what is due again, or replies if it has no copy.
+ * */
+void shard_replicate_map_changed(struct shard_chunk *chunk);
+void shard_replicate_pump(struct weft_shard_engine *engine);
+/* Sends a message of kind REPLICATE or REPLICATED. WEFT_ERR_AGAIN: not now. */
+enum weft_status shard_replicate_send(struct weft_shard_engine *engine, uint32_t endpoint,
+                                      const struct weft_wire_header *header, const void *payload,
+                                      struct weft_completion *completion);
+
+/* shard_copy.c */
+void shard_copy_arrived(void *context, struct weft_arrival *arrival);
+/* Sends answers to leaders, and handles their arrivals that wait. */
+void shard_copy_pump(struct weft_shard_engine *engine);
+
 /* shard_hash.c */
 /* shard_skip.c. reserve: allocates the copies of a close; WEFT_ERR_NO_MEMORY. save: makes them; any thread.
  * undo: call before handling a request; undoes the step that its worker has skipped. WEFT_ERR_AGAIN: the
@@ -478,6 +587,8 @@ void shard_hash_forget(struct shard_tensor *tensor, uint64_t step); /* the step 
 void shard_hash_step(struct shard_chunk *chunk);
 
 /* shard_members.c */
+/* Forgets the replies and errors that workers are due. */
+void shard_members_clear_replies(struct shard_chunk *chunk);
 /* if an epoch is pending and every chunk is idle */
 void shard_members_enter_epoch(struct weft_shard_engine *engine);
 

@@ -19,7 +19,7 @@
 
 /* ---- leaving an epoch ---- */
 
-static void clear_replies(struct shard_chunk *chunk)
+void shard_members_clear_replies(struct shard_chunk *chunk)
 {
     for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++) {
         if (chunk->contributions) chunk->contributions[worker].reply_pending = SHARD_REPLY_NONE;
@@ -32,7 +32,7 @@ static void clear_replies(struct shard_chunk *chunk)
 /* A close task continues: all have contributed, and it is writing the values. */
 static void leave_chunk(struct shard_chunk *chunk)
 {
-    clear_replies(chunk);
+    shard_members_clear_replies(chunk);
     if (shard_round_is_closing(chunk)) return;
     if (chunk->arrived > 0 || !weft_list_empty(&chunk->round_link)) shard_round_forget(chunk);
     shard_contributions_release(chunk);
@@ -86,7 +86,7 @@ static bool all_idle(const struct weft_shard_engine *engine)
 /* Resets the workers' states: ranks have new numbers and no contributions. */
 static void reset_workers(struct shard_chunk *chunk)
 {
-    clear_replies(chunk);
+    shard_members_clear_replies(chunk);
     chunk->error_step = 0;
     chunk->error_round = 0;
     shard_contributions_release(chunk);

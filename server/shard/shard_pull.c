@@ -19,6 +19,7 @@
 static bool pull_ready(const struct shard_chunk *chunk, const float *data, uint64_t step)
 {
     if (chunk->phase == SHARD_PHASE_CLOSING || chunk->phase == SHARD_PHASE_INSTALLING) return false;
+    if (shard_replicate_holds(chunk)) return false;
     return chunk->closed_step >= step &&
            (chunk->closed_step > 0 || chunk->initialised || data != chunk->values);
 }
@@ -121,6 +122,9 @@ static void installed(struct weft_completion *completion, enum weft_status statu
         chunk->result_bytes = 0;
         chunk->result_lr = chunk->result_weight_sum = 0;
         engine->stats.received_bytes += chunk->count * sizeof(float);
+        shard_replicate(chunk, 0, 0,
+                        chunk->installing == chunk->values ? WEFT_WIRE_PART_WEIGHTS : chunk->install_round,
+                        chunk->installing);
         shard_reply_note(chunk, 0, SHARD_REPLY_ACK);
     } else if (is_stored) {
         reply_refused(chunk, engine->failed, engine->failed_text);

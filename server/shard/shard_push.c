@@ -13,9 +13,8 @@
 
 #include "server/shard/shard_engine.h"
 
-/* Replies to a push of a closed round: the result again, or WEFT_ERR_STALE. */
-static void push_again(struct shard_chunk *chunk, const struct weft_wire_header *header,
-                       struct weft_arrival *arrival)
+void shard_push_again(struct shard_chunk *chunk, const struct weft_wire_header *header,
+                      struct weft_arrival *arrival)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     if (!chunk->result_is_resendable || header->step != chunk->result_step ||
@@ -23,6 +22,10 @@ static void push_again(struct shard_chunk *chunk, const struct weft_wire_header 
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_STALE,
                            "step %" PRIu64 " round %u of tensor '%.30s' is over, steps up to %" PRIu64 " are",
                            header->step, header->round, chunk->tensor->name, chunk->closed_step);
+        return;
+    }
+    if (shard_replicate_holds(chunk)) {
+        shard_reply_defer(engine, arrival);
         return;
     }
     if (shard_contribution_state(chunk, header->worker) != SHARD_CONTRIBUTION_NONE) {
@@ -74,7 +77,7 @@ static bool push_is_due(struct shard_chunk *chunk, const struct weft_wire_header
     struct shard_contribution *contribution = &chunk->contributions[header->worker];
     if (header->step <= chunk->closed_step ||
         (header->step == chunk->open_step && header->round < chunk->round)) {
-        push_again(chunk, header, arrival);
+        shard_push_again(chunk, header, arrival);
         return false;
     }
     if (shard_error_is_unsent(chunk, header->worker) && header->step == chunk->error_step &&

@@ -13,7 +13,8 @@ static bool contribution_is_idle(const struct shard_contribution *contribution)
 static bool chunk_is_idle(const struct shard_chunk *chunk)
 {
     if (chunk->phase != SHARD_PHASE_IDLE || chunk->sends > 0 || chunk->replies_pending > 0 ||
-        chunk->computing || chunk->install_buffer || !weft_list_empty(&chunk->held))
+        chunk->hold.is_sending || chunk->copy.payload || chunk->copy.is_ack_sending || chunk->computing ||
+        chunk->install_buffer || !weft_list_empty(&chunk->held))
         return false;
     for (uint32_t worker = 0; chunk->contributions && worker < chunk->tensor->engine->workers; worker++)
         if (!contribution_is_idle(&chunk->contributions[worker])) return false;

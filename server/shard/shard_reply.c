@@ -109,6 +109,7 @@ static struct weft_wire_header result_header(const struct shard_chunk *chunk, ui
         .epoch = engine->epoch,
         .tensor = chunk->tensor->id,
         .chunk = chunk->index,
+        .term = shard_map_term(chunk),
     };
 }
 
@@ -205,7 +206,8 @@ void shard_reply_note(struct shard_chunk *chunk, uint32_t worker, enum shard_rep
     struct shard_contribution *contribution = &chunk->contributions[worker];
     if (contribution->reply_pending == SHARD_REPLY_NONE && chunk->replies_pending++ == 0) {
         chunk->reply_cursor = 0;
-        weft_list_append(&chunk->tensor->engine->reply_queue, &chunk->reply_link);
+        if (!shard_replicate_holds(chunk))
+            weft_list_append(&chunk->tensor->engine->reply_queue, &chunk->reply_link);
     }
     contribution->reply_pending = (uint8_t)kind;
     if (worker < chunk->reply_cursor) chunk->reply_cursor = worker;

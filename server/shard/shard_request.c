@@ -75,7 +75,8 @@ static void dispatch_kind(struct shard_chunk *chunk, const struct weft_wire_head
         if (contribution_fits(chunk, header, arrival)) shard_push_request(chunk, header, arrival);
         return;
     case WEFT_WIRE_RESULT:
-        break;
+    case WEFT_WIRE_REPLICATE:
+    case WEFT_WIRE_REPLICATED: break;
     }
     WEFT_ASSERT(!"a request kind that is_request lets through");
 }
@@ -83,6 +84,12 @@ static void dispatch_kind(struct shard_chunk *chunk, const struct weft_wire_head
 static void dispatch(struct shard_chunk *chunk, const struct weft_wire_header *header,
                      struct weft_arrival *arrival)
 {
+    const bool pushes = header->kind == WEFT_WIRE_PUSH || header->kind == WEFT_WIRE_PUSH_PULL;
+    if (!chunk->contributions && pushes && header->step <= chunk->closed_step) {
+        /* Others may have begun the next step, whose chunks have all blocks and wait for this worker. */
+        if (contribution_fits(chunk, header, arrival)) shard_push_again(chunk, header, arrival);
+        return;
+    }
     if (!shard_contributions_take(chunk)) {
         shard_contributions_hold(chunk, arrival);
         return;
@@ -128,6 +135,11 @@ void shard_request_handle(struct weft_shard_engine *engine, struct weft_arrival 
                            header.worker, header.epoch, engine->epoch);
         return;
     }
+    if (engine->failed < 0 && shard_map_is_on(engine)) {
+        /* a copy may lead the slot: only the coordinator tells workers that the job has ended */
+        drop(engine, arrival, "this shard has failed");
+        return;
+    }
     if (engine->failed < 0) {
         shard_reply_refuse(engine, arrival, &header, engine->failed, "%s", engine->failed_text);
         return;
@@ -139,6 +151,7 @@ void shard_request_handle(struct weft_shard_engine *engine, struct weft_arrival 
                            "tensor %u chunk %u is not on this shard", header.tensor, header.chunk);
         return;
     }
+    if (!shard_map_admits(chunk, &header, arrival)) return;
     if (header.payload_bytes != arrival->payload_bytes) {
         shard_reply_refuse(engine, arrival, &header, WEFT_ERR_MALFORMED,
                            "header announces %" PRIu64 " bytes, the message has %zu", header.payload_bytes,

@@ -180,6 +180,7 @@ static enum weft_status close_dense(struct shard_chunk *chunk)
 {
     float *sum = weft_tree_reduce_finish(&chunk->fold, chunk->freed, &chunk->freed_count);
     WEFT_ASSERT(sum != NULL);
+    chunk->hold.sum = sum;
     if (chunk->flags & WEFT_WIRE_CHECKED && !chunk->tensor->engine->kernels->finite_f32(sum, chunk->count))
         return WEFT_ERR_SKIPPED;
     if (chunk->flags & WEFT_WIRE_MAY_SKIP) shard_skip_save(chunk);
@@ -271,6 +272,7 @@ void shard_round_closed(struct shard_chunk *chunk)
                              : "the shard could not combine the contributions");
         return;
     }
+    if (last) shard_replicate_close(chunk, chunk->closed_step);
     shard_slots_close(&chunk->slots, &engine->arena);
     chunk->result_step = chunk->open_step;
     chunk->result_round = chunk->round;
@@ -290,7 +292,7 @@ void shard_round_closed(struct shard_chunk *chunk)
     engine->last_round_ns = chunk->announced_ns;
     weft_event_ring_add(engine->events, "round", WEFT_EVENT_END, event_id(chunk), UINT32_MAX,
                         chunk->result_bytes, WEFT_OK);
-    contributions_reset(chunk, true);
+    contributions_reset(chunk, shard_map_leads(chunk));
     shard_round_enter(chunk, SHARD_PHASE_IDLE);
     if (last) shard_pull_reply_waiting(chunk);
     else shard_worker_left_check(chunk);
@@ -396,6 +398,8 @@ void shard_round_drop(struct shard_chunk *chunk, enum weft_status status, const 
     chunk->error_step = chunk->open_step;
     chunk->error_round = chunk->round;
     snprintf(chunk->error_text, sizeof chunk->error_text, "%s", text);
+    /* after this answer a worker does not push the step again: the copy must know it */
+    if (status == WEFT_ERR_SKIPPED) shard_replicate(chunk, chunk->open_step, chunk->closed_step, 0, NULL);
     for (uint32_t worker = 0; worker < engine->workers; worker++) {
         struct shard_contribution *contribution = &chunk->contributions[worker];
         const bool is_unsent = contribution->state == SHARD_CONTRIBUTION_NONE;

@@ -139,6 +139,8 @@ static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error 
     weft_list_init(&chunk->waiting_link);
     weft_list_init(&chunk->round_link);
     weft_list_init(&chunk->reply_link);
+    weft_list_init(&chunk->hold.link);
+    weft_list_init(&chunk->copy.ack_link);
     weft_list_init(&chunk->held);
     weft_list_init(&chunk->held_link);
     weft_task_init(&chunk->task);
@@ -153,6 +155,12 @@ static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error 
                                   "the shard's receive memory or lower chunk_bytes",
                                   tensor->name, needed, engine->workers_max, engine->arena.bytes);
     }
+    if (shard_map_is_on(engine) && chunk->count * sizeof(float) > engine->replication.memory.bytes)
+        return weft_error_set(error, WEFT_ERR_LIMIT,
+                              "a chunk of tensor '%s' has %llu bytes, and the shard has %zu for the steps of "
+                              "copies: raise server.copy_bytes or lower chunk_bytes",
+                              tensor->name, (unsigned long long)(chunk->count * sizeof(float)),
+                              engine->replication.memory.bytes);
     const size_t words = (engine->workers_max + 63) / 64;
     chunk->errors_unsent = weft_alloc_zero(engine->env, words * sizeof *chunk->errors_unsent);
     if (chunk->rounds > 1)
@@ -218,10 +226,10 @@ static enum weft_status chunks_make(struct shard_tensor *tensor, const Weft__Con
                                     struct weft_error *error)
 {
     struct weft_shard_engine *engine = tensor->engine;
-    uint32_t own_id = engine->endpoint, own = 0;
+    uint32_t own = 0;
     for (size_t i = 0; i < declared->n_chunks; i++) {
         WEFT_TRY(chunk_check(tensor, declared->chunks[i], declared->n_chunks, error));
-        own += declared->chunks[i]->endpoint == own_id;
+        own += shard_map_has(engine, declared->chunks[i]);
     }
     if (own == 0) return WEFT_OK;
     tensor->chunks = weft_alloc_zero(engine->env, own * sizeof *tensor->chunks);
@@ -229,10 +237,11 @@ static enum weft_status chunks_make(struct shard_tensor *tensor, const Weft__Con
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for %u chunks of tensor '%s'", own,
                               tensor->name);
     for (size_t i = 0; i < declared->n_chunks; i++) {
-        if (declared->chunks[i]->endpoint != own_id) continue;
+        if (!shard_map_has(engine, declared->chunks[i])) continue;
         struct shard_chunk *chunk = &tensor->chunks[tensor->chunk_count++];
         chunk->tensor = tensor;
         chunk->index = (uint32_t)i;
+        chunk->slot = declared->chunks[i]->slot;
         chunk->offset = declared->chunks[i]->offset;
         chunk->count = declared->chunks[i]->count;
         chunk->codec = tensor->candidates.specs[declared->chunks[i]->candidate];

@@ -23,7 +23,7 @@ static uint32_t below(uint32_t bound) { return (uint32_t)(next_random() % bound)
 
 static struct weft_wire_header sample(void)
 {
-    struct weft_wire_header header = {.kind = (uint8_t)(1 + below(7)),
+    struct weft_wire_header header = {.kind = (uint8_t)(1 + below(9)),
                                       .codec = (uint8_t)below(5),
                                       .dtype = (uint8_t)below(5),
                                       .round = (uint8_t)below(16),
@@ -38,15 +38,19 @@ static struct weft_wire_header sample(void)
                                       .lr = (float)below(1000) / 1000,
                                       .weight = (float)(1 + below(1000)),
                                       .weight_sum = (float)below(100000)};
-    if (below(2)) header.term = 1 + below(WEFT_LIMIT_TERM);
+    if (header.kind >= WEFT_WIRE_REPLICATE || below(2)) header.term = 1 + below(WEFT_LIMIT_TERM);
     if (header.kind == WEFT_WIRE_RESULT) header.late_us = (uint32_t)next_random();
     if (header.kind == WEFT_WIRE_RESULT && below(2)) {
         header.status = -(int32_t)(1 + below(99));
         header.text_bytes = below(WEFT_LIMIT_RESULT_TEXT_BYTES + 1);
         header.payload_bytes = 0;
     }
-    if (header.kind == WEFT_WIRE_PULL || header.kind == WEFT_WIRE_STATE_PULL) header.payload_bytes = 0;
-    if (header.kind != WEFT_WIRE_RESULT && below(2)) {
+    if (header.kind == WEFT_WIRE_REPLICATED && below(2)) header.status = -(int32_t)(1 + below(99));
+    if (header.kind == WEFT_WIRE_PULL || header.kind == WEFT_WIRE_STATE_PULL ||
+        header.kind == WEFT_WIRE_REPLICATED)
+        header.payload_bytes = 0;
+    if (header.kind == WEFT_WIRE_REPLICATE) header.flags = (uint8_t)(below(2) | below(2) * WEFT_WIRE_DECAY);
+    if (header.kind != WEFT_WIRE_RESULT && header.kind != WEFT_WIRE_REPLICATED && below(2)) {
         header.skips = (uint16_t)(1 + below(WEFT_WIRE_SKIPS - 1));
         header.good = (uint32_t)next_random();
     }
@@ -158,7 +162,8 @@ static void refusals(void **state)
     } bad[] = {{4, 2, 2, WEFT_WIRE_PUSH},  /* version 2 without a term */
                {77, 3, 1, WEFT_WIRE_PUSH}, /* version 1 with a term */
                {6, 1, 0, WEFT_WIRE_PUSH},
-               {6, 1, 8, WEFT_WIRE_PUSH},
+               {6, 1, 8, WEFT_WIRE_PUSH}, /* without a term */
+               {6, 1, 10, WEFT_WIRE_PUSH},
                {7, 1, 16, WEFT_WIRE_PUSH},
                {8, 1, 5, WEFT_WIRE_PUSH},
                {9, 1, 16, WEFT_WIRE_PUSH},

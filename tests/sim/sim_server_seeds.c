@@ -1,13 +1,16 @@
 /* sim_server_seeds.c - shard engines with random fleets, orders, memory sizes and deaths.
  *
- *     sim_server_seeds [--seeds N] [--first S] [--topology] [--verbose]
+ *     sim_server_seeds [--seeds N] [--first S] [--topology] [--copies] [--mutant NAME] [--verbose]
  *
  * Safety: what a worker received and what a shard stores equals the scalar reference of that step bit for
  * bit, so nothing is lost, mixed or applied twice; watermarks equal the closed step; receive memory stays
  * below its bound and is free at the end. Liveness: every live worker ends, with WEFT_OK or an error that
  * names the culprit (the lost, the late, the two that differ), soon after the detection and long before the
  * deadline of a round. With --topology every seed has a random network whose links queue, lose, duplicate and
- * fail for some time. A failing seed prints the command that replays it. */
+ * fail for some time. With --copies every chunk has a copy on another shard, and a shard that dies, or that
+ * is given up and continues, costs no step: all workers end with WEFT_OK, every result and both values of a
+ * chunk equal the reference, and no result arrives of a step that the copy does not hold. --mutant makes one
+ * fault of the replication, which a seed must detect. A failing seed prints the command that replays it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +21,8 @@
 #define DETECT_NS WEFT_MS(100)
 enum { MAPPED_ELEMS = 2304 }; /* of a chunk whose values lie in mapped memory */
 
-static bool with_topology; /* --topology */
+static bool with_topology, with_copies; /* --topology, --copies */
+static uint32_t mutants, map_mutants;   /* --mutant */
 
 static const struct fleet_tensor_spec catalogue[] = {
     {.name = "fc1",
@@ -65,9 +69,10 @@ static const struct fleet_tensor_spec catalogue[] = {
 enum { CATALOGUE = sizeof catalogue / sizeof catalogue[0] };
 
 /* Faults. */
-enum trouble { CALM, WORKER_DIES, SHARD_DIES, SHORT_DEADLINE, OTHER_LR };
-static const char *const trouble_names[] = {"calm", "a worker dies", "a shard dies", "a short deadline",
-                                            "another lr"};
+enum trouble { CALM, WORKER_DIES, SHARD_DIES, SHORT_DEADLINE, OTHER_LR, SHARD_GIVEN_UP };
+static const char *const trouble_names[] = {"calm",         "a worker dies",
+                                            "a shard dies", "a short deadline",
+                                            "another lr",   "a shard is given up and continues"};
 
 struct world {
     enum trouble trouble;
@@ -77,6 +82,7 @@ struct world {
     uint64_t steps;
     int lost_worker, lost_shard; /* -1: none dies */
     uint64_t kill_ns, cut_ns;    /* after the training has begun */
+    uint64_t map_ns;             /* longest time of a Map on its way */
     uint32_t slow_host;
 };
 
@@ -102,6 +108,28 @@ static void world_map(struct world *world)
     world->tensors[0] = many;
     options->receive_bytes_max += shard_slots_bytes(weft_tree_reduce_buffer_count(options->workers),
                                                     MAPPED_ELEMS * sizeof(float));
+}
+
+/* Dense tensors with copies; a shard dies, or is given up, or nothing happens. */
+static void world_copy(struct world *world)
+{
+    struct fleet_options *options = &world->options;
+    options->copies = true;
+    options->mutants = mutants;
+    options->map_mutants = map_mutants;
+    options->shards = 2 + (uint32_t)draw(world, FLEET_SHARDS_MAX - 1);
+    if (world->slow_host != UINT32_MAX) world->slow_host %= options->shards + options->workers;
+    options->round_deadline_ns = 0;
+    options->other_lr_step = 0;
+    options->coordinate = false;
+    world->cut_ns = 0;
+    world->lost_worker = -1;
+    world->trouble = draw(world, 8) == 0 ? CALM : draw(world, 3) == 0 ? SHARD_GIVEN_UP : SHARD_DIES;
+    world->lost_shard = world->trouble == CALM ? -1 : (int)draw(world, options->shards);
+    world->map_ns = draw(world, 2) ? 0 : 1 + draw(world, 500000);
+    for (uint32_t t = 0; t < options->tensor_count; t++)
+        while (strcmp(world->tensors[t].codec, "dense") != 0)
+            world->tensors[t] = catalogue[draw(world, CATALOGUE)];
 }
 
 static void world_make(struct world *world, uint64_t seed)
@@ -150,18 +178,29 @@ static void world_make(struct world *world, uint64_t seed)
     const bool can_hold =
         world->trouble == CALM || world->trouble == WORKER_DIES || world->trouble == SHARD_DIES;
     if (draw(world, 3) == 0 && can_hold) options->state_blocks = 1 + (uint32_t)draw(world, 3);
+    if (with_copies) world_copy(world);
 }
 
 static int failed(const struct world *world, const char *what, const char *text)
 {
     printf("seed %llu: %s %s\n  %u shards, %u workers, %u tensors, %llu steps, lost worker %d shard %d at "
            "%llu ns\n"
-           "  trouble: %s\n  replay: tests/sim/sim_server_seeds --first %llu --seeds 1 --verbose%s\n",
+           "  trouble: %s\n  replay: tests/sim/sim_server_seeds --first %llu --seeds 1 --verbose%s%s\n",
            (unsigned long long)world->seed, what, text, world->options.shards, world->options.workers,
            world->options.tensor_count, (unsigned long long)world->steps, world->lost_worker,
            world->lost_shard, (unsigned long long)world->kill_ns, trouble_names[world->trouble],
-           (unsigned long long)world->seed, with_topology ? " --topology" : "");
+           (unsigned long long)world->seed, with_topology ? " --topology" : "",
+           with_copies ? " --copies" : "");
     return 1;
+}
+
+/* The coordinator sees a death within DETECT_NS. */
+static void fail_over(struct fleet *fleet, const struct world *world)
+{
+    if (!fleet->done && world->trouble == SHARD_DIES)
+        (void)fleet_train_end(fleet, weft_sim_now_ns(fleet->sim) + fleet_random(fleet) % DETECT_NS);
+    fleet->closes_lost = world->trouble == SHARD_DIES || world->seed % 2;
+    fleet_fail_over(fleet, (uint32_t)world->lost_shard, world->map_ns);
 }
 
 /* Runs the world and its faults. */
@@ -185,7 +224,8 @@ static bool play(struct fleet *fleet, const struct world *world, uint64_t *ended
             continue;
         }
         if (world->lost_worker >= 0) fleet_kill_worker(fleet, (uint32_t)world->lost_worker);
-        else fleet_kill_shard(fleet, (uint32_t)world->lost_shard);
+        else if (world->trouble == SHARD_DIES) fleet_kill_shard(fleet, (uint32_t)world->lost_shard);
+        if (with_copies) fail_over(fleet, world);
         kill = WEFT_NEVER;
         done = fleet->done;
     }
@@ -203,7 +243,8 @@ static bool error_fits(const struct world *world, const struct fleet_worker *wor
     case WORKER_DIES:
         snprintf(expected, sizeof expected, "rank %d is lost", world->lost_worker);
         return worker->failure == WEFT_ERR_PEER_LOST && strcmp(worker->failure_text, expected) == 0;
-    case SHARD_DIES: return worker->failure == WEFT_ERR_PEER_LOST;
+    case SHARD_GIVEN_UP: return false;
+    case SHARD_DIES: return !with_copies && worker->failure == WEFT_ERR_PEER_LOST;
     case SHORT_DEADLINE:
         return worker->failure == WEFT_ERR_DEADLINE && (strstr(worker->failure_text, "no push from rank") ||
                                                         strstr(worker->failure_text, "all pushed"));
@@ -235,9 +276,13 @@ static int check_workers(struct fleet *fleet, const struct world *world, uint64_
 static int check_shards(struct fleet *fleet, const struct world *world)
 {
     if (fleet->wrong > 0) return failed(world, "a result differs from the reference", "");
+    if (fleet->unheld > 0) return failed(world, "a result of a step that the copy does not hold", "");
+    if (with_copies) fleet_settle(fleet, WEFT_SECONDS(2));
     if (fleet_wrong_values(fleet) > 0)
         return failed(world, "values at a shard differ from the reference", "");
-    bool job_over = world->trouble == SHARD_DIES || world->trouble == OTHER_LR;
+    if (with_copies && fleet_wrong_copies(fleet, world->steps) > 0)
+        return failed(world, "values of a copy differ from the reference", "");
+    bool job_over = (world->trouble == SHARD_DIES && !with_copies) || world->trouble == OTHER_LR;
     for (uint32_t s = 0; s < world->options.shards && job_over; s++) /* as the coordinator would */
         if (!fleet->shard[s].killed)
             weft_shard_engine_fail(fleet->shard[s].engine, WEFT_ERR_ABORTED, "the job has ended");
@@ -246,6 +291,8 @@ static int check_shards(struct fleet *fleet, const struct world *world)
         const struct shard_chunk *chunk = fleet_shard_chunk(fleet, c);
         if (fleet->shard[fleet->chunk[c].shard].killed) continue;
         if (chunk->closed_step > world->steps) return failed(world, "more steps closed than taken", "");
+        if (chunk->hold.is_due || chunk->hold.is_sending || chunk->copy.payload)
+            return failed(world, "a change is held at rest", "");
         if (chunk->contributions) return failed(world, "states of workers are not given back", "");
         if (chunk->replies_pending > 0 || chunk->sends > 0 || chunk->receiving > 0)
             return failed(world, "something is left in flight", "");
@@ -255,6 +302,9 @@ static int check_shards(struct fleet *fleet, const struct world *world)
         weft_shard_engine_stats(fleet->shard[s].engine, &stats);
         if (stats.receive_bytes_peak > world->options.receive_bytes_max)
             return failed(world, "receive memory above its bound", "");
+        if (fleet->shard[s].given_up) continue;
+        if (!fleet->shard[s].killed && fleet->shard[s].engine->replication.memory.used_bytes > 0)
+            return failed(world, "memory for copies is not given back", "");
         if (!fleet->shard[s].killed && stats.receive_bytes_used > 0)
             return failed(world, "receive memory is not given back", "");
         if (!fleet->shard[s].killed && fleet->shard[s].engine->replies_in_flight > 0)
@@ -297,6 +347,25 @@ static int run_seed(uint64_t seed, bool verbose)
     return bad;
 }
 
+static bool mutant_find(const char *name)
+{
+    static const struct {
+        const char *name;
+        uint32_t engine, map;
+    } all[] = {{"reply-before-ack", WEFT_MUTANT_REPLY_BEFORE_ACK, 0},
+               {"ack-before-held", WEFT_MUTANT_ACK_BEFORE_HELD, 0},
+               {"result-not-kept", WEFT_MUTANT_RESULT_NOT_KEPT, 0},
+               {"same-term", 0, FLEET_MUTANT_SAME_TERM},
+               {"wrong-leader", 0, FLEET_MUTANT_WRONG_LEADER}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (strcmp(name, all[i].name) != 0) continue;
+        mutants = all[i].engine;
+        map_mutants = all[i].map;
+        return true;
+    }
+    return false;
+}
+
 int main(int argc, char **argv)
 {
     uint64_t seeds = 20, first = 1, bad = 0;
@@ -304,19 +373,24 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         else if (strcmp(argv[i], "--topology") == 0) with_topology = true;
+        else if (strcmp(argv[i], "--copies") == 0) with_copies = true;
+        else if (strcmp(argv[i], "--mutant") == 0 && i + 1 < argc && mutant_find(argv[i + 1])) i++;
         else if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
         else {
-            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--topology] [--verbose]\n", argv[0]);
+            fprintf(stderr,
+                    "usage: %s [--seeds N] [--first S] [--topology] [--copies] [--mutant NAME] [--verbose]\n",
+                    argv[0]);
             return 2;
         }
     }
-    for (uint64_t seed = first; seed < first + seeds && bad < 5; seed++)
+    for (uint64_t seed = first; seed < first + seeds && bad < (mutants || map_mutants ? 1 : 5); seed++)
         bad += (uint64_t)run_seed(seed, verbose);
     printf("%llu seeds from %llu: %llu bad", (unsigned long long)seeds, (unsigned long long)first,
            (unsigned long long)bad);
     if (with_topology) printf(", %llu bursts sent again", (unsigned long long)retried);
     printf("\n");
     if (with_topology && seeds >= 20 && retried == 0) bad++; /* otherwise the links lost nothing */
+    if (mutants || map_mutants) return bad == 0;             /* a fault that no seed detects */
     return bad > 0;
 }

@@ -17,6 +17,11 @@ static uint64_t next_random(struct fleet *fleet)
     return fleet->random;
 }
 
+uint64_t fleet_random(struct fleet *fleet)
+{
+    return next_random(fleet);
+}
+
 static uint64_t incarnation_of(uint32_t rank)
 {
     return 1000 + rank;
@@ -56,12 +61,17 @@ static void request_sent(struct weft_completion *completion, enum weft_status st
     free(request->payload);
     request->payload = NULL;
     if (request->answered) request_ended(request, request->status);
+    else if (request->timed && request->worker->fleet->options.copies) fleet_copies_resend(request);
     else if (status < 0) request_ended(request, status);
 }
 
 static void request_received(struct weft_completion *completion, enum weft_status status)
 {
     struct fleet_request *request = weft_container_of(completion, struct fleet_request, received);
+    if (status < 0 && request->timed && request->worker->fleet->options.copies) {
+        fleet_copies_resend(request); /* the leader is lost */
+        return;
+    }
     request_ended(request, status < 0 ? status : (enum weft_status)request->result.status);
 }
 
@@ -75,7 +85,9 @@ static struct fleet_request *request_of(struct fleet_worker *worker, const struc
                              ? header->step >= asked->step
                              : header->step == asked->step;
         if (asked->tensor == header->tensor && asked->chunk == header->chunk && step_fits &&
-            asked->round == header->round && request->received.count == 0 && !request->answered)
+            asked->round == header->round && request->received.count == 0 && !request->answered &&
+            (!request->timed || !worker->fleet->options.copies ||
+             fleet_copies_admit(worker, request->chunk_number, header)))
             break;
     }
     return request;
@@ -216,6 +228,7 @@ struct weft_wire_header fleet_header(struct fleet *fleet, uint32_t rank, uint32_
         .step = step,
         .payload_bytes =
             kind == WEFT_WIRE_PULL || kind == WEFT_WIRE_STATE_PULL ? 0 : chunk->count * sizeof(float),
+        .term = fleet->options.copies ? fleet->worker[rank].term[chunk_number] : 0,
         .lr = contributes ? fleet_lr(step) : 0,
         .weight = contributes ? fleet_weight(fleet, rank, step) : 0,
     };
@@ -250,7 +263,7 @@ static void shard_saw_death(void *context, uint32_t peer_id, enum weft_status st
 {
     struct fleet_shard *shard = context;
     struct fleet *fleet = shard->fleet;
-    if (!fleet->options.coordinate) return;
+    if (!fleet->options.coordinate || peer_id < 100) return; /* a worker's id is 100 or more */
     char reason[64];
     snprintf(reason, sizeof reason, "rank %u is lost", peer_id - 100);
     weft_shard_engine_fail(shard->engine, WEFT_ERR_PEER_LOST, reason);
@@ -271,6 +284,7 @@ static void worker_saw_death(void *context, uint32_t peer_id, enum weft_status s
     struct fleet_worker *worker = context;
     uint32_t shard = peer_id - 1;
     worker->lost[shard] = true;
+    if (worker->fleet->options.copies) return; /* a Map follows */
     /* As a client: requests to the lost one get no reply. */
     for (struct fleet_request *request = worker->open, *next; request; request = next) {
         next = request->next;
@@ -371,6 +385,9 @@ enum weft_status fleet_engine_create(struct fleet_shard *shard, struct weft_shar
     options.elastic = fleet->options.elastic;
     options.workers_max = fleet->options.workers;
     if (fleet->options.first_workers) options.workers = fleet->options.first_workers;
+    options.keeps_copies = fleet->options.copies;
+    options.mutants = fleet->options.mutants;
+    options.copy_bytes_max = 16384; /* of the simulated tensors: a few chunks */
     return weft_shard_engine_create(&shard->engine_env, &options, out, error);
 }
 
@@ -526,6 +543,7 @@ enum weft_status fleet_declare(struct fleet *fleet, uint32_t tensor, struct weft
         chunks[count].count = fleet->chunk[c].count;
         chunks[count].candidate = fleet->chunk[c].candidate;
         chunks[count].endpoint = fleet->shard[fleet->chunk[c].shard].endpoint;
+        chunks[count].slot = fleet->options.copies ? c : 0;
         chunk_list[count] = &chunks[count];
         count++;
     }
@@ -548,7 +566,6 @@ enum weft_status fleet_declare(struct fleet *fleet, uint32_t tensor, struct weft
 
 static void declare_everywhere(struct fleet *fleet, uint32_t tensor)
 {
-    cut(fleet, tensor);
     for (uint32_t s = 0; s < fleet->options.shards; s++) {
         struct weft_error error = {0};
         enum weft_status status = fleet_declare(fleet, tensor, fleet->shard[s].engine, &error);
@@ -627,6 +644,12 @@ struct fleet *fleet_create(const struct fleet_options *options)
             connect_pair(worker->transport, worker->endpoint, fleet->shard[s].transport,
                          fleet->shard[s].endpoint);
     }
+    for (uint32_t t = 0; t < options->tensor_count; t++) cut(fleet, t);
+    for (uint32_t s = 0; options->copies && s < options->shards; s++)
+        for (uint32_t other = 0; other < s; other++)
+            connect_pair(fleet->shard[s].transport, fleet->shard[s].endpoint, fleet->shard[other].transport,
+                         fleet->shard[other].endpoint);
+    if (options->copies) fleet_copies_begin(fleet);
     for (uint32_t t = 0; t < options->tensor_count; t++) declare_everywhere(fleet, t);
     fleet->reference = reference_create(fleet);
     for (uint32_t w = 0; w < options->workers; w++) {
@@ -686,8 +709,11 @@ void fleet_free(struct fleet *fleet)
             weft_timer_stop(fleet->worker[w].loop, &fleet->worker[w].request[c].timer);
             fleet->worker[w].request[c].timed = false;
         }
+        if (fleet->options.copies) weft_timer_stop(fleet->worker[w].loop, &fleet->worker[w].map_timer);
         fleet->worker[w].finished = true;
     }
+    for (uint32_t s = 0; fleet->options.copies && s < fleet->options.shards; s++)
+        weft_timer_stop(fleet->shard[s].loop, &fleet->shard[s].map_timer);
     drain_all(fleet);
     for (uint32_t s = 0; s < fleet->options.shards; s++) {
         struct fleet_shard *shard = &fleet->shard[s];
@@ -817,14 +843,14 @@ void fleet_send_copy(struct fleet_worker *worker, uint32_t shard,
 }
 
 /* The same message again, as after a retry; no reply of its own is expected. */
-static void send_again(struct fleet *fleet, uint32_t rank, const struct fleet_chunk *chunk,
+static void send_again(struct fleet *fleet, uint32_t rank, uint32_t shard,
                        const struct weft_wire_header *header, const void *payload, size_t bytes)
 {
     uint8_t encoded[WEFT_WIRE_HEADER_BYTES];
     weft_wire_encode(header, encoded);
     if (fleet_sends_groups(fleet, rank))
-        fleet_group_add(&fleet->worker[rank], chunk->shard, encoded, payload, bytes);
-    else fleet_send_copy(&fleet->worker[rank], chunk->shard, encoded, payload, bytes);
+        fleet_group_add(&fleet->worker[rank], shard, encoded, payload, bytes);
+    else fleet_send_copy(&fleet->worker[rank], shard, encoded, payload, bytes);
     fleet->repeats++;
 }
 
@@ -866,15 +892,24 @@ static void training_push(struct fleet_request *request, uint8_t round)
         free(grad);
     }
     header.payload_bytes = bytes;
-    fleet_send(fleet, worker->rank, chunk->shard, request, &header, payload, bytes);
+    const uint32_t shard = fleet->options.copies ? worker->leader[request->chunk_number] : chunk->shard;
+    fleet_send(fleet, worker->rank, shard, request, &header, payload, bytes);
     if (percent(fleet, fleet->options.repeat_percent))
-        send_again(fleet, worker->rank, chunk, &header, payload, bytes);
+        send_again(fleet, worker->rank, shard, &header, payload, bytes);
     if (worker->step > 1 && percent(fleet, fleet->options.repeat_percent)) {
         header.step -= 1 + next_random(fleet) % (worker->step - 1);
         header.lr = fleet_lr(header.step);
-        send_again(fleet, worker->rank, chunk, &header, payload, bytes);
+        send_again(fleet, worker->rank, shard, &header, payload, bytes);
     }
     free(payload);
+}
+
+void fleet_push_again(struct fleet_request *request)
+{
+    struct fleet_request **link = &request->worker->open;
+    while (*link && *link != request) link = &(*link)->next;
+    if (*link) *link = request->next;
+    training_push(request, request->header.round);
 }
 
 static void request_timer(struct weft_timer *timer)

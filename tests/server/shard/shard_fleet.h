@@ -52,7 +52,12 @@ struct fleet_options {
                            * enter_epoch */
     uint32_t first_workers; /* elastic: workers of the first epoch; 0: all */
     bool coordinate;      /* a lost worker fails every engine, with its name */
+    bool copies;          /* every chunk is a slot with a copy on the next shard; 2 shards at least */
+    uint32_t mutants;     /* of the engines: enum weft_shard_mutant */
+    uint32_t map_mutants; /* of the test's coordinator: enum fleet_mutant */
 };
+/* A fail-over leaves the term as it is; a shard without the chunk is made its leader. */
+enum fleet_mutant { FLEET_MUTANT_SAME_TERM = 1, FLEET_MUTANT_WRONG_LEADER = 2 };
 
 struct fleet;
 
@@ -74,6 +79,7 @@ struct fleet_request {
 
 struct fleet_chunk {
     uint32_t tensor, index, shard, candidate;
+    uint32_t term, copy; /* of its slot; copy: shard + 1, 0: none */
     uint64_t offset, count;
 };
 
@@ -96,6 +102,9 @@ struct fleet_worker {
     /* training */
     uint64_t step, last_step;
     uint32_t left;           /* chunks of the step without a result */
+    struct weft_timer map_timer;
+    /* of the slots, by the newest Map that it has received */
+    uint32_t leader[FLEET_CHUNKS_MAX], term[FLEET_CHUNKS_MAX];
     bool finished;           /* all steps done, or failed */
     enum weft_status failure;
     char failure_text[WEFT_LIMIT_RESULT_TEXT_BYTES + 1];
@@ -113,7 +122,9 @@ struct fleet_shard {
     struct weft_loop *loop;
     struct weft_transport *transport;
     struct weft_shard_engine *engine;
+    struct weft_timer map_timer;
     bool killed;
+    bool given_up;                 /* lost for the coordinator: it gets no Map */
     struct weft_env engine_env;    /* the host's env with a counting allocator */
     uint64_t allocations;          /* by the engine so far */
     uint64_t allocations_declared; /* after all declarations: must not change */
@@ -143,6 +154,8 @@ struct fleet {
     uint32_t training;      /* workers alive and not finished */
     bool done;
     uint32_t wrong;         /* results that differ from the reference */
+    uint32_t unheld;        /* results of a step that the copy did not hold */
+    bool closes_lost; /* a shard that gets a Map closes its connection with the lost one, as workers do */
 };
 
 struct fleet *fleet_create(const struct fleet_options *options);
@@ -168,6 +181,20 @@ void fleet_settle(struct fleet *fleet, uint64_t ns);
 void fleet_hold(struct fleet *fleet, uint32_t rank, bool hold);
 void fleet_kill_worker(struct fleet *fleet, uint32_t rank);
 void fleet_kill_shard(struct fleet *fleet, uint32_t shard);
+/* ---- fleet_copies.c ---- */
+/* First Map of all engines and workers. */
+void fleet_copies_begin(struct fleet *fleet);
+/* The coordinator gives the shard up: its copies lead. The others get the Map within delay_ns, at random. */
+void fleet_fail_over(struct fleet *fleet, uint32_t shard, uint64_t delay_ns);
+/* The worker may accept this result. Counts results of a step that the copy does not hold. */
+bool fleet_copies_admit(struct fleet_worker *worker, uint32_t chunk_number,
+                        const struct weft_wire_header *result);
+/* Pushes an open request of the training again if its slot has a newer term. */
+void fleet_copies_resend(struct fleet_request *request);
+/* Counts copies at live shards whose values after `step` differ from the reference. */
+uint32_t fleet_wrong_copies(struct fleet *fleet, uint64_t step);
+void fleet_push_again(struct fleet_request *request); /* shard_fleet.c */
+uint64_t fleet_random(struct fleet *fleet);
 /* Counts values at live shards that differ from the reference after the chunk's closed step. */
 uint32_t fleet_wrong_values(struct fleet *fleet);
 

@@ -1,0 +1,304 @@
+/* shard_copy.c - the copy's side of replication: holds what closed a step, acknowledges, applies.
+ *
+ *     REPLICATE --> term, leader, step checked --> memory --> payload received: held --> REPLICATED
+ *                     \ another one is applied, no memory, newer term: waits          --> applied with the
+ *                                                                                         leader's kernel
+ *
+ * A copy is an ordinary chunk of the table in phase IDLE. It keeps what a leader keeps to answer repeated
+ * pushes: the watermark, and the result of the last step. So it leads as soon as Map says so (shard_map.c).
+ * It applies each step once: a repeated REPLICATE, under the leader's next term, is only acknowledged. The
+ * values equal the leader's, bit for bit: the same kernel with the same sum, lr and weight_sum. */
+#include <stdio.h>
+#include <string.h>
+
+#include "server/shard/shard_engine.h"
+
+/* ---- answers: one at a time for each chunk ---- */
+
+static bool ack_is_free(const struct shard_chunk *chunk)
+{
+    return weft_list_empty(&chunk->copy.ack_link) && !chunk->copy.is_ack_sending;
+}
+
+static void answer(struct shard_chunk *chunk, const struct weft_wire_header *request, enum weft_status status)
+{
+    chunk->copy.ack = (struct weft_wire_header){
+        .kind = WEFT_WIRE_REPLICATED,
+        .codec = request->codec,
+        .dtype = request->dtype,
+        .round = request->round,
+        .status = status,
+        .job = request->job,
+        .worker = request->worker,
+        .epoch = request->epoch,
+        .tensor = request->tensor,
+        .chunk = request->chunk,
+        .step = request->step,
+        .term = request->term,
+    };
+    weft_list_append(&chunk->tensor->engine->replication.acks, &chunk->copy.ack_link);
+}
+
+static void ack_sent(struct weft_completion *completion, enum weft_status status)
+{
+    struct shard_chunk *chunk = weft_container_of(completion, struct shard_chunk, copy.ack_sent);
+    chunk->copy.is_ack_sending = false;
+    shard_engine_resume(chunk->tensor->engine);
+}
+
+static void pump_acks(struct weft_shard_engine *engine)
+{
+    while (!weft_list_empty(&engine->replication.acks)) {
+        struct shard_copy *copy = weft_list_first(&engine->replication.acks, struct shard_copy, ack_link);
+        struct weft_wire_header header = copy->ack;
+        header.worker = 0;
+        weft_completion_init(&copy->ack_sent, 1, ack_sent);
+        const enum weft_status status =
+            shard_replicate_send(engine, copy->ack.worker, &header, NULL, &copy->ack_sent);
+        if (status == WEFT_ERR_AGAIN) {
+            shard_engine_schedule_retry(engine);
+            return;
+        }
+        weft_list_remove(&copy->ack_link);
+        copy->is_ack_sending = status >= 0; /* else the leader is lost */
+    }
+}
+
+/* ---- applying ---- */
+
+static float *place_of(const struct shard_chunk *chunk, uint8_t part)
+{
+    if (part == WEFT_WIRE_PART_WEIGHTS) return chunk->values;
+    return part < WEFT_OPTIMIZER_STATES_MAX ? chunk->states[part] : NULL;
+}
+
+static void end(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    struct shard_copy *copy = &chunk->copy;
+    if (copy->payload)
+        shard_arena_release(&engine->replication.memory, copy->payload, chunk->count * sizeof(float));
+    copy->payload = NULL;
+}
+
+static void apply(struct weft_task *task)
+{
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
+    const struct shard_tensor *tensor = chunk->tensor;
+    const struct shard_copy *copy = &chunk->copy;
+    const struct weft_wire_header *request = &copy->request;
+    const size_t bytes = chunk->count * sizeof(float);
+    if (request->step == 0) {
+        memcpy(place_of(chunk, request->round), copy->payload, bytes);
+        return;
+    }
+    if (request->flags & WEFT_WIRE_MAY_SKIP) shard_skip_save(chunk);
+    if (tensor->optimizer.kind == WEFT_OPTIMIZER_NONE) {
+        memcpy(chunk->values, copy->payload, bytes);
+        return;
+    }
+    struct weft_optimizer rule = tensor->optimizer;
+    if (request->flags & WEFT_WIRE_DECAY) rule.weight_decay = request->weight;
+    weft_optimizer_step(&rule, request->lr, request->step, chunk->values, chunk->states, copy->payload,
+                        (float)(1.0 / (double)request->weight_sum), chunk->count);
+}
+
+static void applied(struct shard_chunk *chunk)
+{
+    const struct weft_wire_header *request = &chunk->copy.request;
+    if (request->step == 0) {
+        chunk->initialised |= request->round == WEFT_WIRE_PART_WEIGHTS;
+    } else {
+        chunk->closed_step = chunk->result_step = request->step;
+        chunk->result_round = 0;
+        chunk->result_lr = chunk->lr = request->lr;
+        chunk->result_weight_sum = request->weight_sum;
+        chunk->result_data = chunk->values;
+        chunk->result_bytes = chunk->count * sizeof(float);
+        chunk->result_is_resendable =
+            !(chunk->tensor->engine->replication.mutants & WEFT_MUTANT_RESULT_NOT_KEPT);
+    }
+    end(chunk);
+}
+
+static void apply_done(struct weft_task *task)
+{
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
+    chunk->computing = false;
+    applied(chunk);
+    shard_engine_resume(chunk->tensor->engine);
+}
+
+static void start_apply(struct shard_chunk *chunk)
+{
+    const struct weft_wire_header *request = &chunk->copy.request;
+    chunk->backup.valid = false;
+    /* without memory for it the step cannot be undone after a fail-over; requests then get WEFT_ERR_STATE */
+    if (request->flags & WEFT_WIRE_MAY_SKIP && shard_skip_reserve(chunk) < 0) {
+        weft_log(chunk->tensor->engine->env, WEFT_LOG_WARN, "server",
+                 "no memory to keep what step %llu of tensor '%s' overwrites",
+                 (unsigned long long)request->step, chunk->tensor->name);
+        chunk->copy.request.flags &= (uint8_t)~WEFT_WIRE_MAY_SKIP;
+    }
+    const uint64_t elements = chunk->count * (1 + weft_optimizer_states(&chunk->tensor->optimizer));
+    if (elements > WEFT_LOOP_SLICE) {
+        shard_round_start_task(chunk, apply, apply_done, elements);
+        return;
+    }
+    apply(&chunk->task);
+    applied(chunk);
+}
+
+/* ---- receiving ---- */
+
+static bool is_copied_from(const struct shard_chunk *chunk, const struct weft_wire_header *request)
+{
+    const struct weft_shard_engine *engine = chunk->tensor->engine;
+    const struct shard_map_slot *slot = shard_map_slot(chunk);
+    return request->term == slot->term && slot->leader == request->worker &&
+           slot->copy == engine->endpoint + 1;
+}
+
+static void received(struct weft_completion *completion, enum weft_status status)
+{
+    struct shard_chunk *chunk = weft_container_of(completion, struct shard_chunk, copy.received);
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    if (engine->closed) return;
+    if (status < 0 || !is_copied_from(chunk, &chunk->copy.request)) {
+        end(chunk); /* the leader is lost or replaced: nobody has received this step's result */
+    } else {
+        if (!(engine->replication.mutants & WEFT_MUTANT_ACK_BEFORE_HELD))
+            answer(chunk, &chunk->copy.request, WEFT_OK);
+        engine->stats.received_bytes += chunk->count * sizeof(float);
+        start_apply(chunk);
+    }
+    shard_engine_resume(engine);
+}
+
+/* false: there is no memory for the payload now. */
+static bool receive(struct shard_chunk *chunk, struct weft_arrival *arrival)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    struct shard_copy *copy = &chunk->copy;
+    const size_t bytes = chunk->count * sizeof(float);
+    copy->payload = shard_arena_reserve(&engine->replication.memory, bytes);
+    if (!copy->payload) return false;
+    weft_completion_init(&copy->received, 1, received);
+    const enum weft_status status =
+        weft_transport_accept(engine->transport, arrival, copy->payload, bytes, &copy->received);
+    if (status >= 0) {
+        if (engine->replication.mutants & WEFT_MUTANT_ACK_BEFORE_HELD)
+            answer(chunk, &chunk->copy.request, WEFT_OK);
+        return true;
+    }
+    end(chunk);
+    if (status == WEFT_ERR_AGAIN) {
+        shard_engine_schedule_retry(engine);
+        return false;
+    }
+    weft_transport_discard(engine->transport, arrival);
+    return true;
+}
+
+/* The leader has answered workers that the step is skipped: so does this engine if it leads later. */
+static void note_skip(struct shard_chunk *chunk, const struct weft_wire_header *request)
+{
+    chunk->error_status = WEFT_ERR_SKIPPED;
+    chunk->error_step = request->step;
+    chunk->error_round = 0;
+    snprintf(chunk->error_text, sizeof chunk->error_text, "a gradient or the mean is not finite");
+    for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++)
+        shard_error_set_unsent(chunk, worker, true);
+}
+
+/* Steps that the leader has taken back are taken back here. false: this copy lacks a step. */
+static bool follow_skips(struct shard_chunk *chunk, const struct weft_wire_header *request)
+{
+    struct weft_wire_header header = *request;
+    header.good = (uint32_t)request->incarnation;
+    return shard_skip_undo(chunk, &header) == WEFT_OK;
+}
+
+enum next { NEXT_DROP, NEXT_WAIT, NEXT_ANSWER, NEXT_RECEIVE };
+
+/* What to do with a REPLICATE. status_out: of the answer. */
+static enum next judge(struct shard_chunk *chunk, const struct weft_wire_header *request,
+                       enum weft_status *status_out)
+{
+    *status_out = WEFT_ERR_STALE;
+    if (chunk->copy.payload || !ack_is_free(chunk) || chunk->phase != SHARD_PHASE_IDLE) return NEXT_WAIT;
+    if (request->term < shard_map_term(chunk)) return NEXT_ANSWER;
+    if (request->term > shard_map_term(chunk)) return NEXT_WAIT;
+    if (!is_copied_from(chunk, request)) return NEXT_DROP;
+    const bool has_payload = request->payload_bytes > 0;
+    if (request->codec != WEFT_CODEC_DENSE || request->dtype != WEFT_F32 || !shard_chunk_is_dense(chunk) ||
+        (has_payload && request->payload_bytes != chunk->count * sizeof(float)) ||
+        (request->step == 0 && (!has_payload || !place_of(chunk, request->round))))
+        return NEXT_DROP;
+    *status_out = WEFT_OK;
+    if (request->step == 0) return chunk->closed_step == 0 ? NEXT_RECEIVE : NEXT_ANSWER;
+    if (!follow_skips(chunk, request)) {
+        *status_out = WEFT_ERR_STATE;
+        return NEXT_ANSWER;
+    }
+    if (has_payload && request->step == chunk->closed_step) return NEXT_ANSWER; /* it is applied */
+    if (request->incarnation != chunk->closed_step) {
+        *status_out = WEFT_ERR_STATE;
+        return NEXT_ANSWER;
+    }
+    if (!has_payload) note_skip(chunk, request);
+    return has_payload ? NEXT_RECEIVE : NEXT_ANSWER;
+}
+
+/* false: the arrival waits. */
+static bool handle(struct weft_shard_engine *engine, struct weft_arrival *arrival)
+{
+    struct weft_wire_header header;
+    struct shard_chunk *chunk = NULL;
+    enum weft_status status = weft_wire_decode(arrival->header, arrival->header_bytes, &header);
+    const bool is_ours = status == WEFT_OK && header.kind >= WEFT_WIRE_REPLICATE &&
+                         header.job == engine->job && header.payload_bytes == arrival->payload_bytes;
+    struct shard_tensor *tensor = is_ours ? shard_table_tensor(engine, header.tensor) : NULL;
+    if (tensor) chunk = shard_table_chunk(tensor, header.chunk);
+    enum next next = NEXT_DROP;
+    if (chunk && header.kind == WEFT_WIRE_REPLICATED) {
+        shard_replicate_acked(chunk, arrival->peer_id, &header);
+    } else if (chunk && engine->failed == WEFT_OK) {
+        header.worker = arrival->peer_id; /* the sender, for the answer */
+        next = judge(chunk, &header, &status);
+    }
+    if (next == NEXT_WAIT) return false;
+    if (next == NEXT_RECEIVE) {
+        chunk->copy.request = header;
+        return receive(chunk, arrival);
+    }
+    if (next == NEXT_ANSWER) {
+        answer(chunk, &header, status);
+        pump_acks(engine);
+    }
+    weft_transport_discard(engine->transport, arrival);
+    return true;
+}
+
+void shard_copy_arrived(void *context, struct weft_arrival *arrival)
+{
+    struct weft_shard_engine *engine = context;
+    weft_list_init(&arrival->link);
+    if (!handle(engine, arrival)) weft_list_append(&engine->replication.waiting, &arrival->link);
+}
+
+void shard_copy_pump(struct weft_shard_engine *engine)
+{
+    struct weft_list now, *node, *spare;
+    pump_acks(engine);
+    weft_list_init(&now);
+    weft_list_foreach (node, spare, &engine->replication.waiting) {
+        weft_list_remove(node);
+        weft_list_append(&now, node);
+    }
+    while (!weft_list_empty(&now)) {
+        struct weft_arrival *arrival = weft_list_first(&now, struct weft_arrival, link);
+        weft_list_remove(&arrival->link);
+        if (!handle(engine, arrival)) weft_list_append(&engine->replication.waiting, &arrival->link);
+    }
+}

@@ -1,0 +1,182 @@
+/* shard_replicate.c - the leader's side of replication: no reply leaves before the copy holds the step.
+ *
+ *     step closed --> hold: REPLICATE to the copy --> REPLICATED under the slot's term --> replies, pulls
+ *                       \ Map, new term: sent again, or without a copy released
+ *
+ * What travels is what closed the step: the sum, for which the copy runs the same optimiser, or the mean.
+ * First weights, states and the verdict that a step was skipped are held in the same way. The payload is
+ * sent from where it lies: the values, or the slot of the sum, whose block stays reserved. The next close
+ * waits for both (shard_result_is_in_use). A chunk has at most one such change, since no worker contributes
+ * to the next step before it has the result.
+ *
+ * No ring of engines can block: a copy acknowledges when its own memory for copies has the payload, and that
+ * memory is released by its own arithmetic. A leader that has been replaced gets no REPLICATED under its
+ * term, so it cannot reply; this needs no clock. */
+#include "server/shard/shard_engine.h"
+
+static void release(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    struct shard_hold *hold = &chunk->hold;
+    if (hold->is_due || hold->is_sending) return;
+    shard_slots_close(&hold->slots, &engine->arena);
+    if (!engine->closed && !shard_result_is_in_use(chunk)) shard_round_result_released(chunk);
+}
+
+/* The copy holds the change, or there is no copy. */
+static void end_hold(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    chunk->hold.is_due = false;
+    weft_list_remove(&chunk->hold.link);
+    if (chunk->replies_pending > 0 && weft_list_empty(&chunk->reply_link))
+        weft_list_append(&engine->reply_queue, &chunk->reply_link);
+    shard_pull_reply_waiting(chunk);
+    release(chunk);
+}
+
+/* ---- sending ---- */
+
+/* A lost copy is reported by the coordinator, whose Map ends the hold. */
+static void sent(struct weft_completion *completion, enum weft_status status)
+{
+    struct shard_chunk *chunk = weft_container_of(completion, struct shard_chunk, hold.sent);
+    chunk->hold.is_sending = false;
+    release(chunk);
+    shard_engine_resume(chunk->tensor->engine);
+}
+
+enum weft_status shard_replicate_send(struct weft_shard_engine *engine, uint32_t endpoint,
+                                      const struct weft_wire_header *header, const void *payload,
+                                      struct weft_completion *completion)
+{
+    struct weft_peer *peer = weft_transport_peer(engine->transport, endpoint);
+    if (!peer || weft_peer_status(peer) < 0) return WEFT_ERR_PEER_LOST;
+    uint8_t bytes[WEFT_WIRE_HEADER_BYTES];
+    weft_wire_encode(header, bytes);
+    struct weft_message message = {
+        .tag = WEFT_TAG(WEFT_CHANNEL_SHARD, (uint64_t)header->chunk << 32 | header->tensor),
+        .header = bytes,
+        .header_bytes = sizeof bytes,
+        .payload = payload,
+        .payload_bytes = payload ? (size_t)header->payload_bytes : 0,
+    };
+    return weft_transport_send(peer, &message, completion);
+}
+
+/* false: not now. */
+static bool send_hold(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    struct shard_hold *hold = &chunk->hold;
+    const struct shard_map_slot *slot = shard_map_slot(chunk);
+    const struct weft_wire_header header = {
+        .kind = WEFT_WIRE_REPLICATE,
+        .codec = WEFT_CODEC_DENSE,
+        .dtype = WEFT_F32,
+        .round = hold->part,
+        .flags = hold->flags,
+        .skips = chunk->skips,
+        .good = chunk->skips ? (uint32_t)hold->step_before : 0,
+        .job = engine->job,
+        .incarnation = hold->step_before,
+        .epoch = engine->epoch,
+        .tensor = chunk->tensor->id,
+        .chunk = chunk->index,
+        .step = hold->step,
+        .payload_bytes = hold->payload ? chunk->count * sizeof(float) : 0,
+        .lr = chunk->lr,
+        .weight = hold->flags & WEFT_WIRE_DECAY ? chunk->weight_decay : 0,
+        .weight_sum = chunk->result_weight_sum,
+        .term = slot->term,
+    };
+    weft_completion_init(&hold->sent, 1, sent);
+    const enum weft_status status =
+        shard_replicate_send(engine, slot->copy - 1, &header, hold->payload, &hold->sent);
+    if (status == WEFT_ERR_AGAIN) return false;
+    if (status < 0) return true; /* the copy is lost */
+    hold->is_sending = true;
+    engine->stats.replicated++;
+    engine->stats.replicated_bytes += header.payload_bytes;
+    return true;
+}
+
+void shard_replicate_pump(struct weft_shard_engine *engine)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach (node, spare, &engine->replication.unsent) {
+        struct shard_hold *hold = weft_container_of(node, struct shard_hold, link);
+        struct shard_chunk *chunk = weft_container_of(hold, struct shard_chunk, hold);
+        if (hold->is_sending) continue; /* under the term before */
+        if (!send_hold(chunk)) {
+            shard_engine_schedule_retry(engine);
+            return;
+        }
+        weft_list_remove(node);
+    }
+}
+
+/* ---- holding ---- */
+
+void shard_replicate(struct shard_chunk *chunk, uint64_t step, uint64_t step_before, uint8_t part,
+                     const void *payload)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    struct shard_hold *hold = &chunk->hold;
+    if (!shard_map_is_on(engine) || shard_map_slot(chunk)->copy == 0 ||
+        shard_map_slot(chunk)->leader != engine->endpoint)
+        return;
+    hold->step = step;
+    hold->step_before = step_before;
+    hold->part = part;
+    hold->flags = step > 0 && payload ? chunk->flags & (WEFT_WIRE_MAY_SKIP | WEFT_WIRE_DECAY) : 0;
+    hold->payload = payload;
+    hold->is_due = true;
+    weft_list_remove(&chunk->reply_link); /* replies of an earlier step wait, too */
+    weft_list_remove(&hold->link);
+    weft_list_append(&engine->replication.unsent, &hold->link);
+}
+
+void shard_replicate_close(struct shard_chunk *chunk, uint64_t step_before)
+{
+    const bool updates = chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
+    shard_replicate(chunk, chunk->open_step, step_before, 0, updates ? chunk->hold.sum : chunk->values);
+    if (!chunk->hold.is_due || !updates) return;
+    chunk->hold.slots = chunk->slots;
+    chunk->slots = (struct shard_slots){0};
+}
+
+/* A higher term is known to the copy: another engine leads the slot, and its Map is on the way. */
+static void log_fenced(const struct shard_chunk *chunk, const struct weft_wire_header *header)
+{
+    weft_log(chunk->tensor->engine->env, WEFT_LOG_WARN, "server",
+             "tensor '%s' chunk %u: the copy refuses step %llu of term %u (%s)", chunk->tensor->name,
+             chunk->index, (unsigned long long)header->step, header->term,
+             weft_status_name((enum weft_status)header->status));
+}
+
+void shard_replicate_acked(struct shard_chunk *chunk, uint32_t peer_id, const struct weft_wire_header *header)
+{
+    struct shard_hold *hold = &chunk->hold;
+    const struct shard_map_slot *slot = shard_map_slot(chunk);
+    if (slot->leader != chunk->tensor->engine->endpoint || slot->copy != peer_id + 1 ||
+        header->term != slot->term || !hold->is_due || header->step != hold->step ||
+        header->round != hold->part)
+        return;
+    if (header->status < 0) {
+        log_fenced(chunk, header);
+        return;
+    }
+    end_hold(chunk);
+    shard_engine_resume(chunk->tensor->engine);
+}
+
+void shard_replicate_map_changed(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    const struct shard_map_slot *slot = shard_map_slot(chunk);
+    if (!chunk->hold.is_due) return;
+    if (slot->leader != engine->endpoint || slot->copy == 0) end_hold(chunk);
+    else if (weft_list_empty(&chunk->hold.link))
+        weft_list_append(&engine->replication.unsent, &chunk->hold.link);
+}

@@ -1,0 +1,151 @@
+/* fleet_copies.c - the fleet's coordinator for jobs with copies, and how a worker follows its Map. */
+#include <string.h>
+
+#include "shard_fleet.h"
+
+/* ---- Map ---- */
+
+/* Enters all slots as they are now: an engine ignores those whose term it has. */
+static void shard_map(struct fleet_shard *shard)
+{
+    struct fleet *fleet = shard->fleet;
+    Weft__Control__Slot slots[FLEET_CHUNKS_MAX], *pointers[FLEET_CHUNKS_MAX];
+    uint32_t copies[FLEET_CHUNKS_MAX];
+    Weft__Control__Map map = WEFT__CONTROL__MAP__INIT;
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+        const struct fleet_chunk *chunk = &fleet->chunk[c];
+        weft__control__slot__init(&slots[c]);
+        slots[c].slot = c;
+        slots[c].term = chunk->term;
+        slots[c].leader = fleet->shard[chunk->shard].endpoint;
+        copies[c] = chunk->copy ? fleet->shard[chunk->copy - 1].endpoint : 0;
+        slots[c].n_copies = chunk->copy > 0;
+        slots[c].copies = &copies[c];
+        pointers[c] = &slots[c];
+    }
+    map.n_slots = fleet->chunk_count;
+    map.slots = pointers;
+    weft_shard_engine_map(shard->engine, &map);
+}
+
+static void close_lost(struct fleet *fleet, struct weft_transport *transport, uint32_t own)
+{
+    for (uint32_t s = 0; s < fleet->options.shards && (fleet->closes_lost || own >= 100); s++)
+        if (fleet->shard[s].given_up && fleet->shard[s].endpoint != own)
+            weft_transport_fail_peer(transport, fleet->shard[s].endpoint, WEFT_ERR_PEER_LOST, "lost");
+}
+
+static void on_shard_map(struct weft_timer *timer)
+{
+    struct fleet_shard *shard = weft_container_of(timer, struct fleet_shard, map_timer);
+    close_lost(shard->fleet, shard->transport, shard->endpoint);
+    shard_map(shard);
+}
+
+static void on_worker_map(struct weft_timer *timer)
+{
+    struct fleet_worker *worker = weft_container_of(timer, struct fleet_worker, map_timer);
+    struct fleet *fleet = worker->fleet;
+    close_lost(fleet, worker->transport, worker->endpoint);
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+        worker->leader[c] = fleet->chunk[c].shard;
+        worker->term[c] = fleet->chunk[c].term;
+    }
+    for (uint32_t c = 0; c < fleet->chunk_count; c++)
+        if (worker->request[c].open && worker->request[c].timed) fleet_copies_resend(&worker->request[c]);
+}
+
+void fleet_copies_begin(struct fleet *fleet)
+{
+    WEFT_ASSERT(fleet->options.shards > 1);
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+        fleet->chunk[c].term = 1;
+        fleet->chunk[c].copy = (fleet->chunk[c].shard + 1) % fleet->options.shards + 1;
+    }
+    for (uint32_t s = 0; s < fleet->options.shards; s++) {
+        weft_timer_init(&fleet->shard[s].map_timer, on_shard_map);
+        shard_map(&fleet->shard[s]);
+    }
+    for (uint32_t w = 0; w < fleet->options.workers; w++) {
+        weft_timer_init(&fleet->worker[w].map_timer, on_worker_map);
+        on_worker_map(&fleet->worker[w].map_timer);
+    }
+}
+
+static void start_timer(struct fleet *fleet, struct weft_env *env, struct weft_loop *loop,
+                        struct weft_timer *timer, uint64_t delay_ns)
+{
+    const uint64_t at_ns = weft_now_ns(env) + fleet_random(fleet) % (delay_ns + 1);
+    enum weft_status status = weft_timer_start(loop, timer, at_ns);
+    WEFT_ASSERT(status == WEFT_OK);
+}
+
+void fleet_fail_over(struct fleet *fleet, uint32_t shard, uint64_t delay_ns)
+{
+    const uint32_t mutants = fleet->options.map_mutants;
+    fleet->shard[shard].given_up = true;
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+        struct fleet_chunk *chunk = &fleet->chunk[c];
+        if (chunk->shard != shard && chunk->copy != shard + 1) continue;
+        if (chunk->shard == shard && mutants & FLEET_MUTANT_WRONG_LEADER)
+            chunk->shard = chunk->copy % fleet->options.shards;
+        else if (chunk->shard == shard) chunk->shard = chunk->copy - 1;
+        chunk->copy = 0;
+        if (!(mutants & FLEET_MUTANT_SAME_TERM)) chunk->term++;
+    }
+    for (uint32_t s = 0; s < fleet->options.shards; s++)
+        if (!fleet->shard[s].given_up)
+            start_timer(fleet, fleet->shard[s].env, fleet->shard[s].loop, &fleet->shard[s].map_timer,
+                        delay_ns);
+    for (uint32_t w = 0; w < fleet->options.workers; w++)
+        if (!fleet->worker[w].killed)
+            start_timer(fleet, fleet->worker[w].env, fleet->worker[w].loop, &fleet->worker[w].map_timer,
+                        delay_ns);
+}
+
+/* ---- workers ---- */
+
+static bool copy_holds(const struct fleet *fleet, uint32_t chunk_number, uint64_t step)
+{
+    const struct fleet_chunk *at = &fleet->chunk[chunk_number];
+    if (at->copy == 0 || fleet->shard[at->copy - 1].killed) return true;
+    struct shard_tensor *tensor = shard_table_tensor(fleet->shard[at->copy - 1].engine, at->tensor);
+    const struct shard_chunk *chunk = shard_table_chunk(tensor, at->index);
+    const bool is_held = chunk->copy.payload && chunk->copy.received.count == 0;
+    return chunk->closed_step >= step || (is_held && chunk->copy.request.step == step);
+}
+
+bool fleet_copies_admit(struct fleet_worker *worker, uint32_t chunk_number,
+                        const struct weft_wire_header *result)
+{
+    struct fleet *fleet = worker->fleet;
+    if (result->term != worker->term[chunk_number]) return false;
+    if (result->term == fleet->chunk[chunk_number].term && result->status == WEFT_OK &&
+        !copy_holds(fleet, chunk_number, result->step))
+        fleet->unheld++;
+    return true;
+}
+
+void fleet_copies_resend(struct fleet_request *request)
+{
+    const struct fleet_worker *worker = request->worker;
+    if (!request->open || request->sending || request->received.count > 0 || request->answered ||
+        worker->finished || request->header.term >= worker->term[request->chunk_number])
+        return;
+    fleet_push_again(request);
+}
+
+uint32_t fleet_wrong_copies(struct fleet *fleet, uint64_t step)
+{
+    uint32_t wrong = 0;
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+        const struct fleet_chunk *chunk = &fleet->chunk[c];
+        if (chunk->copy == 0 || fleet->shard[chunk->copy - 1].killed) continue;
+        struct shard_tensor *tensor = shard_table_tensor(fleet->shard[chunk->copy - 1].engine, chunk->tensor);
+        const struct shard_chunk *copy = shard_table_chunk(tensor, chunk->index);
+        const float *expected = reference_values(fleet->reference, chunk->tensor, step) + chunk->offset;
+        wrong +=
+            copy->closed_step != step || memcmp(expected, copy->values, chunk->count * sizeof(float)) != 0;
+    }
+    return wrong;
+}
