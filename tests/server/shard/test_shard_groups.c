@@ -200,6 +200,32 @@ static void a_lost_worker_returns_the_memory(void **state)
     }
 }
 
+/* A worker ends after its group has arrived: what lies in its memory is not summed. */
+static void a_lost_contribution_is_not_used(void **state)
+{
+    struct fleet_options options = {.seed = 9,
+                                    .shards = 1,
+                                    .workers = 2,
+                                    .tensors = &tensors[2],
+                                    .tensor_count = 1,
+                                    .maps_payloads = true,
+                                    .groups = UINT64_MAX};
+    struct fleet *fleet = fleet_create(&options);
+    struct fleet_request requests[2][2];
+    memset(requests, 0, sizeof requests);
+    for (uint32_t c = 0; c < 2; c++) fleet_push(fleet, 0, c, WEFT_WIRE_PUSH_PULL, 1, &requests[0][c]);
+    fleet_settle(fleet, WEFT_MS(10));
+    fleet_kill_worker(fleet, 0);
+    for (uint32_t c = 0; c < 2; c++) fleet_push(fleet, 1, c, WEFT_WIRE_PUSH_PULL, 1, &requests[1][c]);
+    fleet_settle(fleet, WEFT_MS(10));
+    for (uint32_t c = 0; c < 2; c++) {
+        assert_int_equal(fleet_shard_chunk(fleet, c)->closed_step, 0);
+        assert_int_equal(fleet_shard_chunk(fleet, c)->arrived, 1);
+    }
+    fleet->worker[1].open = NULL;
+    fleet_free(fleet);
+}
+
 /* The engine closes while groups are held. */
 static void a_close_returns_the_memory(void **state)
 {
@@ -241,6 +267,7 @@ int main(void)
         cmocka_unit_test(a_malformed_entry_ends_the_group),
         cmocka_unit_test(an_error_names_its_tensor),
         cmocka_unit_test(a_lost_worker_returns_the_memory),
+        cmocka_unit_test(a_lost_contribution_is_not_used),
         cmocka_unit_test(a_close_returns_the_memory),
         cmocka_unit_test(one_result_is_sent_alone),
     };
