@@ -515,6 +515,7 @@ static void on_hello(struct weft_coordinator *coordinator, struct coordinator_co
     member->has_device = hello->device;
     member->supports_states = hello->states;
     member->supports_groups = hello->groups;
+    member->reads_chunk_runs = hello->chunk_runs;
     member->supports_free = hello->frees;
     member->supports_progress = hello->progress;
     member->pid = hello->pid;

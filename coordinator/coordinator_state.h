@@ -43,6 +43,7 @@ struct coordinator_member {
     char host[WEFT_LIMIT_NAME_BYTES + 1];
     bool has_device; /* the process has a GPU */
     bool supports_states; /* a shard that supports STATE_PULL and STATE_INIT */
+    bool reads_chunk_runs; /* Declared.runs */
     bool supports_groups; /* a shard that supports message groups */
     bool supports_free;  /* a shard that supports TensorFree */
     bool supports_progress; /* it answers ask_progress */

@@ -347,24 +347,41 @@ static bool place(struct weft_coordinator *coordinator, struct coordinator_tenso
     return true;
 }
 
+/* Do all members read runs of chunks? */
+static bool read_chunk_runs(const struct weft_coordinator *coordinator)
+{
+    for (uint32_t i = 0; i < coordinator->options.workers; i++)
+        if (coordinator->workers[i] && !coordinator->workers[i]->reads_chunk_runs) return false;
+    for (uint32_t i = 0; i < coordinator->options.shards; i++)
+        if (coordinator->shards[i] && !coordinator->shards[i]->reads_chunk_runs) return false;
+    return true;
+}
+
 /* Sends Declared to the owning shards, or to all workers, or to the worker `only`. */
 static void send_declared(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor,
                           bool to_workers, const struct coordinator_member *only)
 {
-    Weft__Control__Chunk **pointers =
-        weft_alloc_array(coordinator->env, tensor->chunk_count + 1, sizeof *pointers);
-    if (!pointers) {
+    Weft__Control__Declared declared = WEFT__CONTROL__DECLARED__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    struct weft_chunk_runs runs;
+    void *memory =
+        weft_alloc_array(coordinator->env, tensor->chunk_count + 1, sizeof(Weft__Control__Chunk *));
+    if (!memory) {
         coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
                           "the coordinator has no memory to announce tensor '%.150s'", tensor->declare.name);
         return;
     }
-    for (uint32_t i = 0; i < tensor->chunk_count; i++) pointers[i] = &tensor->chunks[i];
-    Weft__Control__Declared declared = WEFT__CONTROL__DECLARED__INIT;
-    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     declared.tensor = tensor->declare.ordinal;
     declared.declare = &tensor->declare;
-    declared.n_chunks = tensor->chunk_count;
-    declared.chunks = pointers;
+    if (read_chunk_runs(coordinator) &&
+        weft_chunk_runs_make(tensor->chunks, tensor->chunk_count, &runs, memory)) {
+        declared.n_runs = runs.count;
+        declared.runs = runs.pointers;
+    } else {
+        declared.n_chunks = tensor->chunk_count;
+        declared.chunks = memory;
+        for (uint32_t i = 0; i < tensor->chunk_count; i++) declared.chunks[i] = &tensor->chunks[i];
+    }
     message.body_case = WEFT__CONTROL__CONTROL__BODY_DECLARED;
     message.declared = &declared;
     coordinator_send_same(coordinator, &message);
@@ -374,7 +391,7 @@ static void send_declared(struct weft_coordinator *coordinator, struct coordinat
     for (uint32_t i = 0; !to_workers && i < coordinator->options.shards; i++)
         if (tensor->shard_reply_pending[i]) coordinator_send(coordinator, coordinator->shards[i], &message);
     coordinator_send_same(coordinator, NULL);
-    weft_free_bytes(coordinator->env, pointers);
+    weft_free_bytes(coordinator->env, memory);
 }
 
 static void announce(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor)

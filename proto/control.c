@@ -6,14 +6,17 @@
  * The coordinator checks whether the message is valid in its state. The same check runs before packing, so an
  * invalid value is detected at its origin. Protobuf expands: two bytes of a frame can request a struct of 120
  * bytes. A valid message expands about tenfold. Decoding gets DECODE_FACTOR times the frame plus a base; a
- * frame that needs more is malformed. Only proto calls protobuf-c; other modules use its structs. */
+ * frame that needs more is malformed. The chunks of a Declared's runs have a budget of their own. Only proto
+ * calls protobuf-c; other modules use its structs. */
 #include <string.h>
 
+#include "proto/chunk_runs.h"
 #include "proto/proto.h"
 #include "proto/wire_limits.h"
 
 #define DECODE_FACTOR 40u
 #define DECODE_BASE_BYTES (64u << 10)
+#define CHUNK_BYTES (sizeof(Weft__Control__Chunk) + sizeof(Weft__Control__Chunk *))
 
 typedef Weft__Control__Control Control;
 
@@ -158,28 +161,50 @@ static bool declare_ok(const Weft__Control__Declare *declare)
            declare->chunk_bytes <= WEFT_LIMIT_CHUNK_BYTES;
 }
 
+/* Elements that the chunks cover so far: those of `candidate`, in order. */
+struct coverage {
+    uint64_t elems, end;
+    uint32_t candidate;
+};
+
+/* Do `count` elements from `offset` continue the coverage, of the same candidate or of the next one? */
+static bool continues(struct coverage *coverage, uint32_t candidate, uint64_t offset, uint64_t count)
+{
+    if (candidate != coverage->candidate) {
+        if (candidate != ++coverage->candidate || candidate >= WEFT_LIMIT_CANDIDATES ||
+            coverage->end != coverage->elems)
+            return false;
+        coverage->end = 0;
+    }
+    if (offset != coverage->end || count == 0 || count > coverage->elems - coverage->end) return false;
+    coverage->end += count;
+    return true;
+}
+
 /* The chunks must cover the tensor in order, without gaps. With codec "auto" the chunks of each further
  * candidate follow and cover it again. All-reduce tensors have no chunks. */
 static bool declared_ok(const Weft__Control__Declared *declared)
 {
     const Weft__Control__Declare *declare = declared->declare;
     if (!declare || !declare_ok(declare) || declared->tensor != declare->ordinal) return false;
-    if (declare->mode == WEFT_WIRE_MODE_ALL_REDUCE) return declared->n_chunks == 0;
-    if (declared->n_chunks == 0 || declared->n_chunks > WEFT_LIMIT_CHUNKS) return false;
-    uint64_t elems = dims_elems(declare->n_dims, declare->dims), end = 0;
-    uint32_t candidate = 0;
+    if (declare->mode == WEFT_WIRE_MODE_ALL_REDUCE) return declared->n_chunks == 0 && declared->n_runs == 0;
+    struct coverage coverage = {.elems = dims_elems(declare->n_dims, declare->dims)};
+    size_t count = declared->n_chunks;
+    if (declared->n_runs > 0 && declared->n_chunks > 0) return false;
     for (size_t i = 0; i < declared->n_chunks; i++) {
         const Weft__Control__Chunk *chunk = declared->chunks[i];
-        if (chunk->endpoint >= WEFT_LIMIT_ENDPOINTS || chunk->slot >= WEFT_LIMIT_SLOTS) return false;
-        if (chunk->candidate != candidate) {
-            if (chunk->candidate != ++candidate || candidate >= WEFT_LIMIT_CANDIDATES || end != elems)
-                return false;
-            end = 0;
-        }
-        if (chunk->offset != end || chunk->count == 0 || chunk->count > elems - end) return false;
-        end += chunk->count;
+        if (chunk->endpoint >= WEFT_LIMIT_ENDPOINTS || chunk->slot >= WEFT_LIMIT_SLOTS ||
+            !continues(&coverage, chunk->candidate, chunk->offset, chunk->count))
+            return false;
     }
-    return end == elems;
+    for (size_t i = 0; i < declared->n_runs; i++) {
+        const Weft__Control__ChunkRun *run = declared->runs[i];
+        count += run->n_endpoints;
+        if (!chunk_run_is_valid(run) ||
+            !continues(&coverage, run->candidate, run->offset, run->end - run->offset))
+            return false;
+    }
+    return count > 0 && count <= WEFT_LIMIT_CHUNKS && coverage.end == coverage.elems;
 }
 
 static bool heartbeat_ok(const Weft__Control__Heartbeat *heartbeat)
@@ -320,6 +345,13 @@ enum weft_status weft_control_unpack(struct weft_env *env, const uint8_t *data, 
     if (!control_ok(message)) {
         weft__control__control__free_unpacked(message, &allocator);
         return WEFT_ERR_MALFORMED;
+    }
+    if (message->body_case == WEFT__CONTROL__CONTROL__BODY_DECLARED && message->declared->n_runs > 0) {
+        memory.left_bytes = WEFT_LIMIT_CHUNKS * CHUNK_BYTES;
+        if (!chunk_runs_expand(&allocator, message->declared)) {
+            weft__control__control__free_unpacked(message, &allocator);
+            return WEFT_ERR_MALFORMED;
+        }
     }
     clean_texts(message);
     *message_out = message;

@@ -133,9 +133,18 @@ enum weft_status weft_wire_group_next(const uint8_t *payload, size_t bytes, size
  * weft_seal_append. WEFT_ERR_LIMIT: the message breaks a limit of wire_limits.h. WEFT_ERR_NO_MEMORY. */
 enum weft_status weft_control_pack(struct weft_env *env, const Weft__Control__Control *message,
                                    uint8_t **data_out, size_t *bytes_out);
-/* Decodes and checks every limit. Exactly one body is set. Names contain no control characters; in texts
- * these are replaced by '?'. Free with weft_control_free. WEFT_ERR_MALFORMED, also without memory, and if
- * decoding needs far more memory than a valid message of that length. */
+/* Chunks of a Declared as runs of equal ones. `endpoints` (count,) is memory for the runs. false: they do not
+ * fit into WEFT_LIMIT_CANDIDATES runs; send the list. */
+struct weft_chunk_runs {
+    size_t count;
+    Weft__Control__ChunkRun run[WEFT_LIMIT_CANDIDATES], *pointers[WEFT_LIMIT_CANDIDATES];
+};
+bool weft_chunk_runs_make(const Weft__Control__Chunk *chunks, size_t count, struct weft_chunk_runs *runs,
+                          uint32_t *endpoints);
+/* Decodes and checks every limit. Exactly one body is set. Runs of a Declared become its list of chunks.
+ * Names contain no control characters; in texts these are replaced by '?'. Free with weft_control_free.
+ * WEFT_ERR_MALFORMED, also without memory, and if decoding needs far more memory than a valid message of that
+ * length. */
 enum weft_status weft_control_unpack(struct weft_env *env, const uint8_t *data, size_t bytes,
                                      Weft__Control__Control **message_out);
 void weft_control_free(struct weft_env *env, Weft__Control__Control *message);

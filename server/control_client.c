@@ -142,6 +142,7 @@ static void send_hello(struct weft_control_client *client, const Weft__Control__
     hello.endpoints = client->options.endpoints;
     hello.states = hello.frees = hello.progress = hello.groups =
         client->options.role == WEFT__CONTROL__ROLE__ROLE_SHARD;
+    hello.chunk_runs = true;
     hello.nonce = (ProtobufCBinaryData){WEFT_NONCE_BYTES, client->nonce};
     hello.seals = challenge->seals < WEFT_SEAL_VERSION ? 0 : WEFT_SEAL_VERSION;
     if (client->secret) {

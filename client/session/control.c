@@ -319,7 +319,7 @@ static void take_challenge(struct weft_session *session, const Weft__Control__Ch
     hello.nonce.data = control->nonce;
     hello.nonce.len = sizeof control->nonce;
     hello.endpoints = 1;
-    hello.progress = true;
+    hello.progress = hello.chunk_runs = true;
     hello.seals = challenge->seals < WEFT_SEAL_VERSION ? 0 : WEFT_SEAL_VERSION;
     if (challenge->auth_required) {
         if (!settings->secret) {

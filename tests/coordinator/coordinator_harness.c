@@ -26,6 +26,7 @@ static void on_send(void *context, uint64_t id, const Control *message)
     if (weft_control_pack(weft_env_system(), message, &data, &bytes) != WEFT_OK)
         fail_msg("the coordinator sent a message of kind %d that breaks its own limits",
                  (int)message->body_case);
+    connection->frame_bytes = bytes;
     if (connection->received < HARNESS_INBOX)
         assert_int_equal(
             weft_control_unpack(weft_env_system(), data, bytes, &connection->inbox[connection->received++]),
@@ -216,6 +217,7 @@ uint64_t harness_hello(struct harness *harness, const struct harness_hello *give
     hello.seals = given->has_no_seal ? 0 : WEFT_SEAL_VERSION;
     hello.progress = true;
     hello.slots = !given->has_no_slots;
+    hello.chunk_runs = !harness->has_no_chunk_runs;
     hello.frees = given->role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     hello.nonce = (ProtobufCBinaryData){sizeof nonce, nonce};
     if (given->secret) {

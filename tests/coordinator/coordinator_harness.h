@@ -19,6 +19,7 @@ struct harness_connection {
     char why[500];
     Control *inbox[HARNESS_INBOX];
     uint32_t received, read;
+    size_t frame_bytes; /* of the last message */
 };
 
 struct harness {
@@ -30,6 +31,7 @@ struct harness {
     uint64_t opened_count;
     const Control *same; /* of the sends to many members that have begun */
     uint32_t same_count, sends_of_same;
+    bool has_no_chunk_runs; /* members that join do not read runs of chunks */
     uint32_t ended_count;
     enum weft_status end_status;
     char end_text[500];

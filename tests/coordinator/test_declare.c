@@ -237,6 +237,40 @@ static void codecs_are_cut(void **state)
     harness_free(h);
 }
 
+/* Members that read runs of chunks get the same chunks in a shorter message; others get a list. */
+static void equal_chunks_travel_as_runs(void **state)
+{
+    size_t bytes[2] = {0};
+    Weft__Control__Chunk seen[2][101];
+    for (int has_runs = 0; has_runs < 2; has_runs++) {
+        struct harness *h = harness_create(1, 2, NULL);
+        struct harness_declare declare;
+        uint64_t c[4];
+        h->has_no_chunk_runs = !has_runs;
+        harness_run(h, c, 1);
+        harness_declare_init(&declare, 0, "t0");
+        declare.dims[0] = 100 * 128 + 1, declare.dims[1] = 2;
+        declare.declare.chunk_bytes = 1024;
+        harness_declare(h, c[0], &declare);
+        for (int s = 0; s < 2; s++) {
+            assert_int_equal(harness_expect(h, c[1 + s], BODY(DECLARED))->declared->n_chunks, 101);
+            harness_declared_ok(h, c[1 + s], 0);
+        }
+        const Weft__Control__Declared *declared = harness_expect(h, c[0], BODY(DECLARED))->declared;
+        assert_int_equal(declared->n_chunks, 101);
+        assert_int_equal(declared->n_runs, 0);
+        for (size_t i = 0; i < 101; i++) seen[has_runs][i] = *declared->chunks[i];
+        bytes[has_runs] = h->connections[c[0]].frame_bytes;
+        harness_free(h);
+    }
+    for (size_t i = 0; i < 101; i++) {
+        assert_int_equal(seen[0][i].offset, seen[1][i].offset);
+        assert_int_equal(seen[0][i].count, seen[1][i].count);
+        assert_int_equal(seen[0][i].endpoint, seen[1][i].endpoint);
+    }
+    assert_true(bytes[1] * 4 < bytes[0]);
+}
+
 /* Codec "auto": candidates that can be cut are placed like the dense chunks, the others on one endpoint. */
 static void candidates_are_cut(void **state)
 {
@@ -487,6 +521,7 @@ int main(void)
         cmocka_unit_test(canonical_codecs),      cmocka_unit_test(placement),
         cmocka_unit_test(codecs_are_cut),        cmocka_unit_test(candidates_are_cut),
         cmocka_unit_test(weight_hash_goes_home), cmocka_unit_test(weight_hash_of_each_home),
+        cmocka_unit_test(equal_chunks_travel_as_runs),
         cmocka_unit_test(freed_tensors),         cmocka_unit_test(bad_frees),
         cmocka_unit_test(many_names),            cmocka_unit_test(status_has_exposed_tensor)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -55,6 +55,8 @@ static size_t seed_of_start(uint64_t number, uint8_t *out, size_t capacity)
                          *chunks[] = {&dense, &other};
     Weft__Control__Declared declared = WEFT__CONTROL__DECLARED__INIT;
     static uint8_t runs[WEFT_RUNS_BYTES];
+    uint32_t endpoints[5] = {1, 2, 1, 2, 1};
+    Weft__Control__ChunkRun run = WEFT__CONTROL__CHUNK_RUN__INIT, *all_runs[] = {&run};
     switch (number % 12) {
     case 8:
         hello.wire_version = WEFT_WIRE_VERSION,
@@ -76,6 +78,9 @@ static size_t seed_of_start(uint64_t number, uint8_t *out, size_t capacity)
         declare.ordinal = declared.tensor = 3, declare.chunk_bytes = 4096;
         dense.count = other.count = dims[0] * dims[1], other.candidate = 1;
         declared.declare = &declare, declared.n_chunks = 2, declared.chunks = chunks;
+        run.end = dense.count, run.cut = 8, run.n_endpoints = dims[1], run.endpoints = endpoints;
+        if (number % 24 >= 12)
+            declared.n_chunks = 0, declared.n_runs = 1, declared.runs = all_runs;
         return PACK(DECLARED, &declared);
     }
 }

@@ -557,6 +557,89 @@ static void allocation_failures(void **state)
     assert_int_equal(weft_control_pack(&env, &message, &packed, &bytes), WEFT_ERR_NO_MEMORY);
 }
 
+/* ---- runs of chunks ---- */
+
+enum { RUN_CHUNKS = 4, RUN_ELEMS = 1024 * 784 };
+
+/* Three chunks of dense and one of a candidate, as runs. */
+static void fill_runs(struct samples *s, Weft__Control__ChunkRun run[2], Weft__Control__ChunkRun *runs[2],
+                      uint32_t endpoints[RUN_CHUNKS])
+{
+    fill(s);
+    for (uint32_t i = 0; i < RUN_CHUNKS; i++) endpoints[i] = 7 + i % 2;
+    for (int r = 0; r < 2; r++) weft__control__chunk_run__init(&run[r]), runs[r] = &run[r];
+    run[0].end = run[1].end = RUN_ELEMS, run[0].cut = 300000, run[1].cut = RUN_ELEMS, run[1].candidate = 1;
+    run[0].n_endpoints = 3, run[0].endpoints = endpoints;
+    run[1].n_endpoints = 1, run[1].endpoints = endpoints + 3;
+    s->declared.n_chunks = 0, s->declared.chunks = NULL, s->declared.n_runs = 2, s->declared.runs = runs;
+}
+
+static void runs_become_chunks(void **state)
+{
+    struct samples s;
+    Weft__Control__ChunkRun run[2], *runs[2];
+    uint32_t endpoints[RUN_CHUNKS];
+    uint8_t data[2048];
+    fill_runs(&s, run, runs, endpoints);
+    Control message = wrap(&s, 9), *unpacked;
+    const size_t bytes = pack(&message, data, sizeof data);
+    assert_int_equal(weft_control_unpack(weft_env_system(), data, bytes, &unpacked), WEFT_OK);
+    const Weft__Control__Declared *declared = unpacked->declared;
+    assert_int_equal(declared->n_runs, 0);
+    assert_int_equal(declared->n_chunks, RUN_CHUNKS);
+    Weft__Control__Chunk chunks[RUN_CHUNKS];
+    for (uint32_t i = 0; i < RUN_CHUNKS; i++) {
+        chunks[i] = *declared->chunks[i];
+        assert_int_equal(chunks[i].offset, i < 3 ? i * 300000 : 0);
+        assert_int_equal(chunks[i].count, i < 2 ? 300000 : i == 2 ? RUN_ELEMS - 600000 : RUN_ELEMS);
+        assert_int_equal(chunks[i].endpoint, 7 + i % 2);
+        assert_int_equal(chunks[i].candidate, i == 3);
+    }
+    struct weft_chunk_runs again; /* and back */
+    uint32_t memory[RUN_CHUNKS];
+    assert_true(weft_chunk_runs_make(chunks, RUN_CHUNKS, &again, memory));
+    assert_int_equal(again.count, 2);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(again.run[r].end, run[r].end);
+        assert_int_equal(again.run[r].cut, run[r].cut);
+        assert_int_equal(again.run[r].n_endpoints, run[r].n_endpoints);
+    }
+    for (uint32_t i = 0; i < RUN_CHUNKS; i++) assert_int_equal(memory[i], endpoints[i]);
+    weft_control_free(weft_env_system(), unpacked);
+    Weft__Control__Chunk uneven[2 * WEFT_LIMIT_CANDIDATES + 2]; /* each pair begins a run */
+    uint32_t more[2 * WEFT_LIMIT_CANDIDATES + 2];
+    for (uint32_t i = 0; i < 2 * WEFT_LIMIT_CANDIDATES + 2; i++) {
+        weft__control__chunk__init(&uneven[i]);
+        uneven[i].offset = i / 2 * 3 + i % 2 * 2, uneven[i].count = 2 - i % 2;
+    }
+    assert_true(weft_chunk_runs_make(uneven, 2 * WEFT_LIMIT_CANDIDATES, &again, more));
+    assert_false(weft_chunk_runs_make(uneven, 2 * WEFT_LIMIT_CANDIDATES + 2, &again, more));
+}
+
+#define RUN_REFUSED(change)                                                                                 \
+    (fill_runs(&s, run, runs, endpoints), change, refused(&s, 9, #change))
+
+static void runs_have_limits(void **state)
+{
+    struct samples s;
+    Weft__Control__ChunkRun run[2], *runs[2];
+    uint32_t endpoints[RUN_CHUNKS];
+    static uint32_t many[WEFT_LIMIT_CHUNKS + 1];
+    RUN_REFUSED(run[0].cut = 0);
+    RUN_REFUSED(run[0].cut = 200000);
+    RUN_REFUSED(run[0].n_endpoints = 2);
+    RUN_REFUSED(run[0].end = 0);
+    RUN_REFUSED(run[0].end = UINT64_MAX);
+    RUN_REFUSED(run[0].offset = 1);
+    RUN_REFUSED(run[1].candidate = 0);
+    RUN_REFUSED(run[1].candidate = 2);
+    RUN_REFUSED(endpoints[1] = WEFT_LIMIT_ENDPOINTS);
+    RUN_REFUSED(s.declared.n_runs = 0);
+    RUN_REFUSED((s.declared.n_chunks = 2, s.declared.chunks = s.chunks));
+    RUN_REFUSED(s.declare.mode = WEFT_WIRE_MODE_ALL_REDUCE);
+    RUN_REFUSED((run[0].cut = 12, run[0].n_endpoints = (RUN_ELEMS + 11) / 12, run[0].endpoints = many));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_body),
@@ -565,6 +648,8 @@ int main(void)
                                        cmocka_unit_test(texts_are_cleaned),
                                        cmocka_unit_test(expansion_is_bounded),
                                        cmocka_unit_test(mutations),
+                                       cmocka_unit_test(runs_become_chunks),
+                                       cmocka_unit_test(runs_have_limits),
                                        cmocka_unit_test(allocation_failures)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
