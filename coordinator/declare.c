@@ -10,8 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/kernels.h"
 #include "coordinator/coordinator_state.h"
+#include "kernels/kernels.h"
+#include "proto/proto.h"
 
 /* ---- comparing ---- */
 
@@ -48,6 +49,11 @@ static bool texts_differ(struct difference *difference, const char *field, const
     return true;
 }
 
+static const char *consistency_name(const Weft__Control__Declare *declare)
+{
+    return declare->consistency[0] ? declare->consistency : "bsp";
+}
+
 static bool declares_differ(const Weft__Control__Declare *mine, const Weft__Control__Declare *theirs,
                             struct difference *difference)
 {
@@ -67,6 +73,8 @@ static bool declares_differ(const Weft__Control__Declare *mine, const Weft__Cont
     snprintf(a, sizeof a, "%d", (int)mine->priority);
     snprintf(b, sizeof b, "%d", (int)theirs->priority);
     if (texts_differ(difference, "priority", a, b)) return true;
+    if (texts_differ(difference, "consistency", consistency_name(mine), consistency_name(theirs)))
+        return true;
     return texts_differ(difference, "alone", name_bool(mine->alone), name_bool(theirs->alone)) ||
            texts_differ(difference, "skip_nonfinite", name_bool(mine->skip_nonfinite),
                         name_bool(theirs->skip_nonfinite));
@@ -101,6 +109,7 @@ static void tensor_free(struct weft_coordinator *coordinator, struct coordinator
     weft_free_bytes(env, tensor->declare.name);
     weft_free_bytes(env, tensor->declare.codec);
     weft_free_bytes(env, tensor->declare.optimizer);
+    weft_free_bytes(env, tensor->declare.consistency);
     weft_free_bytes(env, tensor->declare.dims);
     weft_free_bytes(env, tensor->chunks);
     weft_free_bytes(env, tensor->shard_reply_pending);
@@ -142,7 +151,9 @@ static enum weft_status check_declare(struct weft_coordinator *coordinator,
             (enum weft_status)weft_codec_parse(declare->codec[0] ? declare->codec : "dense", &spec, error));
         weft_codec_format(&spec, codec_text, codec_bytes);
     }
+    struct weft_consistency consistency;
     WEFT_TRY((enum weft_status)weft_optimizer_parse(declare->optimizer, &optimizer, error));
+    WEFT_TRY(weft_consistency_parse(declare->consistency, &consistency, error));
     *resolved_out = weft_codec_resolve(&spec, &shape);
     if (declare->dtype != WEFT_F32 &&
         (is_auto || spec.id != WEFT_CODEC_DENSE || optimizer.kind != WEFT_OPTIMIZER_NONE))
@@ -152,6 +163,12 @@ static enum weft_status check_declare(struct weft_coordinator *coordinator,
         (is_auto || spec.id != WEFT_CODEC_DENSE))
         return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
                               "shards keep copies of dense tensors only: set server.copies=0 to use a codec");
+    if (declare->mode == WEFT_WIRE_MODE_SERVER && coordinator->options.copies > 0 &&
+        consistency.kind != WEFT_CONSISTENCY_BSP)
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
+                              "shards keep copies of tensors with consistency bsp only: set server.copies=0 "
+                              "to use %s",
+                              declare->consistency);
     if (declare->mode == WEFT_WIRE_MODE_SERVER && coordinator->options.shards == 0)
         return weft_error_set(
             error, WEFT_ERR_UNSUPPORTED,
@@ -190,11 +207,12 @@ static struct coordinator_tensor *tensor_create(struct weft_coordinator *coordin
     tensor->declare.name = weft_alloc_text(env, declare->name);
     tensor->declare.codec = weft_alloc_text(env, codec_text);
     tensor->declare.optimizer = weft_alloc_text(env, declare->optimizer);
+    tensor->declare.consistency = weft_alloc_text(env, declare->consistency);
     tensor->shard_reply_pending =
         weft_alloc_zero(env, (coordinator->options.shards + 1) * sizeof *tensor->shard_reply_pending);
     tensor->first_rank = rank;
     if (!tensor->declare.dims || !tensor->declare.name || !tensor->declare.codec ||
-        !tensor->declare.optimizer || !tensor->shard_reply_pending) {
+        !tensor->declare.optimizer || !tensor->declare.consistency || !tensor->shard_reply_pending) {
         tensor_free(coordinator, tensor);
         return NULL;
     }

@@ -156,6 +156,7 @@ static bool declare_ok(const Weft__Control__Declare *declare)
     if (declare->dtype > WEFT_I64 || weft_dtype_bytes((enum weft_dtype)declare->dtype) == 0) return false;
     if (dims_elems(declare->n_dims, declare->dims) == 0) return false;
     if (!name_ok(declare->codec, 0) || !name_ok(declare->optimizer, 0)) return false;
+    if (!name_ok(declare->consistency, 0)) return false;
     if (declare->mode != WEFT_WIRE_MODE_SERVER && declare->mode != WEFT_WIRE_MODE_ALL_REDUCE) return false;
     return declare->chunk_bytes >= WEFT_LIMIT_CHUNK_BYTES_MIN &&
            declare->chunk_bytes <= WEFT_LIMIT_CHUNK_BYTES;

@@ -220,6 +220,20 @@ void weft_content_hash(const void *head, size_t head_bytes, const void *data, si
 /* Mode of a tensor; equal to enum weft_mode of weft.h. */
 enum weft_wire_mode { WEFT_WIRE_MODE_SERVER = 1, WEFT_WIRE_MODE_ALL_REDUCE = 2 };
 
+/* When a result of a tensor in server mode waits for other workers (Declare.consistency).
+ *     bsp      a step closes when all workers have contributed; all get the same result
+ *     ssp:S    a contribution is applied as it arrives; a result waits until no worker is over S behind
+ *     asp      a contribution is applied as it arrives; a result never waits for another worker */
+enum weft_consistency_kind { WEFT_CONSISTENCY_BSP = 0, WEFT_CONSISTENCY_SSP, WEFT_CONSISTENCY_ASP };
+struct weft_consistency {
+    enum weft_consistency_kind kind;
+    uint32_t staleness; /* S of ssp */
+};
+#define WEFT_STALENESS_MAX 1000000u
+/* Reads "", "bsp", "ssp:S" or "asp". WEFT_ERR_INVALID with a sentence: another text. */
+enum weft_status weft_consistency_parse(const char *text, struct weft_consistency *out,
+                                        struct weft_error *error);
+
 /* "0.1.0": release of this build, for Challenge and Hello. */
 const char *weft_proto_release(void);
 

@@ -9,6 +9,9 @@
  * open. In a step with deliver_late the engine waits instead. An elastic job has the vote of step.c instead,
  * which mismatches in the same way.
  *
+ * Tensors with consistency ssp or asp are not compared, and a session that has no others exchanges nothing
+ * here: its ranks may be in different steps.
+ *
  * Weights are those that the last push_pull of a tensor with an optimiser wrote to host memory. The hash
  * (proto/hash.h) finds faulty hardware, another library, or a write into the weights, in every mode. */
 #include "client/elastic/step_compare.h"
@@ -47,6 +50,15 @@ static enum weft_status reserve(struct weft_session *session, uint32_t words)
 static uint64_t *words_of(const struct client_compare *compare, uint32_t rank)
 {
     return compare->mine + (size_t)compare->words * (rank + 1u);
+}
+
+/* Equal on all ranks, which declare the same tensors. */
+static bool has_compared_tensors(const struct weft_session *session)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach (node, spare, &session->tensors->list)
+        if (!client_tensor_has_clock(weft_container_of(node, struct weft_tensor, session_link))) return true;
+    return false;
 }
 
 /* Ids count the declarations of the job, so they are equal on all ranks. */
@@ -151,7 +163,7 @@ static void set_bits(struct weft_session *session)
     memset(compare->mine, 0, compare->words * sizeof *compare->mine);
     weft_list_foreach(node, spare, &session->tensors->list) {
         const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        if (tensor->last_step == session->step.number)
+        if (tensor->last_step == session->step.number && !client_tensor_has_clock(tensor))
             compare->mine[tensor->id / WORD_BITS] |= (uint64_t)1 << tensor->id % WORD_BITS;
     }
 }
@@ -172,7 +184,7 @@ static bool reductions_completed(void *context)
 enum weft_status client_compare_pushed(struct weft_session *session, bool late)
 {
     struct client_request *request;
-    if (session->tensors->count == 0 || session->ranks == 1 || session->is_elastic) return WEFT_OK;
+    if (!has_compared_tensors(session) || session->ranks == 1 || session->is_elastic) return WEFT_OK;
     WEFT_TRY(reserve(session, (session->tensors->count + WORD_BITS - 1) / WORD_BITS));
     session->elastic->compare.late = late;
     const uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);
@@ -204,7 +216,8 @@ enum weft_status client_compare_pushed_result(struct weft_session *session)
 static bool is_hashed(const struct weft_tensor *tensor)
 {
     return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && !weft_memory_is_device(tensor->memory) &&
-           tensor->weights && tensor->last_step == tensor->session->step.number;
+           tensor->weights && tensor->last_step == tensor->session->step.number &&
+           !client_tensor_has_clock(tensor);
 }
 
 static void hash_weights(struct weft_session *session)
@@ -255,7 +268,7 @@ enum weft_status client_compare_weights(struct weft_session *session)
 {
     const uint64_t every = session->settings.client_hash_every;
     struct client_compare *compare = &session->elastic->compare;
-    if (every == 0 || session->step.number % every != 0 || session->tensors->count == 0 ||
+    if (every == 0 || session->step.number % every != 0 || !has_compared_tensors(session) ||
         session->ranks == 1)
         return WEFT_OK;
     WEFT_TRY(reserve(session, session->tensors->count));

@@ -171,7 +171,8 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
         if (!tensor->op.grad_is_nonfinite) warn_if_not_finite(tensor);
         tensor->skipped_step = 0;
         tensor->step_before = tensor->last_step;
-        tensor->op.step = tensor->last_step = session->step.number;
+        tensor->last_step = session->step.number;
+        tensor->op.step = client_tensor_has_clock(tensor) ? ++tensor->clock : tensor->last_step;
         tensor->op.lr = session->step.group_count > 0 ? tensor->group_lr : session->step.lr;
         tensor->op.weight = session->step.weight;
         tensor->op.factor = contribution_factor(tensor);
@@ -181,7 +182,8 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
         if (client_skip_needs_backup(tensor)) tensor->op.wire_flags |= WEFT_WIRE_MAY_SKIP;
         if (!tensor->codec && client_tensor_can_skip_step(tensor)) tensor->op.wire_flags |= WEFT_WIRE_CHECKED;
     } else {
-        tensor->op.step = kind == CLIENT_OP_PULL || kind == CLIENT_OP_STATE_PULL ? tensor->last_step : 0;
+        const uint64_t step = client_tensor_has_clock(tensor) ? tensor->clock : tensor->last_step;
+        tensor->op.step = kind == CLIENT_OP_PULL || kind == CLIENT_OP_STATE_PULL ? step : 0;
         tensor->op.weight = 1.0f;
     }
     atomic_store_explicit(&tensor->busy, true, memory_order_relaxed);

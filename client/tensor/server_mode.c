@@ -98,6 +98,7 @@ static void fill_skip_fields(const struct weft_tensor *tensor, struct weft_wire_
     const struct client_tensor_op *op = &tensor->op;
     const bool contributes = op->kind == CLIENT_OP_PUSH_PULL || op->kind == CLIENT_OP_PUSH;
     if (contributes) header->flags |= op->wire_flags | (op->grad_is_nonfinite ? WEFT_WIRE_NOT_FINITE : 0);
+    if (client_tensor_has_clock(tensor)) return; /* a skipped step does not undo its contributions */
     header->skips = tensor->session->tensors->skip.count;
     if (header->skips) header->good = (uint32_t)(contributes ? tensor->step_before : tensor->last_step);
 }

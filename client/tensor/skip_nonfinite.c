@@ -30,6 +30,7 @@ bool client_skip_has_nonfinite(const struct weft_session *session)
 bool client_skip_needs_backup(const struct weft_tensor *tensor)
 {
     const bool skips = client_tensor_can_skip_step(tensor);
+    if (client_tensor_has_clock(tensor)) return false; /* its pushes stay */
     if (tensor->session->tensors->skip.tensors > skips) return true;
     /* another chunk of the tensor */
     return skips && tensor->mode == WEFT_MODE_SERVER && tensor->chunk_count > 1;

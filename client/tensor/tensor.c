@@ -99,7 +99,7 @@ static const char *codec_text(const struct weft_tensor_options *options, const s
 {
     if (options->codec && options->codec[0]) return options->codec;
     const char *text = weft_config_text(tensor->session->settings.config, "client.codec");
-    return text[0] && tensor->dtype == WEFT_F32 ? text : "dense";
+    return text[0] && tensor->dtype == WEFT_F32 && !client_tensor_has_clock(tensor) ? text : "dense";
 }
 
 /* Sets the first codec; a codec choice begins with dense. */
@@ -151,6 +151,31 @@ static enum weft_status check_cut(struct weft_session *session, const struct wef
                         (unsigned long long)cut.chunk_bytes, WEFT_LIMIT_CHUNKS);
 }
 
+static enum weft_status check_consistency(struct weft_session *session,
+                                          const struct weft_tensor_options *options,
+                                          struct weft_tensor *tensor)
+{
+    struct weft_error error = {0};
+    const char *text = options->consistency ? options->consistency : "";
+    const enum weft_status status = weft_consistency_parse(text, &tensor->consistency, &error);
+    if (status < 0)
+        return client_error(session, status, "declare: tensor '%s': %s", options->name, error.text);
+    if (!client_tensor_has_clock(tensor)) return WEFT_OK;
+    if (tensor->mode != WEFT_MODE_SERVER || session->is_elastic)
+        return client_error(session, WEFT_ERR_UNSUPPORTED,
+                            "declare: tensor '%s' has consistency %s: it needs server mode, and a job that "
+                            "ends when a rank is lost (without weft run --min-workers)",
+                            options->name, text);
+    const bool is_dense = !options->codec || !options->codec[0] || strcmp(options->codec, "dense") == 0;
+    const bool updates =
+        options->optimizer && options->optimizer[0] && strcmp(options->optimizer, "none") != 0;
+    if (is_dense && updates && !options->skip_nonfinite) return WEFT_OK;
+    return client_error(session, WEFT_ERR_UNSUPPORTED,
+                        "declare: tensor '%s' has consistency %s: each push is an update of its own, so the "
+                        "tensor is dense, has an optimizer and no skip_nonfinite",
+                        options->name, text);
+}
+
 static enum weft_status check_options(struct weft_session *session, const struct weft_tensor_options *options,
                                       struct weft_tensor *tensor)
 {
@@ -170,6 +195,7 @@ static enum weft_status check_options(struct weft_session *session, const struct
                             options->name);
     WEFT_TRY(check_shape(session, options, tensor));
     WEFT_TRY(check_mode(session, options, tensor));
+    WEFT_TRY(check_consistency(session, options, tensor));
     tensor->dtype = options->dtype ? options->dtype : WEFT_F32;
     if (tensor->dtype > WEFT_I64 || weft_dtype_bytes(tensor->dtype) == 0)
         return client_error(
@@ -215,7 +241,7 @@ static enum weft_status check_options(struct weft_session *session, const struct
                             "option out or choose WEFT_MODE_ALL_REDUCE",
                             options->name);
     tensor->skip_nonfinite =
-        !no_copies &&
+        !no_copies && !client_tensor_has_clock(tensor) &&
         (options->skip_nonfinite || weft_config_bool(session->settings.config, "client.skip_nonfinite"));
     tensor->priority = options->priority;
     tensor->alone = options->alone;
@@ -244,6 +270,7 @@ static enum weft_status send_declare(struct weft_session *session, const struct 
     declare.skip_nonfinite = tensor->skip_nonfinite;
     declare.priority = tensor->priority;
     declare.alone = tensor->alone;
+    if (client_tensor_has_clock(tensor)) declare.consistency = (char *)options->consistency;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_DECLARE;
     message.declare = &declare;
     enum weft_status status = client_control_send(session, &message);
@@ -327,6 +354,19 @@ static size_t count_choice_chunks(const struct weft_tensor *tensor, const struct
         if (!dense && chunk->count > chunks[0]->count) return 0;
     }
     return end == tensor->elems ? i : 0;
+}
+
+/* A coordinator of an earlier release does not forward it to the shards. */
+static enum weft_status check_served(struct weft_tensor *tensor, const Weft__Control__Declared *declared)
+{
+    struct weft_session *session = tensor->session;
+    if (!client_tensor_has_clock(tensor) || (declared->declare && declared->declare->consistency[0]))
+        return WEFT_OK;
+    client_fail(session, WEFT_ERR_VERSION, true,
+                "rank %u: the coordinator is of a release without consistency ssp and asp, which tensor "
+                "'%.60s' has; use one release in the whole job",
+                session->rank, tensor->name);
+    return client_usable(session);
 }
 
 static enum weft_status install_chunks(struct weft_tensor *tensor, const Weft__Control__Declared *declared)
@@ -538,6 +578,7 @@ enum weft_status weft_declare(struct weft_session *session, const struct weft_te
     if (status == WEFT_OK) status = alloc_memory(tensor);
     if (status == WEFT_OK) status = send_declare(session, options, tensor);
     if (status == WEFT_OK) status = wait_declared(session, tensor, &answer);
+    if (status == WEFT_OK) status = check_served(tensor, answer->declared);
     if (status == WEFT_OK) status = install_chunks(tensor, answer->declared);
     if (status == WEFT_OK && (status = alloc_placed(tensor)) < 0) /* the other ranks depend on this one */
         client_fail(session, status, true, "rank %u: %s", session->rank, session->error.text);

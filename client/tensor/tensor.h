@@ -133,6 +133,7 @@ struct weft_tensor {
     enum weft_mode mode;
     struct weft_codec_spec codec_spec;       /* resolved for this shape */
     struct weft_optimizer optimizer;
+    struct weft_consistency consistency;
     struct weft_codec *codec;                /* owned; NULL: dense */
     uint64_t rounding_seed;                  /* hash of the name; with the rank, the seed of the codec's
                                               * rounding */
@@ -164,6 +165,7 @@ struct weft_tensor {
     uint32_t broadcast_epoch;          /* epoch of the last weft_tensor_share */
     uint64_t last_step;                /* step of the last push or push_pull; 0: none */
     uint64_t step_before;              /* last_step before the present one */
+    uint64_t clock;                    /* consistency ssp and asp: pushes so far; the step of its messages */
     void *weights;                     /* buffer of the last weft_tensor_init, weft_tensor_share or
                                         * push_pull */
     void *zeros;                       /* (bytes,) owned: input of weft_push_none, and its dropped result;
@@ -217,6 +219,12 @@ struct weft_tensor {
 static inline bool client_tensor_has_codec_choice(const struct weft_tensor *tensor)
 {
     return tensor->codec_choice.candidates.count > 1;
+}
+/* Returns whether its contributions are applied as they arrive (consistency ssp and asp). Its ranks may be in
+ * different steps and have different weights. */
+static inline bool client_tensor_has_clock(const struct weft_tensor *tensor)
+{
+    return tensor->consistency.kind != WEFT_CONSISTENCY_BSP;
 }
 /* Returns whether this process runs the optimiser: in all-reduce mode, with a codec, and with a codec choice.
  * For dense tensors in server mode the shards run it. */

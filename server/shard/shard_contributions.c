@@ -10,6 +10,7 @@
  * deadlock: chunks get blocks in order, and a chunk with a block accepts every request (shard_receive.c). */
 #include <string.h>
 
+#include "server/shard/shard_clock.h"
 #include "server/shard/shard_engine.h"
 
 enum { BLOCKS_MIN = 64, SHARE = 8 }; /* blocks of the pool; else this part of the receive memory */
@@ -41,7 +42,7 @@ void shard_contributions_release(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     if (!chunk->contributions || chunk->phase != SHARD_PHASE_IDLE || chunk->arrived > 0 ||
-        chunk->replies_pending > 0 || chunk->pulls_waiting > 0)
+        chunk->replies_pending > 0 || chunk->pulls_waiting > 0 || shard_clock_has_waits(chunk))
         return;
     shard_arena_release(&engine->contribution_memory, chunk->contributions, block_bytes(engine));
     chunk->contributions = NULL;

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "server/shard/shard_clock.h"
 #include "server/shard/shard_engine.h"
 
 #define RETRY_NS 100000u /* delay after WEFT_ERR_AGAIN of the transport */
@@ -62,7 +63,8 @@ static uint64_t earliest_since_ns(struct weft_shard_engine *engine)
                                       &header, &chunk);
         if (pull < since) since = pull;
     }
-    return since;
+    const uint64_t clock = shard_clock_since_ns(engine);
+    return clock < since ? clock : since;
 }
 
 static uint64_t deadline_after(const struct weft_shard_engine *engine, uint64_t since_ns)
@@ -83,7 +85,8 @@ void shard_engine_watch_deadlines(struct weft_shard_engine *engine)
 /* A running timer would wake an idle process, and the simulator, once more. */
 static void unwatch_when_idle(struct weft_shard_engine *engine)
 {
-    if (weft_list_empty(&engine->rounds) && weft_list_empty(&engine->pulls))
+    if (weft_list_empty(&engine->rounds) && weft_list_empty(&engine->pulls) &&
+        weft_list_empty(&engine->clock_waits))
         weft_timer_stop(engine->loop, &engine->deadline_timer);
 }
 
@@ -117,7 +120,13 @@ static void expire_round(struct shard_chunk *chunk)
 static void expire_pull(struct weft_shard_engine *engine, struct weft_arrival *arrival,
                         struct shard_chunk *chunk, const struct weft_wire_header *header)
 {
+    char text[SHARD_TEXT_BYTES];
     pull_remove(chunk, arrival, header->worker);
+    if (chunk->clock && chunk->initialised) {
+        shard_clock_describe(chunk, header->step, text);
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_DEADLINE, "%s", text);
+        return;
+    }
     shard_reply_refuse(engine, arrival, header, WEFT_ERR_DEADLINE,
                        "tensor %u chunk %u: step %llu was not reached in %g s", header->tensor, header->chunk,
                        (unsigned long long)header->step, (double)engine->round_deadline_ns / 1e9);
@@ -139,6 +148,8 @@ static void deadline_passed(struct weft_timer *timer)
         if (deadline_after(engine, pull_since_ns(engine, arrival, &header, &chunk)) > now) break;
         expire_pull(engine, arrival, chunk, &header);
     }
+    if (now >= engine->round_deadline_ns) shard_clock_expire(engine, now - engine->round_deadline_ns);
+    shard_reply_pump(engine);
     shard_engine_watch_deadlines(engine);
 }
 
@@ -164,6 +175,7 @@ void shard_engine_resume(struct weft_shard_engine *engine)
     shard_contributions_serve(engine);
     shard_groups_resume(engine);
     shard_receive_open_waiting(engine);
+    shard_clock_resume(engine);
     if (engine->accept_again) {
         struct weft_list *node, *spare;
         engine->accept_again = false;
@@ -214,7 +226,8 @@ void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status s
             /* all contributions are in: the workers get the result */
             if (shard_round_is_closing(chunk)) continue;
             const bool is_open = chunk->arrived > 0 || !weft_list_empty(&chunk->round_link);
-            if (is_open && shard_map_is_on(engine)) shard_round_forget(chunk);
+            if (chunk->clock) shard_clock_fail(chunk);
+            else if (is_open && shard_map_is_on(engine)) shard_round_forget(chunk);
             else if (is_open) shard_round_drop(chunk, engine->failed, engine->failed_text);
             shard_contributions_release(chunk);
         }
@@ -291,6 +304,8 @@ enum weft_status weft_shard_engine_create(struct weft_env *env,
     weft_list_init(&engine->waiting);
     weft_list_init(&engine->rounds);
     weft_list_init(&engine->reply_queue);
+    weft_list_init(&engine->clock_receive);
+    weft_list_init(&engine->clock_waits);
     weft_list_init(&engine->pulls);
     weft_list_init(&engine->deferred);
     weft_list_init(&engine->newer_epoch);

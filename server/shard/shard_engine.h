@@ -3,6 +3,7 @@
  *     transport handler            shard_request.c      checks an untrusted header, dispatches by kind
  *        | push                    shard_push.c         checks step, round, lr and weight
  *        |                         shard_receive.c      assigns receive memory to rounds, slots to workers
+ *        |                         shard_clock.c        consistency ssp and asp: no rounds
  *        | memory                  shard_slots.c        bounded receive memory
  *        |                         shard_round.c        one round of one chunk: phases, fold, close, drop
  *        |                         shard_in_place.c     a round whose contributions are summed where they lie
@@ -21,6 +22,7 @@
 
 #include "compress/compress.h"
 #include "kernels/kernels.h"
+#include "proto/proto.h"
 #include "server/server.h"
 
 #define SHARD_TEXT_BYTES 129 /* text of a RESULT, 128 bytes, and a NUL */
@@ -243,6 +245,7 @@ struct shard_chunk {
     struct shard_contribution *contributions;
     float *weights; /* (workers,) owned: sample weights of round 0, which later rounds repeat; NULL: one
                      * round */
+    struct shard_clock *clock; /* owned; NULL: consistency bsp (shard_clock.h) */
     uint64_t *errors_unsent; /* (workers,) bits, owned: did not contribute to the dropped round, and gets its
                               * error on the next push of it */
     uint32_t pulls_waiting;  /* contributions with a pull */
@@ -256,6 +259,7 @@ struct shard_tensor {
     struct weft_shape shape;
     struct weft_codec_candidates candidates; /* codecs of its chunks; count 1: one codec */
     struct weft_optimizer optimizer;         /* none with codec "auto": the workers update */
+    struct weft_consistency consistency;
     uint32_t chunk_count;                    /* chunks on this endpoint */
     struct shard_chunk *chunks;              /* owned, sorted by index */
     void *values; /* owned: the values of all its chunks; mapped by peers on this host if that can pay */
@@ -278,6 +282,7 @@ struct shard_reply {
     struct weft_completion completion;
     struct weft_shard_engine *engine;
     struct shard_chunk *chunk; /* chunk whose memory the send reads; NULL: none */
+    struct shard_version *version; /* of a chunk with a clock: the values that the send reads; NULL: none */
     struct shard_reply *next_free;
 };
 
@@ -345,6 +350,7 @@ struct weft_shard_engine {
     struct weft_list waiting;     /* chunks that wait for receive memory, in order of announcement */
     struct weft_list rounds;      /* chunks with an open round, by first contribution */
     struct weft_list reply_queue; /* chunks with replies to send */
+    struct weft_list clock_receive, clock_waits; /* struct shard_clock.receive_link, .wait_link */
     struct weft_list pulls;       /* arrivals: pulls that wait for their step, oldest first */
     struct weft_list deferred;    /* arrivals that the next pump handles again from the start */
     bool opening;                 /* shard_receive_open_waiting is running */

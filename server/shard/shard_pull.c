@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "server/shard/shard_clock.h"
 #include "server/shard/shard_engine.h"
 
 /* Can `data` answer a pull of `step`? At step 0 values need first weights; states start as zeros. */
@@ -30,6 +31,7 @@ static void pull(struct shard_chunk *chunk, const struct weft_wire_header *heade
     struct shard_tensor *tensor = chunk->tensor;
     struct weft_shard_engine *engine = tensor->engine;
     struct shard_contribution *contribution = &chunk->contributions[header->worker];
+    const bool has_clock = chunk->clock && data == chunk->values;
     uint64_t reach = chunk->open_step ? chunk->open_step : chunk->closed_step + 1;
     if (header->step > reach) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE,
@@ -37,7 +39,8 @@ static void pull(struct shard_chunk *chunk, const struct weft_wire_header *heade
                            header->step, tensor->name, chunk->closed_step);
         return;
     }
-    if (pull_ready(chunk, data, header->step)) {
+    if (has_clock ? shard_clock_pull_is_ready(chunk, header->worker, header->step)
+                  : pull_ready(chunk, data, header->step)) {
         if (shard_reply_values(chunk, arrival, header, data)) engine->stats.pulls++;
         return;
     }

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "server/shard/shard_clock.h"
 #include "server/shard/shard_engine.h"
 
 enum weft_status shard_reply_init(struct weft_shard_engine *engine, uint32_t count)
@@ -41,14 +42,18 @@ static void reply_sent(struct weft_completion *completion, enum weft_status stat
     struct shard_reply *reply = weft_container_of(completion, struct shard_reply, completion);
     struct weft_shard_engine *engine = reply->engine;
     struct shard_chunk *chunk = reply->chunk;
+    struct shard_version *version = reply->version;
     reply->chunk = NULL;
+    reply->version = NULL;
     reply->next_free = engine->free_replies;
     engine->free_replies = reply;
     engine->replies_in_flight--;
     if (chunk) {
         WEFT_ASSERT(chunk->sends > 0);
         chunk->sends--;
-        if (!engine->closed && !shard_result_is_in_use(chunk)) shard_round_result_released(chunk);
+        if (version) shard_clock_send_ended(chunk, version);
+        else if (chunk->clock) shard_clock_continue(chunk);
+        else if (!engine->closed && !shard_result_is_in_use(chunk)) shard_round_result_released(chunk);
     }
     shard_engine_resume(engine);
 }
@@ -91,6 +96,7 @@ static bool send_result(struct weft_shard_engine *engine, uint32_t peer_id,
     if (message.payload_bytes) {
         reply->chunk = chunk;
         chunk->sends++;
+        if (chunk->clock && payload == chunk->values) reply->version = shard_clock_send_begins(chunk);
     }
     return true;
 }
@@ -121,9 +127,23 @@ static void header_text(struct weft_wire_header *header, enum weft_status status
         (uint32_t)(bytes < WEFT_LIMIT_RESULT_TEXT_BYTES ? bytes : WEFT_LIMIT_RESULT_TEXT_BYTES);
 }
 
+/* Of a chunk with a clock: the reply to the worker's own contribution. */
+static bool send_clock_reply(struct shard_chunk *chunk, uint32_t worker, enum shard_reply_kind kind)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    struct weft_wire_header header = result_header(chunk, worker);
+    header.step = chunk->clock->worker[worker].reply_clock;
+    header.round = header.step > 0 ? 0 : chunk->result_round; /* 0: first weights, or a state */
+    if (kind == SHARD_REPLY_DATA) header.payload_bytes = chunk->count * sizeof(float);
+    if (kind == SHARD_REPLY_ERROR) header_text(&header, chunk->error_status, chunk->error_text);
+    const char *text = kind == SHARD_REPLY_ERROR ? chunk->error_text : "";
+    return send_result(engine, engine->worker[worker].endpoint, &header, text, chunk, chunk->values);
+}
+
 static bool send_reply(struct shard_chunk *chunk, uint32_t worker, enum shard_reply_kind kind, float weight,
                        uint32_t late_us)
 {
+    if (chunk->clock) return send_clock_reply(chunk, worker, kind);
     struct weft_shard_engine *engine = chunk->tensor->engine;
     struct weft_wire_header header = result_header(chunk, worker);
     if (kind == SHARD_REPLY_ERROR) {

@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "server/shard/shard_clock.h"
 #include "server/shard/shard_engine.h"
 
 static bool is_request(uint8_t kind)
@@ -68,11 +69,14 @@ static void dispatch_kind(struct shard_chunk *chunk, const struct weft_wire_head
         return;
     case WEFT_WIRE_STATE_PULL:
     case WEFT_WIRE_STATE_INIT:
-        shard_state_request(chunk, header, arrival);
+        if (chunk->clock && chunk->computing) shard_reply_defer(chunk->tensor->engine, arrival);
+        else shard_state_request(chunk, header, arrival);
         return;
     case WEFT_WIRE_PUSH_PULL:
     case WEFT_WIRE_PUSH:
-        if (contribution_fits(chunk, header, arrival)) shard_push_request(chunk, header, arrival);
+        if (!contribution_fits(chunk, header, arrival)) return;
+        if (chunk->clock) shard_clock_push(chunk, header, arrival);
+        else shard_push_request(chunk, header, arrival);
         return;
     case WEFT_WIRE_RESULT:
     case WEFT_WIRE_REPLICATE:
@@ -158,7 +162,7 @@ void shard_request_handle(struct weft_shard_engine *engine, struct weft_arrival 
                            arrival->payload_bytes);
         return;
     }
-    const enum weft_status followed = shard_skip_undo(chunk, &header);
+    const enum weft_status followed = chunk->clock ? WEFT_OK : shard_skip_undo(chunk, &header);
     if (followed == WEFT_ERR_AGAIN) shard_reply_defer(engine, arrival);
     else if (followed < 0)
         shard_reply_refuse(engine, arrival, &header, followed,

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "server/shard/shard_clock.h"
 #include "server/shard/shard_engine.h"
 
 enum {
@@ -40,10 +41,12 @@ size_t shard_chunk_contribution_bytes(const struct shard_chunk *chunk, uint8_t r
     return weft_codec_contribution_bytes_max(&chunk->codec, &chunk->shape, round);
 }
 
-/* A dense round keeps partial sums in its slots; a combiner copies its input. */
+/* A dense round keeps partial sums in its slots; a combiner copies its input, and consistency ssp and asp
+ * apply it. */
 static uint32_t slots_min(const struct shard_chunk *chunk, uint32_t workers)
 {
-    return shard_chunk_is_dense(chunk) ? weft_tree_reduce_buffer_count(workers) : 1;
+    const bool has_rounds = chunk->tensor->consistency.kind == WEFT_CONSISTENCY_BSP;
+    return shard_chunk_is_dense(chunk) && has_rounds ? weft_tree_reduce_buffer_count(workers) : 1;
 }
 
 uint32_t shard_chunk_slots_min(const struct shard_chunk *chunk)
@@ -67,6 +70,21 @@ static enum weft_status codecs_parse(struct shard_tensor *tensor, const Weft__Co
     tensor->candidates.count = 1;
     tensor->candidates.specs[0] = weft_codec_resolve(&codec, &tensor->shape);
     return WEFT_OK;
+}
+
+/* An update is applied alone: the shard needs the whole gradient of one worker, and an optimiser. */
+static enum weft_status consistency_parse(struct shard_tensor *tensor, const Weft__Control__Declare *declare,
+                                          struct weft_error *error)
+{
+    WEFT_TRY(weft_consistency_parse(declare->consistency, &tensor->consistency, error));
+    if (tensor->consistency.kind == WEFT_CONSISTENCY_BSP) return WEFT_OK;
+    if (tensor->candidates.count == 1 && tensor->candidates.specs[0].id == WEFT_CODEC_DENSE &&
+        tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && !tensor->engine->elastic && !declare->skip_nonfinite)
+        return WEFT_OK;
+    return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
+                          "tensor '%s' has consistency %s: shards serve that for dense tensors with an "
+                          "optimizer, without skip_nonfinite, in a job that ends with a lost rank",
+                          tensor->name, declare->consistency);
 }
 
 static enum weft_status tensor_describe(struct shard_tensor *tensor, const Weft__Control__Declare *declare,
@@ -99,7 +117,7 @@ static enum weft_status tensor_describe(struct shard_tensor *tensor, const Weft_
                               tensor->name);
     WEFT_TRY(weft_optimizer_parse(declare->optimizer, &tensor->optimizer, error));
     if (tensor->candidates.count > 1) tensor->optimizer.kind = WEFT_OPTIMIZER_NONE;
-    return WEFT_OK;
+    return consistency_parse(tensor, declare, error);
 }
 
 static enum weft_status chunk_check(const struct shard_tensor *tensor, const Weft__Control__Chunk *chunk,
@@ -222,6 +240,16 @@ static enum weft_status values_make(struct shard_tensor *tensor, struct weft_err
     return WEFT_OK;
 }
 
+static enum weft_status clocks_make(struct shard_tensor *tensor, struct weft_error *error)
+{
+    if (tensor->consistency.kind == WEFT_CONSISTENCY_BSP) return WEFT_OK;
+    for (uint32_t i = 0; i < tensor->chunk_count; i++)
+        if (shard_clock_create(&tensor->chunks[i]) < 0)
+            return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the clocks of tensor '%s'",
+                                  tensor->name);
+    return WEFT_OK;
+}
+
 static enum weft_status chunks_make(struct shard_tensor *tensor, const Weft__Control__Declared *declared,
                                     struct weft_error *error)
 {
@@ -254,7 +282,8 @@ static enum weft_status chunks_make(struct shard_tensor *tensor, const Weft__Con
         WEFT_ASSERT(chunk->rounds >= 1 && chunk->rounds <= WEFT_CODEC_ROUNDS_MAX);
         WEFT_TRY(chunk_make(chunk, error));
     }
-    return values_make(tensor, error);
+    WEFT_TRY(values_make(tensor, error));
+    return clocks_make(tensor, error);
 }
 
 static uint64_t longest(const struct shard_tensor *tensor)
@@ -300,6 +329,7 @@ void shard_table_drop(struct shard_tensor *tensor)
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {
         for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, tensor->chunks[i].states[s]);
         shard_skip_free(&tensor->chunks[i]);
+        shard_clock_free(&tensor->chunks[i]);
         weft_free_bytes(env, tensor->chunks[i].install_buffer);
         shard_contributions_drop(&tensor->chunks[i]);
         weft_free_bytes(env, tensor->chunks[i].errors_unsent);

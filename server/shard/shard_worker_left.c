@@ -13,6 +13,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "server/shard/shard_clock.h"
 #include "server/shard/shard_engine.h"
 
 /* The lowest rank that has left and has no contribution in the chunk's round; UINT32_MAX: none. */
@@ -47,6 +48,10 @@ static void refuse_pulls(struct shard_chunk *chunk, uint32_t leaver)
 void shard_worker_left_check(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
+    if (chunk->clock && chunk->initialised) { /* the others go on */
+        shard_clock_worker_left(chunk);
+        return;
+    }
     const uint32_t leaver = leaver_missing(chunk);
     const bool can_end = chunk->phase == SHARD_PHASE_IDLE || chunk->phase == SHARD_PHASE_WAITING ||
                          chunk->phase == SHARD_PHASE_COLLECTING;

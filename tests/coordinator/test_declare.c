@@ -37,6 +37,10 @@ static void change_mode(struct harness_declare *d) { d->declare.mode = WEFT_WIRE
 static void change_skip(struct harness_declare *d) { d->declare.skip_nonfinite = true; }
 static void change_priority(struct harness_declare *d) { d->declare.priority = -3; }
 static void change_alone(struct harness_declare *d) { d->declare.alone = true; }
+static void change_consistency(struct harness_declare *d)
+{
+    d->declare.consistency = (char *)"ssp:4";
+}
 static void change_chunk(struct harness_declare *d) { d->declare.chunk_bytes = 4096; }
 static void change_name(struct harness_declare *d) { d->declare.name = (char *)"fc2"; }
 
@@ -57,6 +61,8 @@ static void differences(void **state)
            "rank 1 declares tensor 'fc1' with priority -3, rank 0 with 0");
     differ(change_alone, WEFT_ERR_MISMATCH,
            "rank 1 declares tensor 'fc1' with alone true, rank 0 with false");
+    differ(change_consistency, WEFT_ERR_MISMATCH,
+           "rank 1 declares tensor 'fc1' with consistency ssp:4, rank 0 with bsp");
     differ(change_chunk, WEFT_ERR_MISMATCH,
            "rank 1 declares tensor 'fc1' with chunk_bytes 4096, rank 0 with 1048576");
     differ(change_name, WEFT_ERR_MISMATCH,

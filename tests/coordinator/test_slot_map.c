@@ -196,6 +196,17 @@ static void refusals(void **state)
     assert_int_equal(message->abort->status, WEFT_ERR_UNSUPPORTED);
     assert_non_null(strstr(message->abort->text, "shards keep copies of dense tensors only"));
     harness_free(h);
+
+    struct harness_declare asynchronous;
+    h = harness_create_copies(1, 2, true);
+    harness_run(h, c, 1);
+    harness_declare_init(&asynchronous, 0, "fc1");
+    asynchronous.declare.consistency = (char *)"asp";
+    harness_declare(h, c[0], &asynchronous);
+    message = harness_expect(h, c[0], BODY(ABORT));
+    assert_int_equal(message->abort->status, WEFT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(message->abort->text, "copies of tensors with consistency bsp only"));
+    harness_free(h);
 }
 
 int main(void)

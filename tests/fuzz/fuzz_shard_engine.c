@@ -37,6 +37,12 @@ static const struct fleet_tensor_spec tensors[] = {
      .optimizer = "none",
      .dim_count = 1,
      .dims = {60}},
+    {.name = "clock",
+     .codec = "dense",
+     .optimizer = "sgd",
+     .dim_count = 1,
+     .dims = {70},
+     .consistency = "ssp:1"},
 };
 
 static void expect(bool promise)
@@ -176,21 +182,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
 {
     size_t at = 0;
-    for (uint8_t chunk = 0; chunk < 6 && at + FIELDS <= capacity; chunk++, at += FIELDS) {
+    for (uint8_t chunk = 0; chunk < 8 && at + FIELDS <= capacity; chunk++, at += FIELDS) {
         memset(out + at, 0, FIELDS);
         out[at] = 0x80 + 30;
         out[at + 1] = number % 4 == 3 ? 5 : 3;
         out[at + 2] = number % 8 == 7 ? chunk + 1 : chunk;
         out[at + 6] = number % 8 == 7 ? 3 : 0; /* the residual */
     }
-    for (uint8_t i = 0; i < 42 && at + FIELDS <= capacity; i++, at += FIELDS) {
+    for (uint8_t i = 0; i < 40 && at + FIELDS <= capacity; i++, at += FIELDS) {
         memset(out + at, 0, FIELDS);
-        uint8_t which = (uint8_t)(i + number * 5) % 18;
+        uint8_t which = (uint8_t)(i + number * 5) % 24;
         out[at] = (uint8_t)(which % 3 + (number % 3 == 0 ? 0x80 + 9 : 0));
         out[at] = (uint8_t)(out[at] - out[at] % 3 + which % 3);
         out[at + 1] = (uint8_t)(number + i) % 2;
         out[at + 2] = which / 3;
-        out[at + 3] = 1 + i / 18;
+        out[at + 3] = 1 + i / 24;
         if (number % 4 >= 2 && i % 9 == 8) out[at + 1] = 4, out[at + 6] = number % 8 == 6 ? 3 : 0;
     }
     return at;

@@ -186,10 +186,11 @@ static const struct field ready[] = {{1, "epoch", U32}, {2, "cost", PART, link_c
 static const struct field go[] = {{1, "epoch", U32},     {2, "cost", PART, link_cost},
                                   {3, "committed", U64}, {4, "codec_steps", U64},
                                   {5, "tensors", U32},   {0}};
-static const struct field declare[] = {
-    {1, "ordinal", U32},       {2, "name", NAME},       {3, "dtype", U32},
-    {4, "dims", U64_REPEATED}, {5, "codec", NAME},      {6, "optimizer", NAME},
-    {7, "mode", U32},          {8, "chunk_bytes", U64}, {0}};
+static const struct field declare[] = {{1, "ordinal", U32},       {2, "name", NAME},
+                                       {3, "dtype", U32},         {4, "dims", U64_REPEATED},
+                                       {5, "codec", NAME},        {6, "optimizer", NAME},
+                                       {7, "mode", U32},          {8, "chunk_bytes", U64},
+                                       {50, "consistency", NAME}, {0}};
 static const struct field chunk[] = {
     {1, "offset", U64},    {2, "count", U64}, {3, "endpoint", U32},
     {4, "candidate", U32}, {5, "slot", U32},  {0}};

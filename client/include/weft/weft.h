@@ -203,6 +203,11 @@ struct weft_tensor_options {
     bool alone;              /* never travels with other small tensors. Equal on all ranks */
     uint32_t group;          /* parameter group, an index of weft_step_options.group_lr; default 0. Equal on
                               * all ranks */
+    const char *consistency; /* server mode, dense, with an optimiser, not in elastic jobs. Default "bsp": a
+                              * step closes when all ranks have pushed, and all get the same weights. "ssp:S":
+                              * each push is applied as it arrives, and a rank gets weights when no other rank
+                              * is over S pushes of the tensor behind. "asp": at once. ssp and asp are not
+                              * deterministic (docs/consistency.md). Equal on all ranks */
 };
 /* weft_tensor_options_init() - set the size and the defaults; function and macro as for weft_options_init. */
 WEFT_API void weft_tensor_options_init(struct weft_tensor_options *options);

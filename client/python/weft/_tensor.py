@@ -8,14 +8,14 @@ from ._types import MODES, dtype_of, lookup, milliseconds
 
 
 def declare(session, kind, name, shape, dtype, mode, codec, optimizer, chunk_bytes, skip_nonfinite, group=0,
-            priority=0, alone=False):  # fmt: skip
+            priority=0, alone=False, consistency=None):  # fmt: skip
     """Call weft_declare and return a `kind` (Tensor). See Session.declare."""
     dims = [shape] if isinstance(shape, int) else list(shape)
     if not 0 < len(dims) <= 8:
         raise InvalidArgument(f"tensor {name!r}: the shape has {len(dims)} dimensions; 1 to 8 are possible")
     options = ffi.new("struct weft_tensor_options *")
     lib.weft_tensor_options_init_sized(options, ffi.sizeof("struct weft_tensor_options"))
-    texts = {"name": name, "codec": codec, "optimizer": optimizer}
+    texts = {"name": name, "codec": codec, "optimizer": optimizer, "consistency": consistency}
     keep = {key: ffi.new("char[]", text.encode()) for key, text in texts.items() if text is not None}
     for key, text in keep.items():
         setattr(options, key, text)

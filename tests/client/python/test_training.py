@@ -30,6 +30,28 @@ def test_optimizer_equals_numpy(job, shards):
     job(2, momentum, "server" if shards else "all_reduce", options=["-s", str(shards)] if shards else [])
 
 
+def asynchronous(consistency):
+    import weft
+
+    with weft.init() as session:
+        tensor = session.declare("w", 64, optimizer="sgd", consistency=consistency)
+        weights = np.zeros(64, "float32")
+        tensor.init(weights)
+        if session.rank == 0:
+            session.barrier().wait()  # rank 1 has made all its steps
+        for number in range(1, 6):
+            with session.step(lr=0.5):
+                tensor.push_pull(np.full(64, 2, "float32"), weights).wait()
+            assert np.all(weights == -0.5 * (number if session.rank else number + 5)), weights
+        if session.rank == 1:
+            session.barrier().wait()
+
+
+def test_a_rank_trains_without_the_slower_one(job):
+    job(2, asynchronous, "asp", options=["-s", "2"])
+    job(2, asynchronous, "ssp:5", options=["-s", "2"])
+
+
 def late():
     import weft
 

@@ -556,6 +556,7 @@ enum weft_status fleet_declare(struct fleet *fleet, uint32_t tensor, struct weft
     declare.codec = (char *)(uintptr_t)spec->codec;
     declare.optimizer = (char *)(uintptr_t)spec->optimizer;
     declare.mode = WEFT_WIRE_MODE_SERVER;
+    if (spec->consistency) declare.consistency = (char *)(uintptr_t)spec->consistency;
     Weft__Control__Declared declared = WEFT__CONTROL__DECLARED__INIT;
     declared.tensor = tensor;
     declared.declare = &declare;

@@ -26,6 +26,7 @@ struct fleet_tensor_spec {
     uint32_t dim_count;
     uint64_t dims[2];
     uint64_t chunk_elems; /* 0: one chunk, as for a codec that cannot be cut */
+    const char *consistency; /* NULL: bsp */
 };
 
 struct fleet_options {

@@ -199,10 +199,11 @@ class Optimizer(torch.optim.Optimizer):
     scaler: a torch.amp.GradScaler whose scale(loss) the backward pass uses; weights and residuals see unscaled
     gradients, a step that is not finite is skipped on all ranks, and step() updates the scale. clip_norm: limit of the
     global norm of the mean gradients, an attribute, in all-reduce mode; `grad_norm` is the norm of the last step.
+    consistency: "ssp:4" or "asp", so that a rank need not wait for slower ones, in server mode without a codec.
     """
 
     def __init__(self, named_parameters, rule, lr, *, mode=None, codec=None, accumulate=1, skip_nonfinite=False,
-                 scaler=None, clip_norm=None, prefix=None, session=None):  # fmt: skip
+                 scaler=None, clip_norm=None, prefix=None, session=None, consistency=None):  # fmt: skip
         self._session, self._scaler, self._good_steps, self.skipped = session or weft.session(), scaler, 0, False
         self.clip_norm, self._loss_scale = clip_norm, 1.0
         groups = _groups.split(named_parameters, lr)
@@ -231,7 +232,7 @@ class Optimizer(torch.optim.Optimizer):
             if text.partition(":")[0] != "ftrl" or self._decays[group]:
                 text = _groups.with_decay(text, self._decays[group])
             tensor = self._session.declare(prefix + name, tuple(parameter.shape) or (1,), mode=mode, optimizer=text,
-                                           codec=codec_of(codec, name, parameter), group=group,
+                                           codec=codec_of(codec, name, parameter), group=group, consistency=consistency,
                                            skip_nonfinite=skip_nonfinite or scaler is not None)  # fmt: skip
             tensor.init(parameter.data)
             return tensor
