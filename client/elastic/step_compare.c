@@ -282,8 +282,11 @@ enum weft_status client_compare_weights(struct weft_session *session)
     enum weft_status status =
         client_call_start_internal(session, WEFT_COLL_LABEL_STEP_END, &call, &compare->request);
     if (status >= 0) status = client_request_wait_internal(session, &compare->request, "comparing weights");
-    /* the step was good before the loss */
-    if (status < 0) return client_failed(session) >= 0 && client_is_leaving_epoch(session) ? WEFT_OK : status;
+    if (status < 0 && (client_failed(session) < 0 || !client_is_leaving_epoch(session))) return status;
+    if (status < 0) { /* the step was good before the loss, and the next one must not report it */
+        compare->request = (struct weft_request){{0}};
+        return WEFT_OK;
+    }
     find_difference(session);
     return client_usable(session);
 }
