@@ -118,11 +118,13 @@ void weft_shard_engine_leave_epoch(struct weft_shard_engine *engine, uint32_t ep
 /* The worker at that endpoint has left. Rounds without its contribution, and pulls that wait for them, end
  * with WEFT_ERR_PEER_LOST. */
 void weft_shard_engine_worker_left(struct weft_shard_engine *engine, uint32_t endpoint);
-/* Sets the workers of the epoch, by rank; at most workers_max. The transport is connected to each of them. A
- * worker that repeats a push of a closed step gets its result again. */
+/* Sets the workers of the epoch, by rank; at most workers_max. The transport is connected to each of them.
+ * committed: their last good step. Dense tensors: a worker that repeats a push of a closed step gets its
+ * result again. Tensors with a codec: a later step is undone. */
 enum weft_status weft_shard_engine_enter_epoch(struct weft_shard_engine *engine, uint32_t epoch,
-                                               uint32_t workers, const uint32_t *endpoints,
-                                               const uint64_t *incarnations, struct weft_error *error);
+                                               uint64_t committed, uint32_t workers,
+                                               const uint32_t *endpoints, const uint64_t *incarnations,
+                                               struct weft_error *error);
 /* A worker's hash of a tensor after a step. WEFT_ERR_DIVERGED: it differs from this engine's; the text has
  * both. */
 enum weft_status weft_shard_engine_check_hash(struct weft_shard_engine *engine,

@@ -23,6 +23,7 @@
 #include "client/session/topology.h"
 #include "client/session/wait.h"
 #include "client/tensor/tensor.h"
+#include "client/tensor/tensors.h"
 
 /* ---- engine thread ---- */
 
@@ -193,6 +194,7 @@ enum weft_status client_enter_epoch(struct weft_session *session, uint64_t until
     WEFT_TRY(client_usable(session));
     const Weft__Control__Shrunk *shrunk = epoch_change->shrunk_message->shrunk;
     bool has_newcomers = shrunk->n_newcomers > 0;
+    session->tensors->skip.count = 0; /* the shards forget it with the epoch */
     if (has_newcomers || shrunk->last > 0) epoch_change->codec_steps = shrunk->codec_steps;
     if (has_newcomers && shrunk->last == 0) epoch_change->growth_unreported = true;
     if (has_newcomers || shrunk->last > 0) client_state_broadcast_require(session);

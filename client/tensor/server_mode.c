@@ -100,7 +100,8 @@ static void fill_skip_fields(const struct weft_tensor *tensor, struct weft_wire_
     if (contributes) header->flags |= op->wire_flags | (op->grad_is_nonfinite ? WEFT_WIRE_NOT_FINITE : 0);
     if (client_tensor_has_clock(tensor)) return; /* a skipped step does not undo its contributions */
     header->skips = tensor->session->tensors->skip.count;
-    if (header->skips) header->good = (uint32_t)(contributes ? tensor->step_before : tensor->last_step);
+    const uint64_t good = contributes ? tensor->step_before : tensor->last_step;
+    if (header->skips) header->good = (uint32_t)(good > tensor->shared_step ? good : tensor->shared_step);
 }
 
 /* The shards run the optimiser, with a codec as the workers do: they get the weight decay of the group. */

@@ -9,8 +9,8 @@
  * The affected tensor is not updated. Other tensors may be updated before the decision. If another tensor can
  * skip the step, weights and arrays are copied before the update (state_broadcast.c), and weft_step_end
  * restores them. A shard restores its copy when the next request carries the incremented number of skipped
- * steps (server/shard/shard_skip.c). Codecs change residuals only at a commit. weft_step_end decrements the
- * step's number, so optimisers do not count the step. */
+ * steps (server/shard/shard_skip.c); in an elastic job only tensors with a codec have one. Codecs change
+ * residuals only at a commit. weft_step_end decrements the step's number, so optimisers do not count it. */
 #include "client/tensor/skip_nonfinite.h"
 
 #include <stdio.h>
@@ -150,7 +150,8 @@ static const struct weft_tensor *find_final_update(const struct weft_session *se
     weft_list_foreach(node, spare, &session->tensors->list) {
         const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
         if (tensor->last_step != step) continue;
-        if (tensor->mode == WEFT_MODE_SERVER && session->is_elastic) return tensor;
+        if (tensor->mode == WEFT_MODE_SERVER && session->is_elastic && !client_tensor_can_skip_step(tensor))
+            return tensor;
         if (client_tensor_has_local_optimizer(tensor) && tensor->skipped_step != step &&
             tensor->backup_step != step)
             return tensor;
@@ -198,12 +199,10 @@ static void describe_cause(struct weft_session *session, char *out, size_t out_b
         snprintf(out + used, out_bytes - (size_t)used, " and %u more rank%s", more, more > 1 ? "s" : "");
 }
 
-/* The next requests to the shards carry the count. In an elastic job shards have no copies, and no tensor of
- * theirs was updated. */
+/* The next requests to the shards carry the count. */
 static void increment_skip_count(struct weft_session *session)
 {
-    if (!session->is_elastic)
-        session->tensors->skip.count = (uint16_t)((session->tensors->skip.count + 1u) % WEFT_WIRE_SKIPS);
+    session->tensors->skip.count = (uint16_t)((session->tensors->skip.count + 1u) % WEFT_WIRE_SKIPS);
 }
 
 enum weft_status client_skip_step(struct weft_session *session)

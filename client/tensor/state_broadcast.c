@@ -6,8 +6,9 @@
  *                                               ──► step_end WEFT_OK: cleared
  *
  * In server mode each rank pulls the weights from the shards, which may be newer than those of any remaining
- * rank. No chunk advances meanwhile, because that needs this rank's contribution. If ranks know that the
- * shards have no weights of a tensor, which was declared later than others, rank 0 installs its own (init.c).
+ * rank, and with a codec the optimiser arrays, of which ranks have copies. No chunk advances meanwhile,
+ * because that needs this rank's contribution. If ranks know that the shards have no weights of a tensor,
+ * which was declared later than others, rank 0 installs its own (init.c).
  *
  * push_pull returns WEFT_ERR_STATE until the call was made: otherwise ranks would diverge unnoticed. The same
  * copies restore the state before a repeated or skipped step (input_backup.c, skip_nonfinite.c). */
@@ -119,7 +120,12 @@ static enum weft_status pull_state(struct weft_tensor *tensor, void *weights, co
     struct weft_request request = {{0}};
     WEFT_TRY(copy_state(tensor, weights));
     WEFT_TRY(client_tensor_start_pull(tensor, weights, &request));
-    return client_request_wait_internal(tensor->session, &request, what);
+    WEFT_TRY(client_request_wait_internal(tensor->session, &request, what));
+    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->states[s]; s++) {
+        WEFT_TRY(client_tensor_start_state(tensor, s, NULL, tensor->states[s], &request));
+        WEFT_TRY(client_request_wait_internal(tensor->session, &request, what));
+    }
+    return WEFT_OK;
 }
 
 enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, uint32_t root)
@@ -129,7 +135,8 @@ enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, ui
     struct weft_session *session = tensor->session;
     WEFT_TRY(client_tensor_check_between_steps(tensor, weights, "tensor_share"));
     WEFT_TRY(client_tensor_check_no_group(tensor, "tensor_share"));
-    const bool shards_hold_state = tensor->mode == WEFT_MODE_SERVER && has_optimizer(tensor);
+    const bool shards_hold_state =
+        tensor->mode == WEFT_MODE_SERVER && has_optimizer(tensor) && !client_tensor_has_codec_choice(tensor);
     if (tensor->mode == WEFT_MODE_SERVER && !session->is_elastic)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "tensor_share of tensor '%s': in server mode the shards hold the weights",
@@ -151,5 +158,6 @@ enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, ui
     tensor->weights = weights;
     tensor->initialised = true;
     tensor->broadcast_epoch = session->epoch;
+    tensor->shared_step = session->step.number;
     return WEFT_OK;
 }

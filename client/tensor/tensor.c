@@ -212,13 +212,6 @@ static enum weft_status check_options(struct weft_session *session, const struct
     if (status < 0)
         return client_error(session, status, "declare: tensor '%s': %.400s", options->name, error.text);
     tensor->codec_spec = weft_codec_resolve(&spec, &tensor->shape);
-    if (session->is_elastic && tensor->mode == WEFT_MODE_SERVER &&
-        (spec.id != WEFT_CODEC_DENSE || tensor->codec_choice.candidates.count > 0))
-        return client_error(session, WEFT_ERR_UNSUPPORTED,
-                            "declare: tensor '%s' has a codec and is in server mode, in an elastic job (weft "
-                            "run --min-workers): shards support that for dense tensors only; leave the codec "
-                            "out or choose WEFT_MODE_ALL_REDUCE",
-                            options->name);
     bool plain = spec.id == WEFT_CODEC_DENSE && tensor->codec_choice.candidates.count == 0 &&
                  tensor->optimizer.kind == WEFT_OPTIMIZER_NONE && tensor->mode == WEFT_MODE_ALL_REDUCE;
     if (tensor->dtype != WEFT_F32 && !plain)
@@ -233,13 +226,15 @@ static enum weft_status check_options(struct weft_session *session, const struct
                             options->name, (unsigned long long)options->chunk_bytes,
                             WEFT_LIMIT_CHUNK_BYTES_MIN, WEFT_LIMIT_CHUNK_BYTES);
     WEFT_TRY(check_cut(session, options, tensor));
-    const bool no_copies = tensor->mode == WEFT_MODE_SERVER && session->is_elastic;
+    const bool has_codec = spec.id != WEFT_CODEC_DENSE || tensor->codec_choice.candidates.count > 0;
+    const bool no_copies = tensor->mode == WEFT_MODE_SERVER && session->is_elastic && !has_codec;
     if (options->skip_nonfinite && no_copies)
-        return client_error(session, WEFT_ERR_UNSUPPORTED,
-                            "declare: tensor '%s' has skip_nonfinite and is in server mode, in an elastic "
-                            "job (weft run --min-workers): its shards cannot undo an update; leave the "
-                            "option out or choose WEFT_MODE_ALL_REDUCE",
-                            options->name);
+        return client_error(
+            session, WEFT_ERR_UNSUPPORTED,
+            "declare: dense tensor '%s' has skip_nonfinite and is in server mode, in an elastic "
+            "job (weft run --min-workers): its shards cannot undo an update; leave the "
+            "option out or choose WEFT_MODE_ALL_REDUCE",
+            options->name);
     tensor->skip_nonfinite =
         !no_copies && !client_tensor_has_clock(tensor) &&
         (options->skip_nonfinite || weft_config_bool(session->settings.config, "client.skip_nonfinite"));
@@ -423,12 +418,20 @@ static void store_larger(size_t bytes, size_t *most)
     if (bytes > *most) *most = bytes;
 }
 
+/* Ranks of any membership. */
+static uint32_t most_ranks(const struct weft_session *session)
+{
+    const uint32_t joined = session->control.welcome->welcome->workers_max;
+    return joined > session->ranks ? joined : session->ranks;
+}
+
 /* Allocates messages of server mode, for its codec or for every candidate. */
 static bool alloc_messages(struct weft_tensor *tensor)
 {
     const struct weft_session *session = tensor->session;
     const uint32_t candidates =
         client_tensor_has_codec_choice(tensor) ? tensor->codec_choice.candidates.count : 1;
+    const uint32_t ranks_most = most_ranks(session);
     size_t most[WEFT_CODEC_ROUNDS_MAX] = {0};
     for (uint32_t c = 0; c < candidates; c++) {
         const struct weft_codec_spec *spec = client_tensor_has_codec_choice(tensor)
@@ -437,8 +440,12 @@ static bool alloc_messages(struct weft_tensor *tensor)
         if (spec->id == WEFT_CODEC_DENSE) continue; /* dense messages use the caller's memory */
         for (uint32_t round = 0; round < weft_codec_rounds(spec); round++) {
             store_larger(weft_codec_contribution_bytes_max(spec, &tensor->shape, round), &most[round]);
-            store_larger(weft_codec_aggregate_bytes_max(spec, &tensor->shape, round, session->ranks),
+            store_larger(weft_codec_aggregate_bytes_max(spec, &tensor->shape, round, ranks_most),
                          &tensor->aggregate_bytes_max);
+            /* the only one that may be longer than with more ranks (compress/combiner/union_combiner.c) */
+            if (session->is_elastic)
+                store_larger(weft_codec_aggregate_bytes_max(spec, &tensor->shape, round, 1),
+                             &tensor->aggregate_bytes_max);
         }
     }
     bool failed = false;

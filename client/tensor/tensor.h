@@ -163,6 +163,7 @@ struct weft_tensor {
     bool initialised;
     bool broadcast_required;           /* push_pull requires weft_tensor_share first (state_broadcast.c) */
     uint32_t broadcast_epoch;          /* epoch of the last weft_tensor_share */
+    uint64_t shared_step;              /* last good step of the job at that time */
     uint64_t last_step;                /* step of the last push or push_pull; 0: none */
     uint64_t step_before;              /* last_step before the present one */
     uint64_t clock;                    /* consistency ssp and asp: pushes so far; the step of its messages */

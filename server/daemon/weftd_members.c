@@ -16,6 +16,7 @@
 struct members_request {
     struct weftd_command base; /* must be the first member */
     uint32_t epoch, lost_endpoint, left_endpoint, workers;
+    uint64_t committed;
     bool lost;
     char text[400];
     uint64_t *incarnations; /* (workers,) follow the struct; newcomers and endpoints follow them */
@@ -82,8 +83,8 @@ static void on_enter_epoch(struct weft_command *command)
     struct members_request *request = weft_container_of(command, struct members_request, base.command);
     struct weft_shard_engine *shard = request->base.engine->shard;
     if (shard && connect_newcomers(request) == WEFT_OK)
-        (void)weft_shard_engine_enter_epoch(shard, request->epoch, request->workers, request->endpoints,
-                                            request->incarnations, &request->base.error);
+        (void)weft_shard_engine_enter_epoch(shard, request->epoch, request->committed, request->workers,
+                                            request->endpoints, request->incarnations, &request->base.error);
     weftd_command_reply(&request->base);
 }
 
@@ -223,6 +224,7 @@ void weftd_members_shrunk(struct weftd *weftd, const Weft__Control__Control *mes
     for (uint32_t i = 0; i < weftd->options.engines; i++) {
         struct members_request *request = request_create(weftd, shrunk->epoch, (uint32_t)shrunk->n_members);
         if (!request) return;
+        request->committed = shrunk->committed;
         for (uint32_t rank = 0; rank < request->workers; rank++) {
             const Weft__Control__Member *member = weftd_members_worker(weftd, shrunk->members[rank]);
             request->endpoints[rank] = member->endpoint_first;

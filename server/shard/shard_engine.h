@@ -129,7 +129,7 @@ enum shard_phase {
     SHARD_PHASE_DRAINING = 5,   /* the round was dropped; receives in flight still use its slots */
 };
 
-/* Copy of what the last close overwrote, if its step may be skipped (shard_skip.c). */
+/* Copy of what the last close overwrote, if its step may be skipped or undone (shard_skip.c). */
 struct shard_backup {
     /* (count,) each, owned, except that an undo swaps `values` with those of the chunk; NULL: not
      * allocated */
@@ -328,6 +328,7 @@ struct weft_shard_engine {
                                  * discarded */
     bool enters_epoch;          /* next_* take effect when every chunk is idle */
     uint32_t next_epoch, next_workers;
+    uint64_t next_committed;           /* last good step of the workers of next_epoch */
     struct shard_worker *next_worker;  /* (workers_max,) owned */
     struct weft_list newer_epoch;      /* arrivals of epochs that are newer than `epoch` */
     uint64_t round_deadline_ns;
@@ -392,6 +393,12 @@ static inline bool shard_chunk_is_dense(const struct shard_chunk *chunk)
 /* Bytes of the longest contribution to a round; fewest slots that a round needs. */
 size_t shard_chunk_contribution_bytes(const struct shard_chunk *chunk, uint8_t round);
 uint32_t shard_chunk_slots_min(const struct shard_chunk *chunk);
+
+/* Its values or its workers' weights depend on what a codec has sent: a discarded step is undone. */
+static inline bool shard_tensor_has_codec(const struct shard_tensor *tensor)
+{
+    return tensor->candidates.count > 1 || tensor->candidates.specs[0].id != WEFT_CODEC_DENSE;
+}
 
 /* shard_contributions.c */
 enum weft_status shard_contributions_init(struct weft_shard_engine *engine, size_t receive_bytes);
@@ -582,9 +589,12 @@ void shard_copy_arrived(void *context, struct weft_arrival *arrival);
 void shard_copy_pump(struct weft_shard_engine *engine);
 
 /* shard_hash.c */
-/* shard_skip.c. reserve: allocates the copies of a close; WEFT_ERR_NO_MEMORY. save: makes them; any thread.
- * undo: call before handling a request; undoes the step that its worker has skipped. WEFT_ERR_AGAIN: the
- * round is draining, retry. WEFT_ERR_STATE: there is no copy of that step. */
+/* shard_skip.c. needs_copy: the close of the open step copies what it overwrites. reserve: allocates the
+ * copies; WEFT_ERR_NO_MEMORY. save: makes them; any thread. undo: call before handling a request; undoes the
+ * step that its worker has skipped. WEFT_ERR_AGAIN: the round is draining, retry. undo_after: undoes a step
+ * after `committed`; the chunk is idle. WEFT_ERR_STATE: there is no copy of that step. */
+bool shard_skip_needs_copy(const struct shard_chunk *chunk);
+enum weft_status shard_skip_undo_after(struct shard_chunk *chunk, uint64_t committed);
 enum weft_status shard_skip_reserve(struct shard_chunk *chunk);
 void shard_skip_save(struct shard_chunk *chunk);
 enum weft_status shard_skip_undo(struct shard_chunk *chunk, const struct weft_wire_header *header);

@@ -6,13 +6,16 @@
  *     request of a newer epoch --> waits in `newer_epoch` until that epoch is in force
  *
  * Only the coordinator decides which worker is lost. Its messages and the workers' requests may arrive in any
- * order.
+ * order. An epoch may have new workers, which pull the values before their first push.
  *
- * Closed rounds stay: values, optimiser state and closed_step, the watermark of every worker. The workers
- * push an interrupted step again. If the chunk has closed it, they get its result as for a duplicate.
- * Otherwise the round starts anew. No push is applied twice. Clients ignore replies of an old epoch. An epoch
- * may have new workers, which pull the values before their first push. Nothing allocates: workers_max bounds
- * the workers of every epoch. */
+ * Closed rounds of dense tensors stay: values, optimiser state and closed_step, the watermark of every
+ * worker. The workers push an interrupted step again. If the chunk has closed it, they get its result as for
+ * a duplicate. Otherwise the round starts anew. No push is applied twice. Clients ignore replies of an old
+ * epoch. Nothing allocates: workers_max bounds the workers of every epoch.
+ *
+ * With a codec the workers' residuals are again those before the interrupted step, so chunks that closed it
+ * undo it: values, optimiser state and the combiner's residual (shard_skip.c). Combiners are made anew for
+ * the number of workers (docs/decisions/0060). */
 #include <string.h>
 
 #include "server/shard/shard_engine.h"
@@ -73,33 +76,100 @@ void weft_shard_engine_leave_epoch(struct weft_shard_engine *engine, uint32_t ep
 
 /* ---- entering an epoch ---- */
 
+static bool is_idle(const struct shard_chunk *chunk)
+{
+    /* sends read the aggregate in the combiner */
+    return chunk->phase == SHARD_PHASE_IDLE && !(chunk->combiner && chunk->sends > 0);
+}
+
 static bool all_idle(const struct weft_shard_engine *engine)
 {
     for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
         const struct shard_tensor *tensor = engine->tensors[id];
         for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++)
-            if (tensor->chunks[i].phase != SHARD_PHASE_IDLE) return false;
+            if (!is_idle(&tensor->chunks[i])) return false;
     }
     return true;
 }
 
-/* Resets the workers' states: ranks have new numbers and no contributions. */
-static void reset_workers(struct shard_chunk *chunk)
+/* Copies the residual, scaled to the number of workers as those of the workers' codecs are. */
+static void move_residual(const struct shard_chunk *chunk, struct weft_combiner *combiner, uint32_t workers)
+{
+    const struct weft_kernels *kernels = chunk->tensor->engine->kernels;
+    const float *from = weft_combiner_residual(chunk->combiner);
+    float *to = weft_combiner_residual(combiner), most;
+    if (!from) return;
+    const float factor = (float)((double)workers / (double)chunk->tensor->engine->workers);
+    uint32_t bits = kernels->max_abs_bits_f32(from, chunk->count);
+    memcpy(&most, &bits, sizeof most);
+    most *= factor;
+    memcpy(&bits, &most, sizeof bits);
+    if (bits < WEFT_RESIDUAL_LIMIT_BITS) {
+        kernels->scale_f32(to, from, factor, chunk->count);
+        return;
+    }
+    memcpy(to, from, chunk->count * sizeof *to);
+    weft_log(chunk->tensor->engine->env, WEFT_LOG_WARN, "server",
+             "tensor '%s': the residual of its codec is too large to scale to the number of workers",
+             chunk->tensor->name);
+}
+
+static enum weft_status remake_combiner(struct shard_chunk *chunk, uint32_t workers)
+{
+    struct weft_combiner *combiner;
+    WEFT_TRY(
+        weft_combiner_create(chunk->tensor->engine->env, &chunk->codec, &chunk->shape, workers, &combiner));
+    move_residual(chunk, combiner, workers);
+    weft_combiner_free(chunk->combiner);
+    chunk->combiner = combiner;
+    return WEFT_OK;
+}
+
+static enum weft_status enter_with_codec(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    WEFT_TRY(shard_skip_undo_after(chunk, engine->next_committed));
+    chunk->skips = 0;
+    chunk->result_is_resendable = false;
+    return !chunk->combiner || engine->next_workers == engine->workers
+               ? WEFT_OK
+               : remake_combiner(chunk, engine->next_workers);
+}
+
+/* Resets the workers' states: ranks have new numbers and no contributions. A codec's step may have closed
+ * some of its rounds. */
+static enum weft_status reset_workers(struct shard_chunk *chunk)
 {
     shard_members_clear_replies(chunk);
     chunk->error_step = 0;
     chunk->error_round = 0;
+    chunk->open_step = 0;
+    chunk->round = 0;
     shard_contributions_release(chunk);
+    return shard_tensor_has_codec(chunk->tensor) ? enter_with_codec(chunk) : WEFT_OK;
+}
+
+static enum weft_status reset_all(struct weft_shard_engine *engine)
+{
+    for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
+        struct shard_tensor *tensor = engine->tensors[id];
+        for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++)
+            WEFT_TRY(reset_workers(&tensor->chunks[i]));
+    }
+    return WEFT_OK;
 }
 
 void shard_members_enter_epoch(struct weft_shard_engine *engine)
 {
     if (!engine->enters_epoch || engine->failed < 0 || !all_idle(engine)) return;
     engine->enters_epoch = false;
-    for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
-        struct shard_tensor *tensor = engine->tensors[id];
-        for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++)
-            reset_workers(&tensor->chunks[i]);
+    const enum weft_status status = reset_all(engine);
+    if (status < 0) {
+        weft_shard_engine_fail(engine, status,
+                               status == WEFT_ERR_NO_MEMORY
+                                   ? "a shard has no memory for the combiners of the new number of ranks"
+                                   : "a shard cannot undo a step that the ranks have discarded");
+        return;
     }
     engine->workers = engine->next_workers;
     engine->epoch = engine->next_epoch;
@@ -112,8 +182,9 @@ void shard_members_enter_epoch(struct weft_shard_engine *engine)
 }
 
 enum weft_status weft_shard_engine_enter_epoch(struct weft_shard_engine *engine, uint32_t epoch,
-                                               uint32_t workers, const uint32_t *endpoints,
-                                               const uint64_t *incarnations, struct weft_error *error)
+                                               uint64_t committed, uint32_t workers,
+                                               const uint32_t *endpoints, const uint64_t *incarnations,
+                                               struct weft_error *error)
 {
     if (engine->closed || engine->failed < 0) return WEFT_OK;
     if (!engine->elastic || epoch <= engine->epoch || workers == 0 || workers > engine->workers_max)
@@ -124,6 +195,7 @@ enum weft_status weft_shard_engine_enter_epoch(struct weft_shard_engine *engine,
             workers, epoch, engine->workers, engine->workers_max, engine->epoch);
     engine->next_epoch = epoch;
     engine->next_workers = workers;
+    engine->next_committed = committed;
     for (uint32_t i = 0; i < workers; i++)
         engine->next_worker[i] =
             (struct shard_worker){.endpoint = endpoints[i], .incarnation = incarnations[i]};

@@ -183,7 +183,7 @@ static enum weft_status close_dense(struct shard_chunk *chunk)
     chunk->hold.sum = sum;
     if (chunk->flags & WEFT_WIRE_CHECKED && !chunk->tensor->engine->kernels->finite_f32(sum, chunk->count))
         return WEFT_ERR_SKIPPED;
-    if (chunk->flags & WEFT_WIRE_MAY_SKIP) shard_skip_save(chunk);
+    if (shard_skip_needs_copy(chunk)) shard_skip_save(chunk);
     if (chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) optimise(chunk, sum, chunk->grad_scale);
     else chunk->tensor->engine->kernels->scale_f32(chunk->values, sum, chunk->grad_scale, chunk->count);
     chunk->result_data = chunk->values;
@@ -198,7 +198,7 @@ static enum weft_status close_codec(struct shard_chunk *chunk)
     struct shard_tensor *tensor = chunk->tensor;
     const void *aggregate;
     size_t bytes;
-    if (is_last_round(chunk) && chunk->flags & WEFT_WIRE_MAY_SKIP) shard_skip_save(chunk);
+    if (is_last_round(chunk) && shard_skip_needs_copy(chunk)) shard_skip_save(chunk);
     WEFT_TRY(weft_combiner_close(chunk->combiner, &aggregate, &bytes));
     if (is_last_round(chunk) && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) {
         WEFT_TRY(weft_combiner_finish(chunk->combiner, chunk->grad_scale, chunk->scratch));
@@ -324,10 +324,9 @@ static void close_round(struct shard_chunk *chunk)
         return;
     }
     chunk->backup.valid = false;
-    if (is_last_round(chunk) && chunk->flags & WEFT_WIRE_MAY_SKIP && shard_skip_reserve(chunk) < 0) {
-        shard_round_drop(
-            chunk, WEFT_ERR_NO_MEMORY,
-            "no memory for a copy of what the step overwrites, which it needs where a step may be skipped");
+    if (is_last_round(chunk) && shard_skip_needs_copy(chunk) && shard_skip_reserve(chunk) < 0) {
+        shard_round_drop(chunk, WEFT_ERR_NO_MEMORY,
+                         "no memory for a copy of what the step overwrites, which may be skipped or undone");
         return;
     }
     chunk->scratch = chunk->tensor->engine->scratch;

@@ -1,4 +1,4 @@
-/* shard_skip.c - undoes the last closed step of a chunk if the workers skipped that step.
+/* shard_skip.c - undoes the last closed step of a chunk if the workers skipped or discarded that step.
  *
  * The workers detect together that a gradient of a step is not finite. Chunks that closed the step must then
  * be restored. A close copies what it overwrites if its contributions carry WEFT_WIRE_MAY_SKIP. A skip has no
@@ -7,6 +7,9 @@
  *
  *     close s (copy) --> request, skips + 1, good = s - 1 --> swap values and copy, closed_step = s - 1
  *                    \-> request, skips + 1, good = s     --> nothing to undo
+ *
+ * In an elastic job a loss discards the open step on all workers. Chunks of tensors with codecs always copy,
+ * and the new epoch undoes steps after the last good one (shard_members.c); it also resets the counts.
  *
  * The swap need not wait for sends that read the values: the next close, which overwrites the copy, waits for
  * them. */
@@ -45,6 +48,12 @@ static enum weft_status values_reserve(struct shard_chunk *chunk)
     else backup->owned_values = weft_alloc_bytes(engine->env, chunk->tensor->values_stride);
     backup->values = backup->owned_values;
     return backup->values ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+bool shard_skip_needs_copy(const struct shard_chunk *chunk)
+{
+    return chunk->flags & WEFT_WIRE_MAY_SKIP ||
+           (chunk->tensor->engine->elastic && shard_tensor_has_codec(chunk->tensor));
 }
 
 enum weft_status shard_skip_reserve(struct shard_chunk *chunk)
@@ -110,6 +119,14 @@ enum weft_status shard_skip_undo(struct shard_chunk *chunk, const struct weft_wi
     chunk->open_step = 0; /* a codec's partly done step, left by the skip */
     chunk->round = 0;
     chunk->skips = header->skips;
+    return WEFT_OK;
+}
+
+enum weft_status shard_skip_undo_after(struct shard_chunk *chunk, uint64_t committed)
+{
+    if (chunk->closed_step <= committed) return WEFT_OK;
+    if (!chunk->backup.valid || chunk->backup.step > committed) return WEFT_ERR_STATE;
+    undo(chunk);
     return WEFT_OK;
 }
 

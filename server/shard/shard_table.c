@@ -107,14 +107,6 @@ static enum weft_status tensor_describe(struct shard_tensor *tensor, const Weft_
                               tensor->name);
 
     WEFT_TRY(codecs_parse(tensor, declare, error));
-    /* A combiner is made for a number of ranks, and results of a codec's closed rounds cannot be sent
-     * again. */
-    if (tensor->engine->elastic &&
-        (tensor->candidates.count > 1 || tensor->candidates.specs[0].id != WEFT_CODEC_DENSE))
-        return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
-                              "tensor '%s' has a codec, and the job goes on without lost ranks: shards do "
-                              "that for dense tensors",
-                              tensor->name);
     WEFT_TRY(weft_optimizer_parse(declare->optimizer, &tensor->optimizer, error));
     if (tensor->candidates.count > 1) tensor->optimizer.kind = WEFT_OPTIMIZER_NONE;
     return consistency_parse(tensor, declare, error);

@@ -23,7 +23,7 @@
  * A failing seed prints the command that replays it.
  *
  *     sim_job_seeds [--seeds N] [--first S] [--found] [--updates] [--auto-codec] [--shards] [--newcomers]
- *     [--still] [--verbose]
+ *     [--coded] [--still] [--verbose]
  *
  * --still: a host's clock does not advance during a callback.
  * --found: the seeds that found a bug, with --still, before the others.
@@ -35,6 +35,9 @@
  * get messages of the coordinator late, or are stopped or cut off for some time. Each chunk of a step is
  * the mean or update of the members of one try of that step, to the bit, and equal on all ranks. After a
  * rest, ranks get from the shards what such tries made of the state that they knew.
+ * --coded: the shards keep the tensor with a codec, too; in half of the jobs it has an optimizer. Ranks and
+ * shards have equal weights of it after each step (hashes), and a discarded step leaves weights and arrays as
+ * before, on ranks and shards.
  * --auto-codec: codec "auto", chosen anew by each membership: the ranks of a step have equal codecs, sums and
  * counts. */
 #include <math.h>
@@ -110,6 +113,7 @@ static const uint64_t found_with_shards[] = { /* with --updates */
     204942,
 };
 
+static bool coded_too;     /* --coded: shards keep the tensor with a codec */
 static bool newcomers_too; /* --newcomers: new workers join a job with shards */
 static bool still; /* the clock of this seed's hosts does not advance during a callback */
 
@@ -269,12 +273,41 @@ struct buffers {
     uint32_t born[WORKERS_MAX];
     float grads[COUNT_MAX], weights[COUNT_MAX]; /* of the tensor with an optimiser */
     float model[1 + WEFT_OPTIMIZER_STATES_MAX][COUNT_MAX]; /* expected weights and arrays */
+    /* weights and arrays of the coded tensor after its last good step, or as they were shared */
+    float coded_before[1 + WEFT_OPTIMIZER_STATES_MAX][COUNT_MAX];
     uint64_t behind[CHUNKS_MAX]; /* last step in each chunk of them, if shards keep it */
 };
 
 static float *array_of(const struct weft_tensor *tensor, struct buffers *b, uint32_t which)
 {
     return which == 0 ? b->weights : tensor->states[which - 1];
+}
+
+/* ---- the tensor with a codec, if it has an optimizer ---- */
+
+static float *coded_array(const struct weft_tensor *tensor, struct buffers *b, uint32_t which)
+{
+    return which == 0 ? b->coded : tensor->states[which - 1];
+}
+
+static bool coded_updates(const struct weft_tensor *tensor)
+{
+    return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
+}
+
+static void keep_coded(const struct weft_tensor *tensor, struct buffers *b)
+{
+    for (uint32_t s = 0; s <= weft_optimizer_states(&tensor->optimizer) && coded_updates(tensor); s++)
+        memcpy(b->coded_before[s], coded_array(tensor, b, s), run.count * sizeof(float));
+}
+
+static void check_coded(const struct worker *worker, const struct weft_tensor *tensor, struct buffers *b,
+                        const char *when)
+{
+    for (uint32_t s = 0; s <= weft_optimizer_states(&tensor->optimizer) && coded_updates(tensor); s++)
+        if (memcmp(coded_array(tensor, b, s), b->coded_before[s], run.count * sizeof(float)) != 0)
+            fail_seed("h%u: %s, behind step %llu, array %u of the coded tensor is not as before",
+                      worker->host, when, (unsigned long long)worker->state, s);
 }
 
 static void check_model(const struct worker *worker, const struct weft_tensor *tensor, struct buffers *b,
@@ -636,6 +669,7 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
     }
     if (is_change(status)) {
         if (run.updates) check_model(worker, tensors[2], b, "a step discarded");
+        check_coded(worker, tensors[1], b, "a step discarded");
         run.again++;
         return changed(worker, status);
     }
@@ -649,6 +683,7 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
     worker->committed = worker->state = step;
     worker->filled = 0;
     worker->take = worker->due = false;
+    keep_coded(tensors[1], b);
     run.steps_done++;
     check_results(worker, step, epoch, ranks, tensors, b);
     return WEFT_OK;
@@ -704,15 +739,24 @@ static enum weft_status take_kept(struct worker *worker, struct weft_tensor *ten
 {
     if (!worker->due) return take_first(worker, tensor, b);
     const bool due = tensor->broadcast_epoch != worker->session->epoch;
-    uint32_t root;
-    const enum weft_status known = run.newcomers ? take_round(worker, &root) : WEFT_OK;
-    if (known < 0) return known;
     if (due && client_state_broadcast_check(tensor, "push_pull") != WEFT_ERR_STATE)
         fail_seed("h%u: a step may begin before this rank has taken what shards have", worker->host);
     const enum weft_status status =
         weft_tensor_share(tensor, b->weights, (uint32_t)roll(weft_ranks(worker->session)));
     if (status == WEFT_OK) follow_kept(worker, tensor, b);
     else if (status == WEFT_ERR_PEER_LOST) check_model(worker, tensor, b, "weights that did not come");
+    return status;
+}
+
+/* root: it has the newest state. */
+static enum weft_status take_coded(struct worker *worker, struct weft_tensor *tensor, struct buffers *b,
+                                   uint32_t root)
+{
+    if (!coded_updates(tensor)) return WEFT_OK;
+    const enum weft_status status = worker->due || run.auto_codec ? weft_tensor_share(tensor, b->coded, root)
+                                                                  : weft_tensor_init(tensor, b->coded);
+    if (status == WEFT_ERR_PEER_LOST) check_coded(worker, tensor, b, "a state that did not come");
+    if (status == WEFT_OK) keep_coded(tensor, b);
     return status;
 }
 
@@ -749,6 +793,18 @@ static enum weft_status rest(struct worker *worker)
     return WEFT_OK;
 }
 
+/* From the shards; what ranks keep, from the rank with the newest state. */
+static enum weft_status take_from_shards(struct worker *worker, struct weft_tensor **tensors,
+                                         struct buffers *b)
+{
+    uint32_t root = 0;
+    enum weft_status status = WEFT_OK;
+    if (worker->due && (run.newcomers || coded_too)) status = take_round(worker, &root);
+    if (status == WEFT_OK) status = take_kept(worker, tensors[2], b);
+    if (status == WEFT_OK) status = take_coded(worker, tensors[1], b, root);
+    return status;
+}
+
 static bool is_over(const struct worker *worker)
 {
     return run.joins ? worker->round >= run.rounds : weft_step_next(worker->session) > run.goal;
@@ -759,14 +815,20 @@ static enum weft_status train(struct worker *worker, struct weft_tensor **tensor
     struct buffers *b = weft_alloc_zero(weft_sim_env(run.sim, worker->host), sizeof *b);
     enum weft_status status;
     if (!b) return WEFT_ERR_NO_MEMORY;
-    for (uint32_t i = 0; i < run.count; i++) b->weights[i] = b->model[0][i] = input_of(worker->host, 0, 3, i);
+    for (uint32_t i = 0; i < run.count; i++) {
+        b->weights[i] = b->model[0][i] = input_of(worker->host, 0, 3, i);
+        b->coded[i] = b->coded_before[0][i] = coded_updates(tensors[1]) ? input_of(worker->host, 0, 4, i) : 0;
+    }
     while (!is_over(worker)) {
-        if (worker->take && run.shards && run.updates && !passing(worker, take_kept(worker, tensors[2], b)))
+        if (worker->take && run.shards && run.updates &&
+            !passing(worker, take_from_shards(worker, tensors, b)))
             return worker->status;
         if (worker->take && !run.shards && !passing(worker, take_state(worker, tensors, b)))
             return worker->status;
         if (is_over(worker)) break;
-        const bool may_rest = !run.shards || !run.updates || tensors[2]->initialised;
+        const bool may_rest =
+            !run.shards || !run.updates ||
+            (tensors[2]->initialised && (tensors[1]->initialised || !coded_updates(tensors[1])));
         if (run.joins && may_rest && worker->ran >= worker->data[worker->round]) {
             status = rest(worker);
             if (status < 0) return status;
@@ -777,6 +839,18 @@ static enum weft_status train(struct worker *worker, struct weft_tensor **tensor
         worker->ran += status == WEFT_OK;
     }
     return WEFT_OK;
+}
+
+static const char *coded_codec(void)
+{
+    static const char *const codecs[] = {"topk:ratio=0.1,min_count=0",
+                                         "randomk:ratio=0.2,min_count=0",
+                                         "topk:ratio=0.1,min_count=0,global=1",
+                                         "int8:min_count=0",
+                                         "bf16",
+                                         "int4:min_count=0"};
+    if (run.auto_codec) return AUTO_CODEC;
+    return codecs[run.seed % (coded_too ? 6 : 2)];
 }
 
 static enum weft_status declare(struct worker *worker, struct weft_tensor **tensors)
@@ -791,13 +865,11 @@ static enum weft_status declare(struct worker *worker, struct weft_tensor **tens
         options.name = names[i];
         options.dim_count = 1;
         options.dims[0] = run.count;
-        options.mode = run.shards && i != 1 ? WEFT_MODE_SERVER : WEFT_MODE_ALL_REDUCE;
+        options.mode = run.shards && (i != 1 || coded_too) ? WEFT_MODE_SERVER : WEFT_MODE_ALL_REDUCE;
         options.chunk_bytes = CHUNK * sizeof(float);
         options.optimizer = i == 2 ? (run.shards ? telling : optimizers)[run.seed % 3] : "none";
-        options.codec = i != 1         ? ""
-                        : run.auto_codec   ? AUTO_CODEC
-                        : run.seed % 2 ? "randomk:ratio=0.2,min_count=0"
-                                       : "topk:ratio=0.1,min_count=0";
+        if (i == 1 && coded_too && run.seed / 6 % 2) options.optimizer = "sgd:momentum=0.9";
+        options.codec = i == 1 ? coded_codec() : "";
         enum weft_status status = weft_declare(worker->session, &options, &tensors[i]);
         if (status < 0) return status;
     }
@@ -1172,7 +1244,8 @@ static bool only_rest(const struct worker *worker)
         return false;
     for (uint32_t i = 0; i < run.workers + run.newcomers; i++) {
         const struct worker *other = &run.all[i];
-        if (!other->killed && !other->apart && !other->rests && other->ending != FINISHED) return false;
+        if (other->trains && !other->killed && !other->apart && !other->rests && other->ending != FINISHED)
+            return false;
     }
     return true;
 }
@@ -1318,6 +1391,7 @@ static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool aut
     options.still_clock = still;
     options.latency_ns = 1000 + roll(20000);
     options.jitter_ns = roll(10000);
+    if (coded_too && run.auto_codec && seed % 2) options.bytes_per_second = 20000000; /* a codec pays */
     options.detect_ns = 100000 + roll(WEFT_MS(1) << roll(8));
     if (weft_sim_create(env, &options, &run.sim) < 0) return false;
     sim_processes_begin(run.sim, options.host_count);
@@ -1358,12 +1432,13 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--shards") == 0) shards = true;
         else if (strcmp(argv[i], "--found") == 0) with_found = true;
         else if (strcmp(argv[i], "--newcomers") == 0) newcomers_too = true;
+        else if (strcmp(argv[i], "--coded") == 0) coded_too = true;
         else if (strcmp(argv[i], "--still") == 0) all_still = true;
         else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         else {
             fprintf(stderr,
                     "usage: %s [--seeds N] [--first S] [--found] [--updates] [--auto-codec] [--shards] "
-                    "[--newcomers] "
+                    "[--newcomers] [--coded] "
                     "[--still] [--late] [--verbose]\n",
                     argv[0]);
             return 2;
@@ -1374,6 +1449,8 @@ int main(int argc, char **argv)
         found_count =
             shards ? sizeof found_with_shards / sizeof *found_with_shards : sizeof found / sizeof *found;
     setenv("WEFT_TRANSPORT_BACKEND", "sim", 1);
+    if (coded_too) setenv("WEFT_SERVER_HASH_EVERY", "1", 1);
+    if (coded_too) setenv("WEFT_CLIENT_HASH_EVERY", "2", 1);
     struct weft_env env = *weft_env_system();
     struct weft_config *config = NULL;
     if (shards && (weft_config_load(weft_env_system(), &config, NULL) < 0 ||
@@ -1389,10 +1466,11 @@ int main(int argc, char **argv)
         uint64_t seed = i < found_count ? again_first[i] : first + i - found_count;
         still = all_still || i < found_count;
         if (!run_seed(&env, seed, updates, auto_codec, config)) {
-            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s%s%s%s --verbose\n",
+            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s%s%s%s%s --verbose\n",
                    (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed,
                    updates ? " --updates" : "", auto_codec ? " --auto-codec" : "", shards ? " --shards" : "",
-                   newcomers_too ? " --newcomers" : "", still ? " --still" : "", with_late ? " --late" : "");
+                   newcomers_too ? " --newcomers" : "", coded_too ? " --coded" : "", still ? " --still" : "",
+                   with_late ? " --late" : "");
             return 1;
         }
         chosen += run.chosen;

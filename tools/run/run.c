@@ -97,8 +97,7 @@ static int parse_options(struct run *run, int argc, char **argv, const char **jo
          "are "
          "started by hand",
          CLI_U64(&run->shards, 0, WEFT_LIMIT_SHARDS)},
-        {"min-workers", 0, "N",
-         "workers with which the job continues after a loss; with shards: dense tensors only",
+        {"min-workers", 0, "N", "workers with which the job continues after a loss",
          "a lost worker ends the job", CLI_U64(&run->workers_min, 1, WEFT_LIMIT_WORKERS)},
         {"restarts", 0, "N",
          "restarts of lost workers in all; a restarted worker joins at the end of a step; requires "

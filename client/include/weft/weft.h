@@ -866,7 +866,7 @@ WEFT_API enum weft_status weft_dump_events(struct weft_session *session, const c
  * Groups and meshes end with the membership: make them again. Weights must be in host memory. */
 
 /* weft_tensor_share() - copy rank `root`'s weights (elems,), in host memory, and optimiser arrays to all
- * ranks; with an optimiser in server mode of an elastic job, copy the shards' weights. Required after
+ * ranks; with an optimiser in server mode of an elastic job, copy the shards' state. Required after
  * WEFT_ERR_GREW and weft_join, and again after every change of ranks until a step has ended well; a new rank
  * calls it instead of weft_tensor_init. Collective, between steps, blocks. Return codes: WEFT_OK;
  * WEFT_ERR_PEER_LOST: weights and arrays are unchanged; WEFT_ERR_UNSUPPORTED: server mode of another job, or

@@ -43,7 +43,7 @@ static void follow_all(struct fleet *fleet, uint32_t epoch, const uint64_t *inca
                                   fleet->worker[2].endpoint};
     struct weft_error error = {0};
     assert_int_equal(
-        weft_shard_engine_enter_epoch(engine_of(fleet), epoch, WORKERS, endpoints, incarnations, &error),
+        weft_shard_engine_enter_epoch(engine_of(fleet), epoch, 0, WORKERS, endpoints, incarnations, &error),
         WEFT_OK);
 }
 
@@ -56,7 +56,8 @@ static void follow(struct fleet *fleet, uint32_t epoch)
                                      workers[engine_of(fleet)->workers - 1].incarnation};
     struct weft_error error = {0};
     assert_int_equal(
-        weft_shard_engine_enter_epoch(engine_of(fleet), epoch, 2, endpoints, incarnations, &error), WEFT_OK);
+        weft_shard_engine_enter_epoch(engine_of(fleet), epoch, 0, 2, endpoints, incarnations, &error),
+        WEFT_OK);
 }
 
 /* A push, or another request, of the worker that is `rank` in that epoch. Every element of a push is `value`.
@@ -292,14 +293,14 @@ static void members_that_cannot_be_are_refused(void **state)
     const uint32_t endpoints[WORKERS + 1] = {0};
     const uint64_t incarnations[WORKERS + 1] = {0};
     struct weft_error error = {0};
-    assert_int_equal(weft_shard_engine_enter_epoch(engine_of(fleet), FLEET_EPOCH + 1, WORKERS + 1, endpoints,
+    assert_int_equal(weft_shard_engine_enter_epoch(engine_of(fleet), FLEET_EPOCH + 1, 0, WORKERS + 1,
+                                                   endpoints, incarnations, &error),
+                     WEFT_ERR_MALFORMED);
+    assert_int_equal(weft_shard_engine_enter_epoch(engine_of(fleet), FLEET_EPOCH + 1, 0, 0, endpoints,
                                                    incarnations, &error),
                      WEFT_ERR_MALFORMED);
     assert_int_equal(
-        weft_shard_engine_enter_epoch(engine_of(fleet), FLEET_EPOCH + 1, 0, endpoints, incarnations, &error),
-        WEFT_ERR_MALFORMED);
-    assert_int_equal(
-        weft_shard_engine_enter_epoch(engine_of(fleet), FLEET_EPOCH, 2, endpoints, incarnations, &error),
+        weft_shard_engine_enter_epoch(engine_of(fleet), FLEET_EPOCH, 0, 2, endpoints, incarnations, &error),
         WEFT_ERR_MALFORMED);
     finish(fleet, NULL, 0);
 }
