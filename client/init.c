@@ -282,6 +282,7 @@ enum weft_status weft_finalize(struct weft_session *session)
         client_codec_tuner_report(session);
         client_exposed_report(session);
         if (well) client_flight_dump_calls(session);
+        client_calls_close(session);
         leave(session);
         if (well) found = report_leave_mismatch(session);
     }

@@ -1,7 +1,7 @@
 /* device_table.h - the kernels of kernels/cuda as a table, from a library that is loaded when they are first
  * needed: libweft links nothing of CUDA, and is built where no nvcc is.
  *
- *     libweft_cuda.so --(one symbol)--> struct weft_device_kernels --> compress/device_*.c
+ *     libweft_cuda.so --(one symbol)--> struct weft_device_kernels --> compress/device_*.c, client/nccl
  *
  * Each entry is the call of that name in kernels/cuda/cuda_kernels.h, which documents it; all
  * pointers are device memory except where marked host. No call waits or allocates. */
@@ -18,11 +18,13 @@ struct weft_error;
 typedef struct CUstream_st *weft_cuda_stream; /* cudaStream_t */
 typedef weft_cuda_stream weft_device_stream;  /* for callers of the table */
 
-#define WEFT_DEVICE_KERNELS_VERSION 1u
+#define WEFT_DEVICE_KERNELS_VERSION 2u
 #define WEFT_DEVICE_KERNELS_SYMBOL "weft_cuda_kernels_table"
 
 #define WEFT_DEVICE_CALLS(CALL)                                                                            \
     CALL(sum_f32, (float *out, const float *a, const float *b, size_t count, weft_cuda_stream stream))     \
+    CALL(sum_tree_f32, (float *const *outs, size_t out_count, const float *const *sources,                 \
+         size_t source_count, float factor, size_t count, weft_cuda_stream stream))                        \
     CALL(scale_f32, (float *out, const float *in, float factor, size_t count, weft_cuda_stream stream))    \
     CALL(scale_add_f32, (float *out, const float *a, float factor, const float *b, size_t count,           \
          uint32_t *max_bits, weft_cuda_stream stream))                                                     \

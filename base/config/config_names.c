@@ -29,6 +29,7 @@ static const char *const other_names[] = {
     "WEFT_CONFIG",
     "WEFT_KERNELS",
     "WEFT_CUDA_KERNELS",
+    "WEFT_NCCL",
     "WEFT_MODULE_DIR",
     "WEFT_NVML",
     "WEFT_CUDA_RUNTIME",

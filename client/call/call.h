@@ -86,6 +86,7 @@ enum weft_status client_call_run_internal(struct weft_session *session, enum wef
 /* Starts a prepared request, or gathers it while a group of calls is open. WEFT_IN_PROGRESS. Caller's
  * thread. */
 enum weft_status client_call_submit(struct client_request *request);
+enum weft_status client_call_submit_directly(struct client_request *request); /* not by NCCL inside hosts */
 /* The command that starts a single call. Engine thread. */
 void client_call_start(struct weft_command *command);
 /* The operation of one or several calls has failed: the session fails. Engine thread. */

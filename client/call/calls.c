@@ -22,6 +22,7 @@ static void start(struct weft_session *session)
 static void completed(struct client_request *request)
 {
     if (request->stage) client_stage_done(request);
+    if (request->host_call) request->session->calls->nccl_ops->completed(request);
     client_fastpath_completed(request);
 }
 
@@ -56,8 +57,14 @@ void client_calls_init(struct weft_session *session, struct client_calls *calls)
     client_staging_init(session);
 }
 
+void client_calls_close(struct weft_session *session)
+{
+    if (session->calls->nccl_ops) session->calls->nccl_ops->close(session);
+}
+
 void client_calls_free(struct weft_session *session)
 {
+    if (session->calls->nccl_ops) session->calls->nccl_ops->free(session);
     client_call_group_free(session);
     client_staging_free(session);
     client_weighted_averages_free(session);

@@ -32,6 +32,22 @@ struct client_call_tensor_ops {
     void (*fail)(struct weft_tensor *tensor, enum weft_status status, const char *text);
 };
 
+/* What calls need of nccl/: registered by weft_nccl_open. The caller's thread, unless stated. */
+struct client_call_nccl_ops {
+    /* the request goes by NCCL inside hosts; equal on all ranks */
+    bool (*accepts)(const struct client_request *request);
+    /* of a persistent request: its own arguments, over which a call by NCCL has written */
+    void (*restore)(struct client_request *request);
+    enum weft_status (*submit)(struct client_request *request);
+    void (*completed)(struct client_request *request); /* engine thread */
+    /* what follows in weft_explain of an all_reduce */
+    void (*explain)(const struct weft_session *session, uint64_t count, enum weft_dtype dtype, char *out,
+                    size_t out_bytes);
+    void (*close)(struct weft_session *session); /* before the session leaves */
+    void (*free)(struct weft_session *session);  /* the engine has ended */
+};
+struct client_nccl; /* nccl/host_first.h */
+
 struct client_calls {
     struct weft_session *session;
     enum weft_plan_id plans[WEFT_COLL_KIND_COUNT]; /* weft_set_plan; the caller's thread */
@@ -55,11 +71,14 @@ struct client_calls {
                                                     * abandoned it */
     } cancel;
     const struct client_call_tensor_ops *tensor_ops;
+    const struct client_call_nccl_ops *nccl_ops; /* NULL: weft_nccl_open was not called */
+    struct client_nccl *nccl;                    /* owned, through nccl_ops */
 };
 
 /* Registers the folder with session and engine. */
 void client_calls_init(struct weft_session *session, struct client_calls *calls);
-void client_calls_free(struct weft_session *session); /* the engine has ended */
+void client_calls_close(struct weft_session *session); /* before the session leaves */
+void client_calls_free(struct weft_session *session);  /* the engine has ended */
 
 /* Caller's thread: weft_group_start was called, and weft_group_end was not. */
 static inline bool client_call_group_is_open(const struct weft_session *session)

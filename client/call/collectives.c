@@ -261,6 +261,14 @@ static enum weft_status start_staging(struct client_request *request)
 
 enum weft_status client_call_submit(struct client_request *request)
 {
+    const struct client_call_nccl_ops *nccl = request->session->calls->nccl_ops;
+    if (nccl && request->host_call) nccl->restore(request);
+    if (nccl && request->memory == WEFT_MEMORY_CUDA && nccl->accepts(request)) return nccl->submit(request);
+    return client_call_submit_directly(request);
+}
+
+enum weft_status client_call_submit_directly(struct client_request *request)
+{
     WEFT_TRY(start_staging(request));
     if (client_call_group_is_open(request->session)) client_call_group_add(request);
     else if (!client_call_try_inline(request)) client_request_post(request, client_call_start);

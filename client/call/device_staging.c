@@ -97,11 +97,15 @@ static enum weft_status enter_device(const struct client_device *device, int *be
 
 /* The engine's own threads keep the device current. Switching back to device 0 would create a context
  * there, with hundreds of MB of device memory for each rank of the host. */
-static void leave_device(struct weft_session *session, const struct client_device *device, int before)
+void client_device_leave(struct weft_session *session, const struct weft_memory_ops *ops, int before)
 {
     const struct weft_loop *loop = session->loop; /* NULL: the engine has ended */
-    if (!weft_loop_is_compute_thread() && (!loop || !weft_loop_is_engine_thread(loop)))
-        device->ops->leave(before);
+    if (!weft_loop_is_compute_thread() && (!loop || !weft_loop_is_engine_thread(loop))) ops->leave(before);
+}
+
+static void leave_device(struct weft_session *session, const struct client_device *device, int before)
+{
+    client_device_leave(session, device->ops, before);
 }
 
 static void codec_leave(void *context, int before)

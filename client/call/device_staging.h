@@ -52,6 +52,9 @@ void client_staging_configure(struct weft_session *session, const Weft__Control_
  * freed. */
 void client_staging_free(struct weft_session *session);
 
+/* Ends the use of a device that ops->enter has made current; the engine's own threads keep it current. */
+void client_device_leave(struct weft_session *session, const struct weft_memory_ops *ops, int before);
+
 /* Gives the request a stage if it needs one, and queues the first copies behind the work on its stream. On
  * an error nothing is queued. Caller's thread, before the call starts. */
 enum weft_status client_stage_start(struct client_request *request, struct client_extents extents);

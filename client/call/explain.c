@@ -70,5 +70,8 @@ enum weft_status weft_explain(struct weft_session *session, const char *operatio
     if (calls->explain.one_host && query.forced_plan == WEFT_PLAN_AUTO)
         snprintf(out, out_bytes, "%s: %s; by messages it would be %s", operation, one_host, text);
     else snprintf(out, out_bytes, "%s", text);
+    const size_t used = strlen(out);
+    if (calls->nccl_ops && kind == WEFT_COLL_ALL_REDUCE)
+        calls->nccl_ops->explain(session, count, dtype, out + used, out_bytes - used);
     return WEFT_OK;
 }

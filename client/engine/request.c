@@ -123,7 +123,7 @@ void client_request_complete(struct client_request *request, enum weft_status st
     const uint32_t serial =
         tensor ? engine->ops.tensor->result(tensor, status, request->text_serial) : 0;
     if (tensor) engine->ops.tensor->release(tensor);
-    if (request->stage || request->is_deferred) engine->ops.call->completed(request);
+    if (request->stage || request->is_deferred || request->host_call) engine->ops.call->completed(request);
     client_engine_count_request(session->engine);
     if (request->completed) request->completed(request->context, status);
     /* before DONE: the program may free the group after it */

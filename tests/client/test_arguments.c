@@ -517,6 +517,7 @@ static void without_a_session(struct bench *bench)
     BAD(weft_event_fd(NULL, NULL), "event_fd");
     BAD(weft_event_clear(NULL), "event_clear");
     BAD(weft_disown(NULL, a), "disown");
+    BAD(weft_nccl_open(NULL, 0), "nccl_open");
     BAD(weft_register(NULL, a, 8), "register");
     BAD(weft_unregister(NULL, a), "unregister");
     BAD(weft_stats_get(NULL, NULL), "stats_get");
@@ -826,6 +827,7 @@ static void the_rest(struct bench *bench, struct weft_tensor *plain)
     REFUSED(weft_disown(s, NULL), WEFT_ERR_NOT_FOUND, "disown", "memory");
     REFUSED(weft_event_clear(s), WEFT_ERR_STATE, "event_clear", "weft_event_fd");
     REFUSED(weft_event_fd(s, NULL), WEFT_ERR_INVALID, "event_fd", "fd_out");
+    REFUSED(weft_nccl_open(s, -1), WEFT_ERR_INVALID, "nccl_open", "below 0");
     REFUSED(weft_register(s, NULL, 8), WEFT_ERR_INVALID, "register", "memory");
     REFUSED(weft_register(s, a, 0), WEFT_ERR_INVALID, "register", "memory");
     REFUSED(weft_register(s, a, SIZE_MAX), WEFT_ERR_INVALID, "register", "memory");

@@ -54,6 +54,7 @@ FOLDERS = {  # folder: the folders of its module that it may include besides the
     "client/engine": {"session"},
     "client/call": {"session", "engine"},
     "client/comm": {"session", "engine", "call"},
+    "client/nccl": {"session", "engine", "call", "comm"},
     "client/tensor": {"session", "engine", "call", "comm"},
     "client/elastic": {"session", "engine", "call", "comm", "tensor"},
     "client/outer": {"session"},

@@ -744,6 +744,14 @@ WEFT_API enum weft_status weft_unregister(struct weft_session *session, void *me
 WEFT_API enum weft_status weft_tensor_memory(struct weft_tensor *tensor, enum weft_memory_kind memory,
                                              void *stream);
 
+/* weft_nccl_open() - from here on, all_reduces of all ranks on CUDA memory of `device`, this rank's, use NCCL
+ * inside each host, and each rank moves only its slice to the other hosts (docs/gpu.md). Each such call then
+ * has memory _CUDA on all ranks or on none. Small ones, other operations, and reductions that NCCL cannot do
+ * with the promised bits go as before; weft_explain has the reason. Collective over the job, once, outside
+ * groups of calls; blocks, at most the session's deadline. Return codes: WEFT_OK, also if NCCL is not used;
+ * WEFT_ERR_UNSUPPORTED: it is not, and the option client.nccl is "yes"; WEFT_ERR_INVALID, _EXISTS. */
+WEFT_API enum weft_status weft_nccl_open(struct weft_session *session, int device);
+
 /* ---- 8. Checkpoints ------------------------------------------------------------------------------------ */
 
 /* A checkpoint is the weights, the state of each tensor, saved by one rank, and the residual of each tensor,

@@ -135,6 +135,13 @@ class Session:
         """End the job: all waits on all ranks raise Aborted with `text`. Does not block."""
         self._check(lib.weft_abort(self._c, text.encode()))
 
+    def nccl_open(self, device):
+        """From here on, all_reduces of CUDA memory of `device` use NCCL inside each host, where that is possible.
+
+        Collective over the job, blocks. explain("all_reduce", count) has the choice and its reason.
+        """
+        self._check(lib.weft_nccl_open(self._c, device))
+
     def __enter__(self):
         return self
 

@@ -43,6 +43,14 @@ int fake_cuda_unpinned_copies(void);
 uint64_t fake_cuda_copied_bytes(void);
 /* Devices with a context created since the setup: bit d for device d. */
 unsigned fake_cuda_contexts(void);
+/* Drops waits from now on. A test with a dropped wait must fail. */
+enum fake_cuda_order {
+    FAKE_CUDA_NONE,
+    FAKE_CUDA_WAIT_FOR_STREAM, /* of any stream for an event of `stream` */
+    FAKE_CUDA_STREAM_WAITS,    /* of `stream` for an event */
+    FAKE_CUDA_WAIT_WORD,       /* of any stream for a word */
+};
+void fake_cuda_drop(enum fake_cuda_order order, void *stream);
 /* Each copy takes this time; 0: the default. */
 void fake_cuda_slow_copies(unsigned us);
 /* Waits and stores of words by streams (cuStreamWaitValue32) are refused as not supported. */

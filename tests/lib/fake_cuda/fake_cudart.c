@@ -36,6 +36,7 @@ struct range {
 
 struct event {
     int device;
+    void *stream; /* of the last record */
     uint64_t recorded, passed; /* tickets */
 };
 
@@ -71,6 +72,8 @@ static int range_count, live_handles, device_count = 1, sticky, copies_until_fai
 static uint64_t copied_bytes, next_draw = 1;
 static _Atomic unsigned contexts; /* bit d: device d has a context */
 static unsigned delay_us_max;
+static _Atomic int dropped_order; /* enum fake_cuda_order */
+static void *_Atomic dropped_stream;
 static _Atomic unsigned copy_us;
 static struct stream *default_streams[DEVICES_MAX], *closed;
 static _Thread_local int current, last_error; /* last_error: returned and cleared by cudaGetLastError */
@@ -438,6 +441,7 @@ static int record(struct event *event, void *handle)
     if (event->device != stream_of(handle)->device) return INVALID_HANDLE;
     int answer = queue(handle, (struct item){.record = event, .ticket = event->recorded + 1});
     if (answer == OK) event->recorded++;
+    event->stream = handle;
     return answer;
 }
 int cudaEventRecord(void *event, void *stream)
@@ -450,7 +454,9 @@ int cudaStreamWaitEvent(void *stream, void *handle, unsigned flags)
     need_context();
     struct event *event = handle;
     pthread_mutex_lock(&lock);
-    int answer = event->recorded == 0
+    const bool is_dropped = (dropped_order == FAKE_CUDA_WAIT_FOR_STREAM && event->stream == dropped_stream) ||
+                            (dropped_order == FAKE_CUDA_STREAM_WAITS && stream == dropped_stream);
+    int answer = event->recorded == 0 || is_dropped
                      ? sticky
                      : queue(stream, (struct item){.wait = event, .ticket = event->recorded});
     pthread_mutex_unlock(&lock);
@@ -498,6 +504,13 @@ int cudaFreeHost(void *memory)
     return answer;
 }
 
+void fake_cuda_drop(enum fake_cuda_order order, void *stream)
+{
+    dropped_order = FAKE_CUDA_NONE;
+    dropped_stream = stream;
+    dropped_order = order;
+}
+
 void fake_cuda_slow_copies(unsigned us)
 {
     copy_us = us;
@@ -514,6 +527,7 @@ static int queue_word(void *stream, uint64_t address, uint32_t value, bool waits
     _Atomic uint32_t *word = (_Atomic uint32_t *)(uintptr_t)address;
     if (words_unsupported) return NOT_SUPPORTED;
     need_context();
+    if (waits && dropped_order == FAKE_CUDA_WAIT_WORD) return OK;
     LOCKED(queue(stream, (struct item){.word = word, .value = value, .waits_for_word = waits}));
 }
 int cuStreamWaitValue32_v2(void *stream, uint64_t address, uint32_t value, unsigned flags)

@@ -11,7 +11,7 @@
 
 struct call {
     void (*fn)(const struct call *call);
-    const void *p[6];
+    const void *p[9]; /* of sum_tree_f32: out and up to 8 sources */
     size_t a, b, c;
     float factor;
     unsigned option;
@@ -61,6 +61,22 @@ static enum weft_status sum_f32(float *out, const float *a, const float *b, size
                                 weft_cuda_stream stream)
 {
     QUEUE(do_sum, .p = {out, a, b}, .a = count);
+}
+
+static void do_sum_tree(const struct call *c)
+{
+    float *out = at(c, 0);
+    const float *sources[8];
+    for (size_t s = 0; s < c->b; s++) sources[s] = at(c, 1 + (int)s);
+    scalar()->sum_tree_f32(&out, 1, sources, c->b, c->factor, c->a);
+}
+static enum weft_status sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources,
+                                     size_t source_count, float factor, size_t count, weft_cuda_stream stream)
+{
+    struct call call = {.fn = do_sum_tree, .p = {outs[0]}, .factor = factor, .a = count, .b = source_count};
+    if (out_count != 1 || source_count > 8) return WEFT_ERR_INVALID;
+    for (size_t s = 0; s < source_count; s++) call.p[1 + s] = sources[s];
+    return queue(call, stream);
 }
 
 static void do_scale(const struct call *c)
