@@ -429,7 +429,7 @@ static void test_misuse(void **state)
 
 /* ---- failures ---- */
 
-enum { KILLED = 0, STOPS_CALLING, GROUP_FAILS, GATHER_FAILS, ASYNC_FAILS, ENDS_EARLY };
+enum { KILLED = 0, STOPS_CALLING, GROUP_FAILS, GATHER_FAILS, ASYNC_FAILS, ENDS_EARLY, BREAKS };
 
 static int failure(struct fleet *fleet, uint32_t rank)
 {
@@ -452,15 +452,18 @@ static int failure(struct fleet *fleet, uint32_t rank)
     }
     struct weft_call call = sum_of(&rig, rig.x, rig.x, COUNT, WEFT_F32);
     call.on_stream = true;
-    if (rank != 1 || job.number != STOPS_CALLING) (void)weft_call_start(rig.session, &call, &request);
+    const bool calls = rank != 1 || (job.number != STOPS_CALLING && job.number != BREAKS);
+    if (calls) (void)weft_call_start(rig.session, &call, &request);
+    if (rank == 0 && job.number == BREAKS) fake_nccl_break(); /* after the call, which waits for rank 1 */
     copy(rig.stream, &after, rig.y, rig.x, 8);
     for (int i = 0; i < LOOKS && status >= 0; i++) { /* no thread waits for the request */
         char text[1024];
         usleep(100);
         status = weft_explain(rig.session, "all_reduce", 1, WEFT_F32, text, sizeof text);
     }
-    static const char *const texts[] = {"rank 1",       "twice the deadline",    "ncclGroupEnd",
-                                        "ncclGroupEnd", "remote process exited", "rank 1"};
+    static const char *const texts[] = {
+        "rank 1", "twice the deadline",   "ncclGroupEnd", "ncclGroupEnd", "remote process exited",
+        "rank 1", "remote process exited"};
     CHECK(&rig, status < 0);
     CHECK(&rig, strstr(weft_error_text(rig.session), texts[job.number]) != NULL);
     CHECK(&rig, has_run(&after)); /* the stream was released */
@@ -472,7 +475,7 @@ static int failure(struct fleet *fleet, uint32_t rank)
 
 static void test_failure(void **state)
 {
-    for (job.number = KILLED; job.number <= ENDS_EARLY; job.number++) {
+    for (job.number = KILLED; job.number <= BREAKS; job.number++) {
         struct fleet_result result;
         (void)fleet_run(RANKS, 0, failure, &result, NULL);
         for (uint32_t rank = 0; rank < RANKS; rank++) {
@@ -529,7 +532,7 @@ static void test_each_wait_is_needed(void **state)
     }
 }
 
-/* test_client_nccl_host_first [order | failures] */
+/* test_client_nccl_host_first [order | failures | seeds] */
 int main(int argc, char **argv)
 {
     setenv("WEFT_CUDA_RUNTIME", FAKE_CUDART, 1);
@@ -551,9 +554,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_choice),
         cmocka_unit_test(test_failure),
         cmocka_unit_test(test_bits_without_words),
-        cmocka_unit_test(test_bits_seeds),
+
     };
+    const struct CMUnitTest seeds[] = {cmocka_unit_test(test_bits_seeds)};
     int failed = 0;
+    if (argc < 2 || strcmp(argv[1], "seeds") == 0) failed += cmocka_run_group_tests(seeds, NULL, NULL);
     if (argc < 2 || strcmp(argv[1], "order") == 0) failed += cmocka_run_group_tests(order, NULL, NULL);
     if (argc < 2 || strcmp(argv[1], "failures") == 0) failed += cmocka_run_group_tests(failures, NULL, NULL);
     return failed;

@@ -408,6 +408,12 @@ void fake_nccl_fail_async(int n)
 {
     groups_until_async = n;
 }
+void fake_nccl_break(void)
+{
+    pthread_mutex_lock(&lock);
+    for (struct comm *comm = comms; comm; comm = comm->next) atomic_store(&comm->error, REMOTE);
+    pthread_mutex_unlock(&lock);
+}
 void fake_nccl_hang_init(void)
 {
     hang_init = true;

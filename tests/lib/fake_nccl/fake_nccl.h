@@ -15,6 +15,8 @@
 void fake_nccl_fail_group(int n);
 /* After n more groups ncclCommGetAsyncError answers ncclRemoteError; 0: never. */
 void fake_nccl_fail_async(int n);
+/* From now on ncclCommGetAsyncError of all communicators answers ncclRemoteError. */
+void fake_nccl_break(void);
 /* ncclCommInitRankConfig never ends on this rank. */
 void fake_nccl_hang_init(void);
 /* The version that ncclGetVersion answers. */
