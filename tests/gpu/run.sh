@@ -9,6 +9,10 @@
 #   nccl-net      the same through NET/weft; bits equal to those over sockets; ring, tree, PAT x LL, Simple
 #   nccl-death    one rank is killed: the other gets a remote error
 #   nccl-again    communicators are destroyed and made again, ten times
+#   stream-order  two ranks of weft: stream-ordered calls, bits as on the host, how long they hold the host thread
+#   host-first    four ranks of weft, two hosts by name: NCCL inside each, bits as on the host
+#
+# The last two need a build folder.
 #
 # Exit status 77 and a reason: skipped. No part changes a setting of the GPU.
 set -u
@@ -144,6 +148,40 @@ part_again() {
     echo "ok   $part: ten lives"
 }
 
+# Runs N ranks of weft with device_rank on device 0. Arguments: N, then those of device_rank. To NCCL each rank is a host.
+weft_run() {
+    need_gpu
+    rank=$(find_file device_rank)
+    weft=$folder/tools/weft
+    [ -n "$rank" ] && [ -x "$weft" ] || skip "$folder has no device_rank and tools/weft; build them"
+    kernels=$(find "$folder" -name 'libweft_cuda.so*' -type f | head -n 1)
+    [ -z "$kernels" ] || export WEFT_CUDA_KERNELS="${WEFT_CUDA_KERNELS:-$(realpath "$kernels")}"
+    versions
+    ranks=$1
+    shift
+    # shellcheck disable=SC2016
+    NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket NCCL_NET_PLUGIN=none NCCL_MAX_CTAS=2 NCCL_NVLS_ENABLE=0 NCCL_MNNVL_ENABLE=0 \
+        NCCL_RAS_ENABLE=0 CUDA_MODULE_LOADING=EAGER \
+        timeout 240 "$weft" run -n "$ranks" --log-dir "$work/logs" -- sh -c \
+        'export NCCL_HOSTID=node$WEFT_RANK WEFT_CLIENT_HOST=host$((WEFT_RANK / 2)); exec "$0" "$@"' "$rank" "$@" \
+        >"$work/run.0" 2>"$work/run.1"
+    status=$?
+    ! grep -q '^skip' "$work/run.0" || skip "$(grep '^skip' "$work/run.0")"
+    [ $status = 0 ] || fail "weft run ended with $status: $(cat "$work"/logs/rank*.log 2>/dev/null | tail -n 5)"
+    cat "$work/run.0"
+}
+
+part_stream_order() {
+    weft_run 2
+    echo "ok   $part"
+}
+
+part_host_first() {
+    export WEFT_CLIENT_NCCL=yes
+    weft_run 4 --nccl
+    echo "ok   $part"
+}
+
 part_cuda() {
     need_gpu
     [ -f "$folder/build.ninja" ] || skip "$folder is not a build folder"
@@ -158,5 +196,7 @@ nccl-sockets) part_sockets ;;
 nccl-net) part_net ;;
 nccl-death) part_death ;;
 nccl-again) part_again ;;
+stream-order) part_stream_order ;;
+host-first) part_host_first ;;
 *) echo "unknown part $part; tests/gpu/run.sh parts lists them" >&2; exit 2 ;;
 esac

@@ -1,6 +1,6 @@
 """test_run.py - the outcome that run.sh derives from the output of two ranks: over a fake nccl_pair and a fake nvidia-smi.
 
-    test_run.py RUN.SH
+    test_run.py RUN.SH BUILD-FOLDER LIBFAKE_CUDART LIBFAKE_NCCL LIBFAKE_KERNELS
 """
 
 import os
@@ -65,6 +65,26 @@ class Run(unittest.TestCase):
             self.assertEqual(code, 1, part + fake + "\n" + output)
             self.assertIn(text, output)
 
+    def test_device_rank(self):
+        env = dict(os.environ, PATH=self.folder + ":" + os.environ["PATH"], WEFT_CUDA_RUNTIME=CUDART, WEFT_NCCL=NCCL,
+                   WEFT_CUDA_KERNELS=KERNELS)
+        for part, text in (("stream-order", "the calls held the host"), ("host-first", "NCCL 2.28.9 inside each of 2 hosts")):
+            done = subprocess.run([RUN, part, BUILD], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            self.assertIn("ok   " + part, done.stdout)
+            self.assertIn(text, done.stdout)
+            self.assertIn("bits as on the host", done.stdout)
+            done = subprocess.run([RUN, part, self.folder], env=env, text=True, stdout=subprocess.PIPE)
+            self.assertEqual(done.returncode, 77)
+            self.assertIn("has no device_rank", done.stdout)
+
+    def test_device_rank_without_nccl(self):
+        env = dict(os.environ, PATH=self.folder + ":" + os.environ["PATH"], WEFT_CUDA_RUNTIME=CUDART, WEFT_NCCL="/none.so",
+                   WEFT_CUDA_KERNELS=KERNELS)
+        done = subprocess.run([RUN, "host-first", BUILD], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("NCCL cannot be loaded", done.stdout)
+
     def test_skipped(self):
         self.assertEqual(self.run_part("nccl-net", "skip")[0], 77)
         os.remove(os.path.join(self.folder, "nccl_pair"))
@@ -76,5 +96,6 @@ class Run(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    RUN = sys.argv.pop(1)
+    RUN, BUILD, CUDART, NCCL, KERNELS = sys.argv[1:6]
+    del sys.argv[1:6]
     unittest.main()

@@ -18,7 +18,7 @@
 #include "../fake_cuda/fake_cuda.h"
 
 enum { OK = 0, INTERNAL = 3, USAGE = 5, REMOTE = 6, IN_PROGRESS = 7 };
-enum { SUM = 0, AVG = 4, INT64 = 4, FLOAT32 = 7 };
+enum { SUM = 0, AVG = 4, INT32 = 2, INT64 = 4, FLOAT32 = 7 };
 enum { RANKS_MAX = 8, OPS_MAX = 32, SLOT_BYTES = 8 << 20, POLLS = 2 };
 enum kind { REDUCE_SCATTER = 1, ALL_GATHER, REDUCE, BROADCAST, SEND, RECV };
 
@@ -138,19 +138,22 @@ static const void *piece(const struct comm *comm, int rank, int index)
     return comm->file->slots[rank] + comm->file->tables[rank].pieces[index].at;
 }
 
-/* From the last rank to the first. */
+/* From the last rank to the first. f32, i32 and i64 only. */
 static void sum(const struct comm *comm, const struct op *op, int index, size_t from)
 {
     void *out = fake_cuda_shadow(op->out);
+    if (op->dtype != FLOAT32 && op->dtype != INT32 && op->dtype != INT64) abort();
     atomic_fetch_add(&sums, 1);
     for (size_t i = 0; i < op->count; i++) {
         float f = 0;
         int64_t n = 0;
         for (int rank = comm->ranks - 1; rank >= 0; rank--) {
             if (op->dtype == FLOAT32) f += ((const float *)piece(comm, rank, index))[from + i];
+            else if (op->dtype == INT32) n += ((const int32_t *)piece(comm, rank, index))[from + i];
             else n += ((const int64_t *)piece(comm, rank, index))[from + i];
         }
         if (op->dtype == FLOAT32) ((float *)out)[i] = op->op == AVG ? f / (float)comm->ranks : f;
+        else if (op->dtype == INT32) ((int32_t *)out)[i] = (int32_t)n;
         else ((int64_t *)out)[i] = n;
     }
 }
