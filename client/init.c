@@ -183,6 +183,7 @@ static void stop_threads(struct weft_session *session, uint64_t until_ns)
 enum weft_status weft_init(const struct weft_options *options, struct weft_session **session_out)
 {
     WEFT_DEFAULT_FLOATS;
+    weft_nvtx_init();
     return client_init(weft_env_system(), options, session_out);
 }
 

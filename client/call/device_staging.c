@@ -58,6 +58,7 @@ struct window {
     void *filled, *emptied; /* events, created on the device `of` */
     enum window_state state;
     uint64_t piece;
+    uint64_t filling_ns;    /* since then the input is copied in */
     struct weft_coll *coll; /* while posted */
 };
 
@@ -79,6 +80,7 @@ struct client_stage {
     bool coded;                    /* a codec on the device reads in and writes out: no windows */
     bool keeps_out;                /* the content of `out` is copied down too */
     void (*resume)(struct client_request *request); /* of a tensor that waits for its input; else NULL */
+    uint64_t emptying_ns;          /* since then the last piece of the result is copied out; 0: no copy */
     uint64_t posted, done;         /* pieces; done includes failed pieces */
     bool ended;                    /* the request's operation has ended */
     enum weft_status status;
@@ -241,6 +243,7 @@ static enum weft_status stage_alloc(struct weft_session *session, struct client_
     stage->coded = stage->is_gated = stage->hold.is_held = false;
     stage->device = device;
     stage->posted = stage->done = 0;
+    stage->emptying_ns = 0;
     stage->ended = false;
     stage->status = WEFT_OK;
     *out = stage;
@@ -304,6 +307,7 @@ static enum weft_status window_copy_in(struct client_stage *stage, uint64_t piec
     bool used = window->state == EMPTYING;
     uint64_t count = piece_count(stage, stage->extents.in, piece);
     window->piece = piece;
+    window->filling_ns = weft_now_ns(stage->session->env);
     if (!stage->device) {
         window->state = FULL;
         return WEFT_OK;
@@ -338,6 +342,7 @@ static enum weft_status window_copy_out(struct client_stage *stage, struct windo
     WEFT_TRY(ops->copy(to, output_area(stage, window), count * stage->elem_bytes, stage->device->up, error));
     WEFT_TRY(ops->record(window->emptied, stage->device->up, error));
     window->state = EMPTYING;
+    stage->emptying_ns = weft_now_ns(stage->session->env);
     return WEFT_OK;
 }
 
@@ -441,6 +446,7 @@ static enum weft_status begin_stage(struct weft_session *session, struct client_
 {
     if (stage->coded) {
         stage->windows[0].state = FILLING;
+        stage->windows[0].filling_ns = weft_now_ns(session->env);
         return stage->device->ops->record(stage->begun, stage->stream, error);
     }
     if (stage->device) {
@@ -569,6 +575,17 @@ static void poll_soon(struct weft_session *session)
     weft_timer_start(session->loop, &staging->timer, staging->idle_since_ns + weft_memory_look_ns(0));
 }
 
+/* A span of the device in the flight recorder, and so in the Perfetto trace. Its end is the time at which the
+ * engine saw the event, up to 1 ms after the device (weft_memory_look_ns). */
+static void add_span(struct weft_session *session, const char *name, uint64_t from_ns, uint64_t bytes)
+{
+    struct weft_event_ring *events = session->flight.events;
+    const uint64_t id = ++session->calls->staging.span_count;
+    weft_event_ring_add_at(events, from_ns, name, WEFT_EVENT_BEGIN, id, UINT32_MAX, bytes, WEFT_OK);
+    weft_event_ring_add_at(events, weft_now_ns(session->env), name, WEFT_EVENT_END, id, UINT32_MAX, bytes,
+                           WEFT_OK);
+}
+
 /* WEFT_OK: the device uses no window of the stage any more. The device is current. */
 static enum weft_status copies_have_ended(struct client_stage *stage, struct window *unused,
                                           struct weft_error *error)
@@ -595,6 +612,8 @@ static bool release_copied_out(struct weft_session *session)
         if (status == WEFT_IN_PROGRESS) continue;
         any = true;
         weft_list_remove(&stage->link);
+        if (status == WEFT_OK && stage->emptying_ns)
+            add_span(session, "device copy out", stage->emptying_ns, stage->extents.out * stage->elem_bytes);
         stage_release(session, stage); /* a failed device runs no copy */
         if (status < 0)
             client_fail(session, status, true, "rank %u: a result could not be copied to the device: %.300s",
@@ -687,7 +706,13 @@ static enum weft_status is_full(struct weft_session *session, struct client_stag
     if (window->state == FILLING) {
         enum weft_status status = on_device(stage, input_has_arrived, window, error);
         if (status < 0) return status;
-        if (status == WEFT_OK) window->state = FULL;
+        if (status == WEFT_OK) {
+            const uint64_t count =
+                stage->coded ? stage->extents.in : piece_count(stage, stage->extents.in, window->piece);
+            window->state = FULL;
+            add_span(session, stage->coded ? "device input" : "device copy in", window->filling_ns,
+                     count * stage->elem_bytes);
+        }
     }
     if (window->state == FULL) return WEFT_OK;
     if (window->state == FILLING) poll_soon(session);

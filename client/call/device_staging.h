@@ -36,6 +36,7 @@ struct client_staging {
     struct weft_list copying_out; /* completed; their copies still run */
     struct weft_timer timer;
     uint64_t idle_since_ns; /* no progress since this time */
+    uint64_t span_count;    /* spans of the flight recorder so far */
     uint64_t piece_bytes;   /* client.piece_bytes */
     bool cuts_long_calls;   /* some rank has a device: long calls are cut on all ranks */
 };

@@ -114,6 +114,7 @@ static enum weft_status complete_inline(struct client_request *request)
 {
     struct weft_session *session = request->session;
     client_engine_count_request(session->engine);
+    client_request_range_end(request);
     request->status = WEFT_OK;
     atomic_store_explicit(&request->state, CLIENT_REQUEST_DONE, memory_order_release);
     client_event_signal(session);
@@ -267,6 +268,7 @@ bool client_call_try_inline(struct client_request *request)
         return false;
     request->op.session = session; /* client_engine_group_queue reads it */
     if (!weft_loop_try_acquire(session->loop)) return false;
+    client_request_range_begin(request);
     bool had_deferred = deferred_of(session) != NULL;
     enum weft_status status = step_loop_sometimes(session) ? try_inline(request) : WEFT_ERR_AGAIN;
     weft_loop_release_pending(session->loop, loop_state_after(session, status, had_deferred));
@@ -344,6 +346,7 @@ bool client_call_try_prepared(struct weft_session *session, const struct client_
     if (!matches_prepared(session, call) || !can_repeat(request) || client_call_group_is_open(session) ||
         session->calls->staging.cuts_long_calls || client_usable(session) < 0)
         return false;
+    if (weft_nvtx_is_on()) return false; /* a range needs the whole request */
     if (atomic_load_explicit(&session->calls->fastpath.queued_calls_left, memory_order_relaxed) > 0)
         return false;
     bool had_deferred = deferred_of(session) != NULL; /* a send does not wait for it */

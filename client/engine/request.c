@@ -20,6 +20,17 @@
 
 #define SETTLE_NS WEFT_MS(100)
 
+/* ---- the NVTX range ---- */
+
+void client_request_range_open(struct client_request *request)
+{
+    struct weft_nvtx_range range = {.name = weft_coll_kind_name((enum weft_coll_kind)request->kind),
+                                    .is_static = true,
+                                    .bytes = request->count * weft_dtype_bytes(request->dtype)};
+    if (request->tensor) request->session->engine->ops.tensor->range(request->tensor, &range);
+    request->range = weft_nvtx_begin(&range);
+}
+
 /* ---- starting: caller's thread ---- */
 
 enum weft_status client_request_check_idle(struct weft_session *session, const struct client_request *request,
@@ -62,6 +73,7 @@ void client_request_open(struct client_request *request)
 {
     struct weft_session *session = request->session;
     if (!request->started_ns) request->started_ns = weft_now_ns(session->env);
+    client_request_range_begin(request);
     weft_list_init(&request->link);
     atomic_fetch_add(&session->open_requests, 1);
     if (request->op.comm) atomic_fetch_add(&request->op.comm->open, 1);
@@ -126,6 +138,7 @@ void client_request_complete(struct client_request *request, enum weft_status st
     if (request->stage || request->is_deferred || request->host_call) engine->ops.call->completed(request);
     client_engine_count_request(session->engine);
     if (request->completed) request->completed(request->context, status);
+    client_request_range_end(request);
     /* before DONE: the program may free the group after it */
     if (request->op.comm) atomic_fetch_sub(&request->op.comm->open, 1);
     /* the memory is the caller's again */

@@ -45,6 +45,7 @@ struct client_request {
     struct weft_command command; /* to the engine */
     struct weft_list link;       /* in the engine's open_requests */
     uint64_t started_ns;
+    uint64_t range;             /* open NVTX range; 0: none */
     struct client_group_op op;  /* of a collective */
     const void *in;
     void *out;
@@ -84,6 +85,22 @@ _Static_assert(sizeof(struct client_request) <= sizeof(struct weft_request),
 static inline struct client_request *client_request_of(struct weft_request *request)
 {
     return (struct client_request *)(void *)request;
+}
+
+/* The NVTX range of a request, from its start until it completes (base/trace/nvtx.h). The payload has the
+ * bytes of its elements. The range of a tensor has its name, and its codec as the category. */
+void client_request_range_open(struct client_request *request);
+/* No effect without a tool, and if the range is open. */
+static inline void client_request_range_begin(struct client_request *request)
+{
+    if (weft_nvtx_is_on() && !request->range) client_request_range_open(request);
+}
+/* Before the memory of the request is the caller's again. */
+static inline void client_request_range_end(struct client_request *request)
+{
+    if (!request->range) return;
+    weft_nvtx_end(request->range);
+    request->range = 0;
 }
 
 /* weft_all_reduce in place of f32, by a plan that evaluates the canonical tree T: for tensors in

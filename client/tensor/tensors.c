@@ -37,6 +37,20 @@ static void describe_subject(void *session, uint32_t subject, char *out, size_t 
 }
 
 static const char *name(const struct weft_tensor *tensor) { return tensor->name; }
+
+static void range(const struct weft_tensor *tensor, struct weft_nvtx_range *range_out)
+{
+    static const char *const codecs[] = {
+        [WEFT_CODEC_DENSE] = "dense",       [WEFT_CODEC_F16] = "f16",        [WEFT_CODEC_BF16] = "bf16",
+        [WEFT_CODEC_POWERSGD] = "powersgd", [WEFT_CODEC_TOPK] = "topk",      [WEFT_CODEC_INT8] = "int8",
+        [WEFT_CODEC_INT4] = "int4",         [WEFT_CODEC_SIGN] = "sign",      [WEFT_CODEC_E4M3] = "e4m3",
+        [WEFT_CODEC_E5M2] = "e5m2",         [WEFT_CODEC_RANDOMK] = "randomk"};
+    *range_out = (struct weft_nvtx_range){.name = tensor->name,
+                                          .bytes = tensor->bytes,
+                                          .category = (uint32_t)tensor->codec_spec.id + 1,
+                                          .category_name = codecs[tensor->codec_spec.id]};
+}
+
 static void begin(struct weft_tensor *tensor) { tensor->has_begun = true; }
 
 /* ---- for calls ---- */
@@ -62,6 +76,7 @@ void client_tensors_init(struct weft_session *session, struct client_tensors *te
         .describe_subject = describe_subject,
         .describe = client_tensor_describe,
         .name = name,
+        .range = range,
         .is_gathered = client_tensor_is_gathered,
         .begin = begin,
         .release = client_tensor_release,

@@ -61,6 +61,7 @@ FOLDERS = {  # folder: the folders of its module that it may include besides the
     "nccl/abi": set(),
     "nccl/net": {"abi"},
     "nccl/collnet": {"abi", "net"},
+    "nccl/profiler": {"abi", "net"},
     "server/shard": set(),
     "server/daemon": {"shard"},
 }
@@ -84,6 +85,7 @@ THIRD_PARTY = [
     (r"(immintrin|cpuid)\.h", ["kernels/"], None),
     (r"emmintrin\.h", ["transport/", "tools/bench/kernels/"], None),  # copies past the caches
     (r"cuda_\w+\.h$", ["kernels/cuda/"], None),
+    (r"nvtx3/", ["base/"], 1),
     (r"(cblas|zlib)\.h", ["examples/"], None),
     (r"(cmocka|nccl)\.h", [], None),
 ]

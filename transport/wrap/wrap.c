@@ -77,7 +77,7 @@ static void inner_peer_failed(void *context, uint32_t peer_id, enum weft_status 
     struct wrap_peer *wrap_peer = peer->backend;
     if (wrap->killed || wrap_peer->cut) return; /* a silent peer reports nothing */
     if (wrap->trace)
-        trace_mark(wrap->trace, wrap_peer->inner->has_left ? "peer left" : "peer lost", peer_id, text);
+        weft_trace_mark(wrap->trace, wrap_peer->inner->has_left ? "peer left" : "peer lost", peer_id, text);
     wrap_flush_arriving(wrap, peer);
     if (wrap_peer->inner->has_left) core_peer_left(wrap->outer, peer, text);
     else core_peer_lost(wrap->outer, peer, status, text);
@@ -96,7 +96,7 @@ static enum weft_status wrap_connect(struct weft_transport *transport, struct we
         return status;
     }
     peer->backend = wrap_peer;
-    if (wrap_of(transport)->trace) trace_mark(wrap_of(transport)->trace, "connect", peer->id, NULL);
+    if (wrap_of(transport)->trace) weft_trace_mark(wrap_of(transport)->trace, "connect", peer->id, NULL);
     return WEFT_OK;
 }
 
@@ -105,7 +105,7 @@ static void wrap_disconnect(struct weft_transport *transport, struct weft_peer *
     struct wrap *wrap = wrap_of(transport);
     struct wrap_peer *wrap_peer = peer->backend;
     if (wrap->trace && peer->status < 0)
-        trace_mark(wrap->trace, "disconnect", peer->id, core_peer_text(peer));
+        weft_trace_mark(wrap->trace, "disconnect", peer->id, core_peer_text(peer));
     wrap_end_ops(transport, &wrap->leaving, peer, status);
     wrap_end_ops(transport, &wrap_peer->vanished, NULL, status);
     weft_transport_fail_peer(wrap->inner, peer->id, status,
@@ -213,8 +213,10 @@ static enum weft_status wrap_open(struct weft_transport *transport,
         transport->abilities &= ~(unsigned)WEFT_TRANSPORT_MAPS; /* loads and stores cannot be delayed */
     transport->backend = wrap;
     if (role == WRAP_TRACE) {
-        wrap->trace = trace_open(transport->env, wrap->options.file, wrap->options.limit_bytes, transport->id,
-                                 weft_transport_name(wrap->inner));
+        char title[80];
+        snprintf(title, sizeof title, "endpoint %u %.50s", transport->id, weft_transport_name(wrap->inner));
+        wrap->trace = weft_trace_open(transport->env, wrap->options.file, wrap->options.limit_bytes,
+                                      transport->id, title);
         transport->observe = wrap_observe;
     }
     return WEFT_OK;
@@ -245,7 +247,7 @@ static void wrap_close(struct weft_transport *transport)
         weft_list_remove(&inner->link);
         weft_transport_discard(wrap->inner, inner);
     }
-    if (wrap->trace) trace_mark(wrap->trace, "close", WEFT_ANY_PEER, NULL);
+    if (wrap->trace) weft_trace_mark(wrap->trace, "close", WEFT_ANY_PEER, NULL);
     weft_transport_close(wrap->inner);
 }
 
@@ -271,7 +273,7 @@ static void wrap_free(struct weft_transport *transport)
         weft_free_bytes(transport->env, weft_container_of(node, struct wrap_op, link));
     weft_list_foreach (node, spare, &wrap->unused_arrivals)
         weft_free_bytes(transport->env, weft_container_of(node, struct wrap_arrival, link));
-    trace_close(wrap->trace);
+    weft_trace_close(wrap->trace);
     weft_free_bytes(transport->env, wrap);
 }
 
@@ -291,7 +293,7 @@ static int wrap_progress(struct weft_transport *transport, int budget)
 {
     struct wrap *wrap = wrap_of(transport);
     if (wrap->trace && wrap->slept_ns != WEFT_NEVER) {
-        trace_state(wrap->trace, "sleep", wrap->slept_ns, weft_now_ns(transport->env));
+        weft_trace_state(wrap->trace, "sleep", wrap->slept_ns, weft_now_ns(transport->env));
         wrap->slept_ns = WEFT_NEVER;
     }
     int count = wrap_send_due(wrap, budget);

@@ -17,7 +17,6 @@
 #define WEFT_TRANSPORT_WRAP_H
 
 #include "transport/core/core.h"
-#include "transport/wrap/trace.h"
 #include "transport/wrap/wrap_options.h"
 
 enum { WRAP_HELD_MAX = 8192, WRAP_UNUSED_MAX = 256 };
@@ -64,7 +63,7 @@ struct wrap_peer {
 struct wrap {
     struct weft_transport *outer, *inner;
     struct wrap_options options;
-    struct trace *trace; /* NULL: no trace */
+    struct weft_trace *trace; /* NULL: no trace */
     bool killed, break_pending;
     uint64_t random, message_count;
     uint64_t out_free_ns, out_due_ns, in_due_ns;

@@ -46,18 +46,18 @@ static void record_span(struct wrap *wrap, const struct wrap_op *op)
     if (!wrap->trace) return;
     uint64_t now_ns = weft_now_ns(wrap->outer->env),
              done_ns = op->done_ns != WEFT_NEVER ? op->done_ns : now_ns;
-    trace_span(wrap->trace,
-               &(struct trace_span){
-                   .name = names[op->kind],
-                   .begin_ns = op->begin_ns,
-                   .end_ns = now_ns,
-                   .peer_id = op->done.peer->id,
-                   .tag = op->tag,
-                   .bytes = op->bytes,
-                   .status = op->done.status,
-                   .queue_ns = (op->taken_ns != WEFT_NEVER ? op->taken_ns : now_ns) - op->begin_ns,
-                   .completion_ns = weft_elapsed_ns(done_ns, now_ns),
-               });
+    weft_trace_span(wrap->trace,
+                    &(struct weft_trace_span){
+                        .name = names[op->kind],
+                        .begin_ns = op->begin_ns,
+                        .end_ns = now_ns,
+                        .peer_id = op->done.peer->id,
+                        .tag = op->tag,
+                        .bytes = op->bytes,
+                        .status = op->done.status,
+                        .queue_ns = (op->taken_ns != WEFT_NEVER ? op->taken_ns : now_ns) - op->begin_ns,
+                        .completion_ns = weft_elapsed_ns(done_ns, now_ns),
+                    });
 }
 
 static void recycle_op(struct weft_transport *transport, struct core_done *done)
@@ -152,7 +152,7 @@ enum weft_status wrap_op_start(struct wrap *wrap, struct wrap_op *op, bool *held
         } else if (status < 0) { /* a refused operation leaves no record */
             wrap->message_count--;
             if (wrap->trace && status == WEFT_ERR_AGAIN)
-                trace_mark(wrap->trace, "again", op->done.peer->id, NULL);
+                weft_trace_mark(wrap->trace, "again", op->done.peer->id, NULL);
         }
         if (status != WEFT_IN_PROGRESS) {
             wrap_op_free(op);
@@ -310,14 +310,14 @@ void wrap_observe(struct weft_transport *transport, enum core_moment moment, str
         wrap->matched_posted_ns = receive->posted_ns; /* ops->accept follows at once */
     if (moment != CORE_RECEIVE_ENDED) return;
     wrap->matched_posted_ns = WEFT_NEVER;
-    trace_span(wrap->trace, &(struct trace_span){
-                                .name = "recv",
-                                .begin_ns = receive->posted_ns,
-                                .end_ns = now_ns,
-                                .peer_id = receive->peer_id,
-                                .tag = receive->tag,
-                                .bytes = receive->payload_bytes,
-                                .status = (enum weft_status)receive->state,
-                                .queue_ns = weft_elapsed_ns(receive->posted_ns, now_ns),
-                            });
+    weft_trace_span(wrap->trace, &(struct weft_trace_span){
+                                     .name = "recv",
+                                     .begin_ns = receive->posted_ns,
+                                     .end_ns = now_ns,
+                                     .peer_id = receive->peer_id,
+                                     .tag = receive->tag,
+                                     .bytes = receive->payload_bytes,
+                                     .status = (enum weft_status)receive->state,
+                                     .queue_ns = weft_elapsed_ns(receive->posted_ns, now_ns),
+                                 });
 }

@@ -347,6 +347,56 @@ static void back_to_back(struct crowd *crowd, struct weft_session *session, uint
     place_close(&place);
 }
 
+static uint32_t count_words(const char *text, const char *words)
+{
+    uint32_t count = 0;
+    for (; (text = strstr(text, words)); text++) count++;
+    return count;
+}
+
+/* Each piece has a span for its copy from the device, and the call one for the copy of its result. */
+static void spans(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    enum { PIECES = 5 };
+    static char text[RANKS][1 << 18];
+    struct place place;
+    struct weft_request request = {{0}};
+    char path[64];
+    place_open(&place, rank);
+    struct buffer buffer = buffer_new(&place, PIECES * PIECE_BYTES);
+    struct weft_call call = {.size = sizeof call,
+                             .kind = WEFT_CALL_ALL_REDUCE,
+                             .in = buffer.memory,
+                             .out = buffer.memory,
+                             .count = PIECES * PIECE_BYTES / 4,
+                             .dtype = WEFT_F32,
+                             .op = WEFT_SUM};
+    if (place.on_device) call.memory = device_kind, call.stream = place.stream;
+    CROWD_OK(crowd, session, weft_call_start(session, &call, &request));
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+    if (place.on_device) fake_cuda_synchronize();
+    for (int i = 0; i < 200; i++) { /* the engine sees the end of the copy at its next poll */
+        CROWD_OK(crowd, session, weft_barrier(session, &request));
+        CROWD_OK(crowd, session, weft_wait(&request, 0));
+        usleep(50);
+    }
+    snprintf(path, sizeof path, "/tmp/weft-spans-%d-%u.perfetto.json", (int)getpid(), rank);
+    CROWD_OK(crowd, session, weft_dump_events(session, path));
+    FILE *file = fopen(path, "r");
+    if (file) text[rank][fread(text[rank], 1, sizeof text[rank] - 1, file)] = 0;
+    if (file) fclose(file);
+    unlink(path);
+    const uint32_t pieces = place.on_device ? PIECES : 0, results = place.on_device ? 1 : 0;
+    CROWD_CHECK(crowd, session,
+                count_words(text[rank], "\"device copy in\",\"cat\":\"weft\",\"ph\":\"b\"") == pieces);
+    CROWD_CHECK(crowd, session,
+                count_words(text[rank], "\"device copy in\",\"cat\":\"weft\",\"ph\":\"e\"") == pieces);
+    CROWD_CHECK(crowd, session,
+                count_words(text[rank], "\"device copy out\",\"cat\":\"weft\",\"ph\":\"b\"") == results);
+    buffer_free(&buffer);
+    place_close(&place);
+}
+
 static void run_seed(crowd_fn fn)
 {
     struct crowd crowd = {0};
@@ -364,6 +414,10 @@ static void run_seed(crowd_fn fn)
 static void test_every_operation(void **state) { run_seed(every_operation); }
 static void test_many_at_once(void **state) { run_seed(many_at_once); }
 static void test_back_to_back(void **state) { run_seed(back_to_back); }
+static void test_spans(void **state)
+{
+    run_seed(spans);
+}
 
 /* ---- tensors: each twice; one of the two has its buffers on the rank's device ---- */
 
@@ -914,6 +968,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_every_operation),
         cmocka_unit_test(test_many_at_once),
         cmocka_unit_test(test_back_to_back),
+        cmocka_unit_test(test_spans),
     };
     const struct CMUnitTest others[] = {
         cmocka_unit_test(test_held),
