@@ -13,6 +13,8 @@
 #include "nccl/abi/net_v11.h"
 #include "nccl/abi/net_v12.h"
 #include "nccl/abi/net_v8.h"
+#include "nccl/abi/profiler_v4.h"
+#include "nccl/abi/profiler_v5.h"
 #include "nccl/abi/types.h"
 
 #endif

@@ -109,6 +109,10 @@ const struct weft_option weft_option_table[] = {
     SWITCH("nccl.reproducible", "no",
            "All_reduce of NCCL's CollNet plugin with bits that depend on the ranks only. Equal on all "
            "ranks."),
+    TEXT(
+        "nccl.trace", "",
+        "File in which NCCL's profiler plugin records collectives and their network steps; %h, %p and %e are "
+        "host, process and rank. Empty: none."),
 
     COUNT("server.engines", "1", 1, 64, "Shard engines of one server, one thread each."),
     BYTES("server.receive_bytes", "256MiB", MIB, (uint64_t)1 << 40,

@@ -41,6 +41,7 @@ struct net_process {
     char backend[NET_NAME_BYTES], lanes[NET_NAME_BYTES], ports[NET_NAME_BYTES];
     char tune[NET_TEXT_BYTES], wrap[NET_TEXT_BYTES];
     char secret[WEFT_SECRET_BYTES_MAX + 1]; /* of the job; "": none */
+    char trace[NET_TEXT_BYTES];             /* file of the profiler; "": none */
     size_t eager_bytes;
     uint64_t deadline_ns;
     bool is_reproducible; /* CollNet: bits depend on the ranks only */

@@ -81,6 +81,7 @@ static enum weft_status read_options(const struct weft_config *config, struct we
     WEFT_TRY(copy_text(config, "transport.ports", process.ports, sizeof process.ports, error));
     WEFT_TRY(copy_text(config, "transport.tune", process.tune, sizeof process.tune, error));
     WEFT_TRY(copy_text(config, "transport.wrap", process.wrap, sizeof process.wrap, error));
+    WEFT_TRY(copy_text(config, "nccl.trace", process.trace, sizeof process.trace, error));
     default_tune();
     process.eager_bytes = weft_config_u64(config, "transport.eager_bytes");
     process.deadline_ns = weft_config_u64(config, "nccl.deadline");

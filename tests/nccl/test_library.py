@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 EXPORTED = {f"nccl{kind}Plugin_v{version}" for kind in ("Net", "CollNet") for version in (8, 10, 11, 12)}
+EXPORTED |= {"ncclProfiler_v4", "ncclProfiler_v5"}
 FOREIGN = ("libucp", "libuct", "libibverbs", "librdmacm", "libcudart", "libcuda", "libnccl")  # loaded when needed
 
 
