@@ -56,7 +56,7 @@ class CutLink(monitoring.MonitoringTest):
         self.wait_for("steps of both workers", lambda: len(self.query("weft_worker_steps_total > 0")) == 2)
         self.wait_for("quiet alerts", lambda: not self.query('ALERTS{alertname="WeftJobStalled"}'))
         self.network.connect("c", False)
-        expected = {("firing", name) for name in ("WeftJobStalled", "WeftOperationStuck")}
+        expected = {("firing", name) for name in ("WeftJobStalled", "WeftOperationStalled")}
         self.wait_for("alerts of the cut link", lambda: expected <= self.messages())
         self.network.connect("c", True)
         self.wait_for("the end of the alerts", lambda: ("resolved", "WeftJobStalled") in self.messages())
