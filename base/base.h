@@ -30,6 +30,7 @@
 #include "base/os/library.h"
 #include "base/os/memory_kind.h"
 #include "base/os/process_id.h"
+#include "base/os/process_identity.h"
 #include "base/os/system_limit.h"
 #include "base/os/thread.h"
 #include "base/os/timestamp.h"

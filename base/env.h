@@ -26,6 +26,7 @@ enum weft_log_format { WEFT_LOG_TEXT = 0, WEFT_LOG_JSON = 1 };
 
 struct weft_env;
 struct weft_loop;
+struct weft_process_identity;
 
 /* Virtual time. The owner of the time steps the loops, which have no threads of their own. A thread that
  * would sleep calls wait, which steps the others. One thread makes all calls. */
@@ -36,6 +37,9 @@ struct weft_virtual_time {
     /* Replaces a thread in weft_loop_run: run starts stepping the loop, end stops it. */
     int (*run)(struct weft_env *env, struct weft_loop *loop); /* WEFT_OK or WEFT_ERR_NO_MEMORY */
     void (*end)(struct weft_env *env, struct weft_loop *loop);
+    /* Identity and state of a simulated process (base/os/process_identity.h). identify NULL: unknown. */
+    void (*identify)(struct weft_env *env, struct weft_process_identity *own_out);
+    int (*process_state)(struct weft_env *env, const struct weft_process_identity *identity);
 };
 
 struct weft_env {

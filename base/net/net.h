@@ -33,6 +33,7 @@ struct weft_net_handler {
     size_t frame_bytes_max;   /* longest frame, both directions; 0: 4 MiB */
     size_t send_bytes_max;    /* frames waiting to be sent on one connection; 0: 16 MiB */
     uint32_t connections_max; /* open connections of one listener; 0: 4096. Further ones are closed at once */
+    bool refusal_ends;        /* outgoing: no process listens at the address: do not try again */
 };
 /* Reasons of `closed`: WEFT_ERR_IO (the program closed or replaced descriptors of this net),
  * WEFT_ERR_PEER_LOST (closed by the peer), WEFT_ERR_UNREACHABLE (no connection until the deadline),

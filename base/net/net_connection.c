@@ -274,6 +274,8 @@ static void on_event(struct bufferevent *socket, short what, void *argument)
             net_name_reason(connection->host, evutil_gai_strerror(dns_error), connection->last_failure,
                             NET_REASON_BYTES);
         else net_connect_reason(connection->host, socket_error, connection->last_failure, NET_REASON_BYTES);
+        if (!dns_error && socket_error == ECONNREFUSED && connection->handler.refusal_ends)
+            connection->deadline_ns = 0;
         try_later(connection);
     } else if (connection->state == FLUSHING) {
         end(connection, WEFT_ERR_CLOSED, "the connection with %s was closed on this side", connection->name);

@@ -53,6 +53,10 @@ static void on_accept(struct evconnlistener *evlistener, evutil_socket_t fd, str
                       int bytes, void *argument)
 {
     struct weft_net_listener *listener = argument;
+    if (listener->net->freeing) { /* a peer that is being closed must not connect again */
+        close(fd);
+        return;
+    }
     if (listener->connections >= listener->handler.connections_max) {
         char peer[NET_NAME_BYTES], event[80];
         net_address_name(address, peer, sizeof peer);
