@@ -105,16 +105,17 @@ static bool hello_ok(const Weft__Control__Hello *hello)
     if (hello->name[0] == 0 || hello->job[0] == 0) return false;
     if (hello->wanted_index < -1 || hello->wanted_index >= (int64_t)WEFT_LIMIT_WORKERS) return false;
     return hello->endpoints <= WEFT_LIMIT_ENGINES && proof_ok(&hello->proof) &&
-           hello->nonce.len == WEFT_NONCE_BYTES;
+           hello->nonce.len == WEFT_NONCE_BYTES &&
+           (hello->process.len == 0 || hello->process.len == WEFT_PROCESS_IDENTITY_BYTES);
 }
 
 static bool welcome_ok(const Weft__Control__Welcome *welcome)
 {
     return welcome->index < WEFT_LIMIT_WORKERS && welcome->workers <= WEFT_LIMIT_WORKERS &&
            welcome->workers_min <= welcome->workers && welcome->workers_max <= WEFT_LIMIT_WORKERS &&
-           welcome->shards <= WEFT_LIMIT_SHARDS &&
-           welcome->endpoint_first < WEFT_LIMIT_ENDPOINTS && welcome->copies <= WEFT_LIMIT_COPIES &&
-           proof_ok(&welcome->proof);
+           welcome->shards <= WEFT_LIMIT_SHARDS && welcome->endpoint_first < WEFT_LIMIT_ENDPOINTS &&
+           welcome->copies <= WEFT_LIMIT_COPIES && proof_ok(&welcome->proof) &&
+           (welcome->resume_key.len == 0 || welcome->resume_key.len == WEFT_RESUME_KEY_BYTES);
 }
 
 static bool member_ok(const Weft__Control__Member *member)
@@ -283,6 +284,12 @@ static bool control_ok(const Control *message)
     case WEFT__CONTROL__CONTROL__BODY_LEFT:
         return text_ok(message->left->text) && message->left->index < WEFT_LIMIT_WORKERS;
     case WEFT__CONTROL__CONTROL__BODY_MAP: return map_ok(message->map);
+    case WEFT__CONTROL__CONTROL__BODY_RESUME:
+        return message->resume->nonce.len == WEFT_NONCE_BYTES &&
+               message->resume->proof.len == WEFT_PROOF_BYTES;
+    case WEFT__CONTROL__CONTROL__BODY_RESUMED: return message->resumed->proof.len == WEFT_PROOF_BYTES;
+    case WEFT__CONTROL__CONTROL__BODY_ACK: return true;
+    case WEFT__CONTROL__CONTROL__BODY_CLOSE: return text_ok(message->close->text);
     case WEFT__CONTROL__CONTROL__BODY__NOT_SET:
     default: return false;
     }
@@ -312,6 +319,7 @@ static void clean_texts(Control *message)
     case WEFT__CONTROL__CONTROL__BODY_GROW: clean_text(message->grow->text); break;
     case WEFT__CONTROL__CONTROL__BODY_LEFT: clean_text(message->left->text); break;
     case WEFT__CONTROL__CONTROL__BODY_MAP: clean_text(message->map->text); break;
+    case WEFT__CONTROL__CONTROL__BODY_CLOSE: clean_text(message->close->text); break;
     default: break;
     }
 }

@@ -207,6 +207,9 @@ void weft_seal_wipe(struct weft_seal *seal);
 #define WEFT_SEAL_BROKEN_TEXT                                                                                \
     "a control frame failed its MAC: added, repeated, moved or changed on the way; find the relay or proxy"
 
+/* Random bytes that Welcome gives to one member; proof of its identity when it resumes (proto/resume.h). */
+#define WEFT_RESUME_KEY_BYTES 16u
+
 /* xxh3-64 of f32 weights as they are in memory; shard and workers compare it (control WeightHash). */
 uint64_t weft_weight_hash(const void *weights, size_t bytes);
 /* A chunk's term in the hash of a tensor; terms are added modulo 2^64. The term of chunk 0 is its weight
@@ -236,5 +239,7 @@ enum weft_status weft_consistency_parse(const char *text, struct weft_consistenc
 
 /* "0.1.0": release of this build, for Challenge and Hello. */
 const char *weft_proto_release(void);
+
+#include "proto/resume.h" /* needs the types above */
 
 #endif

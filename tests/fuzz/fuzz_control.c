@@ -42,6 +42,8 @@ static size_t pack_one(Weft__Control__Control__BodyCase body, void *message, uin
     return bytes;
 }
 
+enum { FORMS = 19 }; /* messages of weft_fuzz_seed */
+
 #define PACK(BODY, message) pack_one(WEFT__CONTROL__CONTROL__BODY_##BODY, message, out, capacity)
 
 static size_t seed_of_start(uint64_t number, uint8_t *out, size_t capacity)
@@ -57,13 +59,14 @@ static size_t seed_of_start(uint64_t number, uint8_t *out, size_t capacity)
     static uint8_t runs[WEFT_RUNS_BYTES];
     uint32_t endpoints[5] = {1, 2, 1, 2, 1};
     Weft__Control__ChunkRun run = WEFT__CONTROL__CHUNK_RUN__INIT, *all_runs[] = {&run};
-    switch (number % 12) {
+    switch (number % FORMS) {
     case 8:
         hello.wire_version = WEFT_WIRE_VERSION,
         hello.weft_version = hello.name = hello.host = hello.job = TEXT,
         hello.role = WEFT__CONTROL__ROLE__ROLE_WORKER;
         hello.wanted_index = -1, hello.pid = NUMBER, hello.nonce = BYTES("0123456789abcdef"),
-        hello.endpoints = 2, hello.device = hello.states = true;
+        hello.endpoints = 2, hello.device = hello.states = hello.resume = true;
+        hello.process = BYTES("0123456789abcdefghijklmn");
         return PACK(HELLO, &hello);
     case 9:
         cost.pairs = cost.unknown = 6, cost.latency_ns = NUMBER, cost.incast_milli = 40, cost.words_ns = 370,
@@ -79,7 +82,7 @@ static size_t seed_of_start(uint64_t number, uint8_t *out, size_t capacity)
         dense.count = other.count = dims[0] * dims[1], other.candidate = 1;
         declared.declare = &declare, declared.n_chunks = 2, declared.chunks = chunks;
         run.end = dense.count, run.cut = 8, run.n_endpoints = dims[1], run.endpoints = endpoints;
-        if (number % 24 >= 12)
+        if (number % FORMS == 17)
             declared.n_chunks = 0, declared.n_runs = 1, declared.runs = all_runs;
         return PACK(DECLARED, &declared);
     }
@@ -101,10 +104,17 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
     Weft__Control__Left left = WEFT__CONTROL__LEFT__INIT;
     Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
     Weft__Control__Report report = WEFT__CONTROL__REPORT__INIT;
+    Weft__Control__Resume resume = WEFT__CONTROL__RESUME__INIT;
+    Weft__Control__Resumed resumed = WEFT__CONTROL__RESUMED__INIT;
+    Weft__Control__Ack ack = WEFT__CONTROL__ACK__INIT;
+    Weft__Control__Close close_body = WEFT__CONTROL__CLOSE__INIT;
+    uint32_t copy = 3;
+    Weft__Control__Slot slot = WEFT__CONTROL__SLOT__INIT, *slots[] = {&slot};
+    Weft__Control__Map map = WEFT__CONTROL__MAP__INIT;
     member.role = WEFT__CONTROL__ROLE__ROLE_WORKER, member.name = member.host = TEXT,
     member.incarnation = NUMBER, member.device = true;
     member.n_addresses = 2, member.addresses = addresses;
-    switch (number % 12) {
+    switch (number % FORMS) {
     case 0:
         roster.epoch = 1, roster.n_members = 2, roster.members = members, roster.coordinator = TEXT;
         return PACK(ROSTER, &roster);
@@ -127,6 +137,19 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
         report.steps = NUMBER, report.open = TEXT, report.missing = 300;
         heartbeat.report = number % 2 ? &report : NULL;
         return PACK(HEARTBEAT, &heartbeat);
+    case 12:
+        resume.member = 2, resume.incarnation = resume.received = NUMBER;
+        resume.nonce = BYTES("0123456789abcdef"), resume.proof = BYTES("0123456789abcdef0123456789abcdef");
+        return PACK(RESUME, &resume);
+    case 13:
+        resumed.received = NUMBER, resumed.proof = BYTES("0123456789abcdef0123456789abcdef");
+        return PACK(RESUMED, &resumed);
+    case 14: ack.received = NUMBER; return PACK(ACK, &ack);
+    case 15: close_body.text = TEXT; return PACK(CLOSE, &close_body);
+    case 18:
+        slot.slot = 5, slot.term = 2, slot.leader = 2, slot.n_copies = 1, slot.copies = &copy;
+        map.version = 3, map.n_slots = 1, map.slots = slots, map.lost = 2, map.text = TEXT;
+        return PACK(MAP, &map);
     default: return seed_of_start(number, out, capacity);
     }
 }
