@@ -63,6 +63,7 @@ static enum weft_status listen_at(struct weft_session *session, uint16_t port, s
     options.secret = settings->secret;
     options.workers = settings->workers;
     options.heartbeat_ns = weft_config_u64(settings->config, "server.heartbeat");
+    options.resume_ns = weft_config_u64(settings->config, "server.resume");
     options.join_ns = settings->deadline_ns;
     return weft_coordinator_thread_start(session->env, listen_host(settings), port, &options, NULL,
                                          &session->coordinator, error);

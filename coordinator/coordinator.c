@@ -261,6 +261,14 @@ static void close_oldest_newcomer(struct weft_coordinator *coordinator)
         }
 }
 
+/* A nonce or a resume key. */
+static void draw_bytes(struct weft_coordinator *coordinator, uint8_t out[WEFT_NONCE_BYTES])
+{
+    uint64_t random[2] = {weft_random_u64(coordinator->env), weft_random_u64(coordinator->env)};
+    _Static_assert(sizeof random == WEFT_NONCE_BYTES && sizeof random == WEFT_RESUME_KEY_BYTES, "two draws");
+    memcpy(out, random, sizeof random);
+}
+
 void weft_coordinator_opened(struct weft_coordinator *coordinator, uint64_t id, const char *peer_name)
 {
     if (count_connections(coordinator, CONNECTION_NEW) >= coordinator->options.newcomers_max)
@@ -274,9 +282,7 @@ void weft_coordinator_opened(struct weft_coordinator *coordinator, uint64_t id, 
     connection->state = CONNECTION_NEW;
     snprintf(connection->peer, sizeof connection->peer, "%s", peer_name);
     connection->opened_ns = connection->last_received_ns = weft_now_ns(coordinator->env);
-    uint64_t random[2] = {weft_random_u64(coordinator->env), weft_random_u64(coordinator->env)};
-    _Static_assert(sizeof random == WEFT_NONCE_BYTES, "a nonce is two draws");
-    memcpy(connection->nonce, random, sizeof random);
+    draw_bytes(coordinator, connection->nonce);
     weft_log(coordinator->env, WEFT_LOG_DEBUG, "coordinator", "connection %llu from %s",
              (unsigned long long)id, peer_name);
 
@@ -417,7 +423,7 @@ static bool admissible(struct weft_coordinator *coordinator, struct coordinator_
 static void welcome(struct weft_coordinator *coordinator, const struct coordinator_connection *connection,
                     const Weft__Control__Hello *hello, const struct coordinator_member *member)
 {
-    uint8_t proof[WEFT_PROOF_BYTES];
+    uint8_t proof[WEFT_PROOF_BYTES], resume_key[WEFT_RESUME_KEY_BYTES];
     Weft__Control__Welcome welcome = WEFT__CONTROL__WELCOME__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     welcome.workers =
@@ -436,6 +442,11 @@ static void welcome(struct weft_coordinator *coordinator, const struct coordinat
         welcome.index = member->index;
         welcome.incarnation = member->incarnation;
         welcome.endpoint_first = member->endpoint_first;
+    }
+    if (member && hello->resume && coordinator->options.resume_ns > 0) {
+        draw_bytes(coordinator, resume_key);
+        welcome.resume_key = (ProtobufCBinaryData){sizeof resume_key, resume_key};
+        welcome.resume_ns = coordinator->options.resume_ns;
     }
     if (coordinator->secret && weft_proof_make(coordinator->secret, WEFT_PROOF_WELCOME, hello->nonce.data,
                                                hello->job, hello->name, proof) == WEFT_OK)
@@ -928,6 +939,30 @@ void weft_coordinator_message(struct weft_coordinator *coordinator, uint64_t id,
     }
 }
 
+void weft_coordinator_refuse_resume(struct weft_coordinator *coordinator, uint64_t id,
+                                    const Weft__Control__Resume *request)
+{
+    struct coordinator_connection *connection = find_connection(coordinator, id);
+    if (!connection) return;
+    const bool is_member = request->member < coordinator->member_count &&
+                           coordinator->members[request->member]->incarnation == request->incarnation;
+    if (coordinator->state == COORDINATOR_ENDED && !coordinator->secret)
+        refuse(coordinator, connection, WEFT_ERR_PEER_LOST, "job %.100s is over: %.300s", coordinator->job,
+               coordinator->end.text[0] ? coordinator->end.text : "it ended in order");
+    else if (coordinator->secret) /* the sender has proved nothing */
+        refuse(coordinator, connection, WEFT_ERR_PEER_LOST,
+               "the coordinator has given this process up, or serves another job");
+    else if (is_member)
+        refuse(coordinator, connection, WEFT_ERR_PEER_LOST,
+               "%.300s has been given up by the coordinator; the job is over for it",
+               coordinator->members[request->member]->label);
+    else
+        refuse(coordinator, connection, WEFT_ERR_PEER_LOST,
+               "the coordinator of job %.100s has no member %u of incarnation %llu: another job listens at "
+               "its address",
+               coordinator->job, request->member, (unsigned long long)request->incarnation);
+}
+
 /* ---- time ---- */
 
 static void tick_joining(struct weft_coordinator *coordinator, uint64_t now_ns)
@@ -1010,6 +1045,7 @@ void weft_coordinator_options_init(struct weft_coordinator_options *options)
                                                  .workers = 1,
                                                  .newcomers_max = NEWCOMERS_MAX,
                                                  .heartbeat_ns = WEFT_SECONDS(30),
+                                                 .resume_ns = WEFT_SECONDS(5),
                                                  .join_ns = WEFT_SECONDS(300)};
 }
 

@@ -3,6 +3,7 @@
  *   coordinator         a state machine without sockets, threads or sleeping (coordinator.c)
  *   coordinator server  its driver over base/net (coordinator_net.c), on a net thread of the caller
  *   coordinator thread  the driver on a net thread of its own (coordinator_thread.c)
+ *   control link        a member's end of its control session (control_link.h)
  *   find                the port of a job's coordinator (coordinator_find.c)
  *
  * weftd, `weft run` and the library of rank 0 contain one. */
@@ -10,6 +11,7 @@
 #define WEFT_COORDINATOR_H
 
 #include "base/base.h"
+#include "coordinator/control_link.h"
 #include "proto/proto.h"
 
 /* ---- coordinator, sans I/O ---- */
@@ -29,6 +31,8 @@ struct weft_coordinator_options {
     uint64_t heartbeat_ns;    /* a member without messages for this time is lost; default 30 s */
     uint64_t beat_ns;         /* the driver sends a Heartbeat to a member after this time without a message;
                                * default 0: it does not */
+    uint64_t resume_ns;       /* a member may replace a broken connection for this time; default 5 s. 0: it is
+                               * lost */
     uint64_t join_ns;         /* from creation until all members have joined and connected; default 300 s */
     uint32_t newcomers_max;   /* connections that have not joined; at the limit the oldest one is closed;
                                * default 256 */
@@ -57,6 +61,9 @@ void weft_coordinator_opened(struct weft_coordinator *coordinator, uint64_t conn
 void weft_coordinator_message(struct weft_coordinator *coordinator, uint64_t connection,
                               const Weft__Control__Control *message);
 void weft_coordinator_closed(struct weft_coordinator *coordinator, uint64_t connection, const char *why);
+/* The member of the request cannot resume: sends the reason and closes this new connection. */
+void weft_coordinator_refuse_resume(struct weft_coordinator *coordinator, uint64_t connection,
+                                    const Weft__Control__Resume *request);
 /* call about once a second: heartbeats, deadlines */
 void weft_coordinator_tick(struct weft_coordinator *coordinator);
 /* This process was suspended for pause_ns (debugger, live migration). Messages of the members may be unread,

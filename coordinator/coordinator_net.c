@@ -1,8 +1,8 @@
 /* coordinator_net.c - the coordinator on sockets: frames in, frames out, a tick every second.
  *
  *     accepted connection -> number -> weft_coordinator_opened
- *     frame -> seal checked, unpack -> weft_coordinator_message       send -> pack, seal -> frame
- *     closed -> weft_coordinator_closed
+ *     frame -> seal checked, unpack -> weft_coordinator_message       send -> pack, keep, seal -> frame
+ *     closed -> suspended (coordinator_resume.c), or weft_coordinator_closed
  *
  * Everything runs on the net thread. A frame that does not decode closes its connection. Before Hello, so
  * does a frame longer than WEFT_LIMIT_HELLO_BYTES. The state machine decides what a closed connection means
@@ -13,41 +13,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "coordinator/coordinator_state.h"
+#include "coordinator/coordinator_net.h"
 
 #define TICK_NS WEFT_SECONDS(1)
 #define BEAT_NS_MAX WEFT_SECONDS(10)
 /* between two ticks, since the first report is due within 2 s */
 #define FIRST_LOOK_NS (WEFT_WAIT_REASON_FIRST_NS + WEFT_MS(50))
-
-struct server_connection {
-    struct weft_coordinator_server *server;
-    struct weft_net_connection *net;
-    uint64_t id;
-    bool has_hello;   /* its first frame was decoded */
-    bool is_welcomed; /* frames carry a MAC from Welcome on, if the member announced that in Hello */
-    struct weft_seal seal;
-    uint64_t sent_ns; /* time of the last message to the member */
-};
-
-struct weft_coordinator_server {
-    struct weft_env *env;
-    char *secret; /* owned; NULL: none */
-    struct weft_coordinator *coordinator;
-    struct weft_net_listener *listener;
-    struct server_connection **connections; /* owned, sorted by id, which rise */
-    size_t connection_count, connection_capacity;
-    uint64_t next_id;
-    const Weft__Control__Control *same; /* the message of the outermost sends to many; NULL: none */
-    uint32_t same_depth;                /* a send that fails may lead to further sends to many */
-    uint8_t *same_data;                 /* owned, (same_bytes,): the packed message; NULL: not yet */
-    size_t same_bytes;
-    uint64_t ticked_ns;           /* time of the last tick */
-    struct weft_log_limit rejected; /* connections closed because of what they sent */
-    uint64_t beat_ns;             /* a welcomed connection gets a message at least this often */
-    void (*ended)(void *context, enum weft_status status, const char *text);
-    void *context;
-};
 
 /* ---- addresses to listen on ---- */
 
@@ -83,7 +54,7 @@ static size_t position_of(const struct weft_coordinator_server *server, uint64_t
     return low;
 }
 
-static struct server_connection *find(const struct weft_coordinator_server *server, uint64_t id)
+struct server_connection *coordinator_server_find(const struct weft_coordinator_server *server, uint64_t id)
 {
     const size_t at = position_of(server, id);
     const bool found = at < server->connection_count && server->connections[at]->id == id;
@@ -111,19 +82,36 @@ static void on_send_same(void *context, const Weft__Control__Control *message)
     struct weft_coordinator_server *server = context;
     if (message && server->same_depth++ > 0) return;
     if (!message && --server->same_depth > 0) return;
-    weft_free_bytes(server->env, server->same_data);
+    weft_frame_release(server->same_frame);
     server->same = message;
-    server->same_data = NULL;
+    server->same_frame = NULL;
 }
 
 /* The refusal of a newcomer is plain: a newcomer with another secret must be able to read it. */
 static enum weft_status seal_frame(struct server_connection *connection,
-                                   const Weft__Control__Control *message, uint8_t *data, size_t *bytes)
+                                   const Weft__Control__Control *message, struct weft_frame *frame,
+                                   size_t *bytes)
 {
-    if (message->body_case == WEFT__CONTROL__CONTROL__BODY_CHALLENGE)
-        return weft_seal_challenge(&connection->seal, data, *bytes);
+    if (message->body_case == WEFT__CONTROL__CONTROL__BODY_CHALLENGE) {
+        memcpy(connection->challenge, message->challenge->nonce.data, sizeof connection->challenge);
+        return weft_seal_challenge(&connection->seal, frame->data, *bytes);
+    }
     if (message->body_case == WEFT__CONTROL__CONTROL__BODY_WELCOME) connection->is_welcomed = true;
-    return connection->is_welcomed ? weft_seal_append(&connection->seal, data, bytes) : WEFT_OK;
+    return connection->is_welcomed ? weft_seal_append(&connection->seal, frame->data, bytes) : WEFT_OK;
+}
+
+/* A suspended connection keeps the frame until its member resumes. */
+static enum weft_status send_frame(struct server_connection *connection,
+                                   const Weft__Control__Control *message, struct weft_frame *frame)
+{
+    size_t bytes = frame->bytes; /* each connection has its own MAC behind the shared bytes */
+    if (message->body_case != WEFT__CONTROL__CONTROL__BODY_ACK) weft_resume_keep(&connection->resume, frame);
+    if (!connection->net) return WEFT_OK;
+    WEFT_TRY(seal_frame(connection, message, frame, &bytes));
+    WEFT_TRY(weft_net_send(connection->net, frame->data, bytes));
+    if (message->body_case == WEFT__CONTROL__CONTROL__BODY_WELCOME)
+        weft_resume_begin(&connection->resume, message->welcome);
+    return WEFT_OK;
 }
 
 /* Packs the message and sends it. The packed bytes of a message with many receivers are kept. */
@@ -131,40 +119,39 @@ static enum weft_status pack_and_send(struct weft_coordinator_server *server,
                                       struct server_connection *connection,
                                       const Weft__Control__Control *message)
 {
-    uint8_t *data;
-    size_t bytes;
+    struct weft_frame *frame;
     if (message == server->same) {
-        if (!server->same_data)
-            WEFT_TRY(weft_control_pack(server->env, message, &server->same_data, &server->same_bytes));
-        bytes = server->same_bytes; /* each connection has its own MAC behind the shared bytes */
-        WEFT_TRY(seal_frame(connection, message, server->same_data, &bytes));
-        return weft_net_send(connection->net, server->same_data, bytes);
+        if (!server->same_frame) WEFT_TRY(weft_frame_pack(server->env, message, &server->same_frame));
+        return send_frame(connection, message, server->same_frame);
     }
-    WEFT_TRY(weft_control_pack(server->env, message, &data, &bytes));
-    enum weft_status status = seal_frame(connection, message, data, &bytes);
-    if (status == WEFT_OK) status = weft_net_send(connection->net, data, bytes);
-    weft_free_bytes(server->env, data);
+    WEFT_TRY(weft_frame_pack(server->env, message, &frame));
+    const enum weft_status status = send_frame(connection, message, frame);
+    weft_frame_release(frame);
     return status;
 }
 
-static void on_send(void *context, uint64_t id, const Weft__Control__Control *message)
+void coordinator_server_send(void *context, uint64_t id, const Weft__Control__Control *message)
 {
     struct weft_coordinator_server *server = context;
-    struct server_connection *connection = find(server, id);
+    struct server_connection *connection = coordinator_server_find(server, id);
     if (!connection) return;
     connection->sent_ns = weft_now_ns(server->env);
     const enum weft_status status = pack_and_send(server, connection, message);
     if (status == WEFT_OK || status == WEFT_ERR_CLOSED) return;
     /* The member would wait for this message forever. */
-    weft_log(server->env, WEFT_LOG_ERROR, "coordinator", "message %d to %s could not be sent: %s",
-             (int)message->body_case, weft_net_peer_name(connection->net), weft_reason_text(status));
-    weft_net_close(connection->net);
+    weft_log(server->env, WEFT_LOG_ERROR, "coordinator",
+             "message %d to connection %llu could not be sent: %s", (int)message->body_case,
+             (unsigned long long)id, weft_reason_text(status));
+    coordinator_server_close(server, id, "a message could not be sent");
 }
 
-static void on_close(void *context, uint64_t id, const char *why)
+void coordinator_server_close(void *context, uint64_t id, const char *why)
 {
-    struct server_connection *connection = find(context, id);
-    if (connection) weft_net_close(connection->net);
+    struct server_connection *connection = coordinator_server_find(context, id);
+    if (!connection) return;
+    connection->is_final = true;
+    if (connection->net) weft_net_close(connection->net);
+    else coordinator_resume_drop(connection, why);
 }
 
 static void on_ended(void *context, enum weft_status status, const char *text)
@@ -188,6 +175,7 @@ static void on_opened(void *context, struct weft_net_connection *net)
     connection->server = server;
     connection->net = net;
     connection->id = ++server->next_id;
+    weft_resume_init(&connection->resume, server->env);
     server->connections[server->connection_count++] = connection;
     weft_coordinator_opened(server->coordinator, connection->id, weft_net_peer_name(net));
 }
@@ -197,6 +185,7 @@ static void reject(struct server_connection *connection, const char *why)
 {
     struct weft_coordinator_server *server = connection->server;
     weft_log_limited(server->env, &server->rejected, weft_net_peer_name(connection->net), why);
+    connection->is_final = true;
     weft_net_close(connection->net);
     weft_coordinator_closed(server->coordinator, connection->id, why);
 }
@@ -206,10 +195,52 @@ static bool start_seal(struct server_connection *connection, const Weft__Control
                        const uint8_t *data, size_t bytes)
 {
     connection->has_hello = true;
-    return message->body_case != WEFT__CONTROL__CONTROL__BODY_HELLO ||
-           message->hello->seals != WEFT_SEAL_VERSION ||
-           weft_seal_start(&connection->seal, WEFT_SEAL_COORDINATOR, connection->server->secret, data,
+    if (message->body_case != WEFT__CONTROL__CONTROL__BODY_HELLO ||
+        message->hello->seals != WEFT_SEAL_VERSION)
+        return true;
+    if (message->hello->process.len == WEFT_PROCESS_IDENTITY_BYTES)
+        weft_process_identity_decode(message->hello->process.data, &connection->process);
+    return weft_seal_start(&connection->seal, WEFT_SEAL_COORDINATOR, connection->server->secret, data,
                            bytes) == WEFT_OK;
+}
+
+/* false: the frame is not the member's next one, and the connection is closed. */
+static bool unpack(struct server_connection *connection, const uint8_t *data, size_t *bytes,
+                   Weft__Control__Control **message_out)
+{
+    const bool too_long = !connection->has_hello && *bytes > WEFT_LIMIT_HELLO_BYTES;
+    if (connection->is_welcomed && !weft_seal_check(&connection->seal, data, bytes)) {
+        reject(connection, WEFT_SEAL_BROKEN_TEXT);
+        return false;
+    }
+    if (!too_long && weft_control_unpack(connection->server->env, data, *bytes, message_out) == WEFT_OK)
+        return true;
+    char why[80];
+    snprintf(why, sizeof why, "it sent a frame of %zu bytes that is no control message", *bytes);
+    reject(connection, why);
+    return false;
+}
+
+/* Messages of the control session itself. Returns whether the message is one. */
+static bool take_session_message(struct server_connection *connection, const Weft__Control__Control *message,
+                                 const uint8_t *data, size_t bytes)
+{
+    switch (message->body_case) {
+    case WEFT__CONTROL__CONTROL__BODY_RESUME:
+        if (connection->has_hello) return false;
+        coordinator_resume_accept(connection, message->resume, data, bytes);
+        return true;
+    case WEFT__CONTROL__CONTROL__BODY_ACK:
+        if (!connection->is_welcomed) return false;
+        if (!weft_resume_acknowledge(&connection->resume, message->ack->received))
+            reject(connection, "it acknowledged frames that were not sent");
+        return true;
+    case WEFT__CONTROL__CONTROL__BODY_CLOSE:
+        if (!connection->is_welcomed) return false;
+        coordinator_resume_received(connection, message, bytes);
+        return true;
+    default: return false;
+    }
 }
 
 static void on_frame(void *context, struct weft_net_connection *net, const uint8_t *data, size_t bytes)
@@ -218,15 +249,10 @@ static void on_frame(void *context, struct weft_net_connection *net, const uint8
     Weft__Control__Control *message;
     if (!connection) return;
     struct weft_coordinator_server *server = connection->server;
-    bool too_long = !connection->has_hello && bytes > WEFT_LIMIT_HELLO_BYTES;
-    if (connection->is_welcomed && !weft_seal_check(&connection->seal, data, &bytes)) {
-        reject(connection, WEFT_SEAL_BROKEN_TEXT);
-        return;
-    }
-    if (too_long || weft_control_unpack(server->env, data, bytes, &message) != WEFT_OK) {
-        char why[80];
-        snprintf(why, sizeof why, "it sent a frame of %zu bytes that is no control message", bytes);
-        reject(connection, why);
+    if (!unpack(connection, data, &bytes, &message)) return;
+    const uint64_t id = connection->id;
+    if (take_session_message(connection, message, data, bytes)) {
+        weft_control_free(server->env, message);
         return;
     }
     if (!connection->has_hello && !start_seal(connection, message, data, bytes)) {
@@ -234,8 +260,22 @@ static void on_frame(void *context, struct weft_net_connection *net, const uint8
         reject(connection, "no memory for the key of its connection");
         return;
     }
-    weft_coordinator_message(server->coordinator, connection->id, message);
+    if (connection->is_welcomed) coordinator_resume_received(connection, message, bytes);
+    weft_coordinator_message(server->coordinator, id, message);
     weft_control_free(server->env, message);
+}
+
+void coordinator_server_remove(struct server_connection *connection, const char *why)
+{
+    struct weft_coordinator_server *server = connection->server;
+    const size_t at = position_of(server, connection->id);
+    server->connection_count--;
+    memmove(&server->connections[at], &server->connections[at + 1],
+            (server->connection_count - at) * sizeof(struct server_connection *));
+    weft_coordinator_closed(server->coordinator, connection->id, why);
+    weft_seal_wipe(&connection->seal);
+    weft_resume_fini(&connection->resume);
+    weft_free_bytes(server->env, connection);
 }
 
 static void on_closed(void *context, struct weft_net_connection *net, enum weft_status reason,
@@ -243,15 +283,10 @@ static void on_closed(void *context, struct weft_net_connection *net, enum weft_
 {
     struct server_connection *connection = weft_net_context(net);
     if (!connection) return;
-    struct weft_coordinator_server *server = connection->server;
-    const size_t at = position_of(server, connection->id);
-    server->connection_count--;
-    memmove(&server->connections[at], &server->connections[at + 1],
-            (server->connection_count - at) * sizeof(struct server_connection *));
-    weft_coordinator_closed(server->coordinator, connection->id,
-                            reason == WEFT_ERR_PEER_LOST ? "connection closed" : text);
-    weft_seal_wipe(&connection->seal);
-    weft_free_bytes(server->env, connection);
+    const char *why = reason == WEFT_ERR_PEER_LOST ? "connection closed" : text;
+    connection->net = NULL;
+    if (reason == WEFT_ERR_PEER_LOST && coordinator_resume_suspend(connection, why)) return;
+    coordinator_server_remove(connection, why);
 }
 
 /* Members that receive nothing end by their own clocks: an idle coordinator must send, too. */
@@ -265,9 +300,9 @@ static void send_beats(struct weft_coordinator_server *server, uint64_t now_ns)
     for (size_t i = server->connection_count; i-- > 0;) { /* a failed send may remove its connection */
         if (i >= server->connection_count) continue;
         const struct server_connection *connection = server->connections[i];
-        if (connection->is_welcomed &&
+        if (connection->is_welcomed && connection->net &&
             weft_elapsed_ns(connection->sent_ns, now_ns) + TICK_NS / 2 >= server->beat_ns)
-            on_send(server, connection->id, &message);
+            coordinator_server_send(server, connection->id, &message);
     }
 }
 
@@ -323,6 +358,7 @@ enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft
     server->env = env;
     server->rejected = (struct weft_log_limit){.component = "coordinator", .burst = 8};
     server->ticked_ns = weft_now_ns(env);
+    server->net = net;
     server->ended = options->ended;
     server->context = options->context;
     const bool with_secret = options->secret && options->secret[0];
@@ -339,9 +375,9 @@ enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft
     inner.pid = (uint64_t)getpid();
     inner.newcomers_max = newcomers_max(options->newcomers_max);
     inner.beat_ns = server->beat_ns = beat_period(options->heartbeat_ns);
-    inner.send = on_send;
+    inner.send = coordinator_server_send;
     inner.send_same = on_send_same;
-    inner.close = on_close;
+    inner.close = coordinator_server_close;
     inner.ended = on_ended;
     inner.context = server;
     enum weft_status status = weft_coordinator_create(env, &inner, &server->coordinator);
@@ -424,7 +460,11 @@ void weft_coordinator_server_describe_active(const struct weft_coordinator_serve
 void weft_coordinator_server_free(struct weft_coordinator_server *server)
 {
     if (!server) return;
-    WEFT_ASSERT(server->connection_count == 0);
+    server->ended = NULL; /* its context may be gone */
+    while (server->connection_count > 0) { /* suspended ones: the net has ended the others */
+        WEFT_ASSERT(!server->connections[0]->net);
+        coordinator_server_remove(server->connections[0], "the coordinator has ended");
+    }
     weft_coordinator_free(server->coordinator);
     weft_free_bytes(server->env, server->secret);
     weft_free_bytes(server->env, server->connections);

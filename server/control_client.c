@@ -1,6 +1,7 @@
 /* control_client.c - a process's end of the control connection: it joins the job and sends heartbeats.
  *
  *     connect -> Challenge -> Hello (with proof) -> Welcome (its proof checked) -> messages both ways
+ *     closed  -> replaced (coordinator/control_link.h), or `closed`
  *
  * weftd uses it as a shard, `weft status` as an observer. The connection belongs to the net thread. Every end
  * of the connection (refusal, lost coordinator, deadline, own leave) calls `closed` exactly once with a
@@ -13,6 +14,7 @@
 
 #include "server/server.h"
 
+#define LEAVE_NS WEFT_SECONDS(5) /* for the coordinator's Ack of Leave */
 #define TICK_NS WEFT_SECONDS(5) /* upper bound of the tick: limits the wake-ups of an idle process */
 
 enum client_state { CLIENT_CONNECTING = 1, CLIENT_HELLO_SENT, CLIENT_JOINED, CLIENT_LEAVING, CLIENT_CLOSED };
@@ -23,12 +25,12 @@ struct weft_control_client {
     struct weft_control_client_options options; /* job, secret: point at the copies below */
     char *job, *secret;
     char address[300]; /* "host:port" of the coordinator */
+    char coordinator_host[256];
     char name[WEFT_LIMIT_NAME_BYTES + 1], host[65];
-    struct weft_net_connection *connection; /* NULL: closed */
     bool opened; /* connected; before that the net checks the deadline */
     enum client_state state;
     uint8_t nonce[WEFT_NONCE_BYTES];
-    struct weft_seal seal;
+    struct weft_control_link link;
     struct weft_silence silence; /* of the coordinator, after Welcome */
     bool awaits_reply; /* a Heartbeat with wait_reason = true has no reply yet */
     uint64_t join_deadline_ns, tick_ns, heartbeat_ns, sent_ns;
@@ -37,28 +39,11 @@ struct weft_control_client {
 
 /* ---- sending ---- */
 
-/* The key includes Hello as it is sent. */
-static enum weft_status seal_frame(struct weft_control_client *client, const Weft__Control__Control *message,
-                                   uint8_t *data, size_t *bytes)
-{
-    if (message->body_case != WEFT__CONTROL__CONTROL__BODY_HELLO)
-        return weft_seal_append(&client->seal, data, bytes);
-    if (!message->hello->seals) return WEFT_OK;
-    return weft_seal_start(&client->seal, WEFT_SEAL_MEMBER, client->secret, data, *bytes);
-}
-
 enum weft_status weft_control_client_send(struct weft_control_client *client,
                                           const Weft__Control__Control *message)
 {
-    if (!client->connection) return WEFT_ERR_CLOSED;
-    uint8_t *data;
-    size_t bytes;
-    WEFT_TRY(weft_control_pack(client->env, message, &data, &bytes));
-    enum weft_status status = seal_frame(client, message, data, &bytes);
-    if (status == WEFT_OK) status = weft_net_send(client->connection, data, bytes);
-    weft_free_bytes(client->env, data);
     client->sent_ns = weft_now_ns(client->env);
-    return status;
+    return weft_control_link_send(&client->link, message);
 }
 
 enum weft_status weft_control_client_abort(struct weft_control_client *client, enum weft_status status,
@@ -73,6 +58,13 @@ enum weft_status weft_control_client_abort(struct weft_control_client *client, e
     return weft_control_client_send(client, &message);
 }
 
+/* The coordinator has not acknowledged Leave. */
+static void on_leave_limit(void *context)
+{
+    struct weft_control_client *client = context;
+    if (client->state == CLIENT_LEAVING) weft_control_link_close(&client->link);
+}
+
 enum weft_status weft_control_client_leave(struct weft_control_client *client, const char *text)
 {
     Weft__Control__Leave leave = WEFT__CONTROL__LEAVE__INIT;
@@ -80,11 +72,13 @@ enum weft_status weft_control_client_leave(struct weft_control_client *client, c
     leave.text = (char *)text;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_LEAVE;
     message.leave = &leave;
-    if (!client->connection) return WEFT_ERR_CLOSED;
-    enum weft_status status =
-        client->state == CLIENT_JOINED ? weft_control_client_send(client, &message) : WEFT_OK;
+    if (!weft_control_link_is_open(&client->link)) return WEFT_ERR_CLOSED;
+    const bool has_joined = client->state == CLIENT_JOINED;
+    enum weft_status status = has_joined ? weft_control_client_send(client, &message) : WEFT_OK;
     client->state = CLIENT_LEAVING;
-    weft_net_close(client->connection);
+    if (has_joined && weft_net_timer_once(client->net, LEAVE_NS, on_leave_limit, client) == WEFT_OK)
+        weft_control_link_leave(&client->link, true);
+    else weft_control_link_close(&client->link);
     return status;
 }
 
@@ -99,7 +93,7 @@ static void fail(struct weft_control_client *client, enum weft_status status, co
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     weft_error_set(&client->end, status, "%s", text);
-    if (client->connection) weft_net_close(client->connection);
+    weft_control_link_close(&client->link);
 }
 
 /* ---- joining ---- */
@@ -108,7 +102,8 @@ static void on_tick(void *context);
 
 static void send_hello(struct weft_control_client *client, const Weft__Control__Challenge *challenge)
 {
-    uint8_t proof[WEFT_PROOF_BYTES];
+    uint8_t proof[WEFT_PROOF_BYTES], process[WEFT_PROCESS_IDENTITY_BYTES];
+    struct weft_process_identity own;
     if (challenge->wire_version != WEFT_WIRE_VERSION) {
         fail(client, WEFT_ERR_VERSION,
                 "the coordinator at %s speaks wire version %u (weft %.40s), this program %u (weft %s): use "
@@ -143,6 +138,10 @@ static void send_hello(struct weft_control_client *client, const Weft__Control__
     hello.states = hello.frees = hello.progress = hello.groups =
         client->options.role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     hello.chunk_runs = true;
+    hello.resume = client->options.role != WEFT__CONTROL__ROLE__ROLE_OBSERVER;
+    weft_process_identify(client->env, &own);
+    weft_process_identity_encode(&own, process);
+    if (own.space) hello.process = (ProtobufCBinaryData){sizeof process, process};
     hello.nonce = (ProtobufCBinaryData){WEFT_NONCE_BYTES, client->nonce};
     hello.seals = challenge->seals < WEFT_SEAL_VERSION ? 0 : WEFT_SEAL_VERSION;
     if (client->secret) {
@@ -198,7 +197,7 @@ static bool accept_wait_reason(struct weft_control_client *client, const Weft__C
 static void answer_challenge(struct weft_control_client *client, const Weft__Control__Challenge *challenge,
                              const uint8_t *data, size_t bytes)
 {
-    const enum weft_status status = weft_seal_challenge(&client->seal, data, bytes);
+    const enum weft_status status = weft_seal_challenge(&client->link.seal, data, bytes);
     if (status == WEFT_OK) send_hello(client, challenge);
     else fail(client, status, "no memory for the key of the control connection");
 }
@@ -214,6 +213,7 @@ static void on_welcome(struct weft_control_client *client, const Weft__Control__
         return;
     }
     client->state = CLIENT_JOINED;
+    weft_resume_begin(&client->link.resume, welcome);
     client->heartbeat_ns = welcome->heartbeat_ns;
     weft_silence_start(&client->silence, weft_control_silence_limit_ns(welcome), client->tick_ns,
                        weft_now_ns(client->env));
@@ -240,7 +240,7 @@ static void on_opened(void *context, struct weft_net_connection *connection)
  * member with another secret must be able to read it. */
 static bool take_seal(struct weft_control_client *client, const uint8_t *data, size_t *bytes)
 {
-    if (client->state < CLIENT_HELLO_SENT || weft_seal_check(&client->seal, data, bytes)) return true;
+    if (client->state < CLIENT_HELLO_SENT || weft_seal_check(&client->link.seal, data, bytes)) return true;
     if (client->state > CLIENT_HELLO_SENT) {
         fail(client, WEFT_ERR_PEER_LOST, "the coordinator at %s%s%s", client->address,
              WEFT_CONTROL_LOST_TEXT, WEFT_SEAL_BROKEN_TEXT);
@@ -253,18 +253,9 @@ static bool take_seal(struct weft_control_client *client, const uint8_t *data, s
     return false;
 }
 
-static void on_frame(void *context, struct weft_net_connection *connection, const uint8_t *data, size_t bytes)
+static void dispatch(struct weft_control_client *client, const Weft__Control__Control *message,
+                     const uint8_t *data, size_t bytes)
 {
-    struct weft_control_client *client = context;
-    Weft__Control__Control *message;
-    if (!take_seal(client, data, &bytes)) return;
-    weft_silence_received(&client->silence, weft_now_ns(client->env));
-    if (weft_control_unpack(client->env, data, bytes, &message) != WEFT_OK) {
-        fail(client, WEFT_ERR_MALFORMED,
-                "%s sent a frame of %zu bytes that is no control message: is it a weft coordinator?",
-                client->address, bytes);
-        return;
-    }
     bool refused = message->body_case == WEFT__CONTROL__CONTROL__BODY_ABORT && client->state < CLIENT_JOINED;
     if (refused)
         fail(client, (enum weft_status)message->abort->status, "%s", message->abort->text);
@@ -278,20 +269,60 @@ static void on_frame(void *context, struct weft_net_connection *connection, cons
     else if (client->state < CLIENT_JOINED)
         fail(client, WEFT_ERR_MALFORMED, "the coordinator at %s sent message %d out of turn",
                 client->address, (int)message->body_case);
+}
+
+static void take_frame(void *context, const uint8_t *data, size_t bytes)
+{
+    struct weft_control_client *client = context;
+    bool is_valid;
+    Weft__Control__Control *message;
+    if (!take_seal(client, data, &bytes)) return;
+    weft_silence_received(&client->silence, weft_now_ns(client->env));
+    if (weft_control_unpack(client->env, data, bytes, &message) != WEFT_OK) {
+        fail(client, WEFT_ERR_MALFORMED,
+                "%s sent a frame of %zu bytes that is no control message: is it a weft coordinator?",
+                client->address, bytes);
+        return;
+    }
+    if (weft_control_link_received(&client->link, message, bytes, &is_valid))
+        dispatch(client, message, data, bytes);
+    if (!is_valid)
+        fail(client, WEFT_ERR_MALFORMED, "the coordinator at %s acknowledged frames that were not sent",
+             client->address);
     weft_control_free(client->env, message);
+}
+
+static void on_frame(void *context, struct weft_net_connection *connection, const uint8_t *data, size_t bytes)
+{
+    take_frame(context, data, bytes);
 }
 
 static void on_closed(void *context, struct weft_net_connection *connection, enum weft_status reason,
                       const char *text)
 {
     struct weft_control_client *client = context;
+    weft_control_link_closed(&client->link, reason, text);
+}
+
+static void on_resumed(void *context)
+{
+    struct weft_control_client *client = context;
+    weft_silence_received(&client->silence, weft_now_ns(client->env));
+}
+
+/* The connection has ended and is not replaced. */
+static void on_ended(void *context, enum weft_status reason, const char *text)
+{
+    struct weft_control_client *client = context;
     bool was_joined = client->state == CLIENT_JOINED, leaving = client->state == CLIENT_LEAVING;
-    client->connection = NULL;
     client->state = CLIENT_CLOSED;
     if (leaving) weft_error_set(&client->end, WEFT_ERR_CLOSED, "left");
     if (reason == WEFT_ERR_UNREACHABLE)
         weft_error_set(&client->end, reason, "no coordinator answers at %s: %s", client->address, text);
     if (reason == WEFT_ERR_IO) weft_error_set(&client->end, reason, "%s", text);
+    if (reason == WEFT_ERR_ABORTED) /* it has refused to resume */
+        weft_error_set(&client->end, WEFT_ERR_PEER_LOST, "the coordinator at %s%s%s", client->address,
+                       WEFT_CONTROL_LOST_TEXT, text);
     weft_error_set(&client->end, reason, "the coordinator at %s%s", client->address,
                    was_joined ? WEFT_CONTROL_LOST_TEXT "its control connection closed"
                               : " closed the connection before this process had joined");
@@ -305,7 +336,7 @@ static void on_tick(void *context)
     if (client->opened && client->state < CLIENT_JOINED && now_ns > client->join_deadline_ns)
         fail(client, WEFT_ERR_DEADLINE, "the coordinator at %s did not admit this process within %llu s",
                 client->address, (unsigned long long)(client->options.join_ns / WEFT_SECONDS(1)));
-    if (client->state != CLIENT_JOINED) return;
+    if (client->state != CLIENT_JOINED || !client->link.connection) return;
     const uint64_t silent_ns = weft_silence_check(&client->silence, now_ns);
     if (silent_ns > 0)
         fail(client, WEFT_ERR_PEER_LOST, "the coordinator at %s%s%s for %.0f s", client->address,
@@ -338,6 +369,20 @@ static const char *role_name(Weft__Control__Role role)
                                                      : "observer";
 }
 
+static void link_init(struct weft_control_client *client)
+{
+    struct weft_control_link *link = &client->link;
+    weft_control_link_init(link, client->env);
+    link->net = client->net;
+    link->secret = client->secret;
+    link->host = client->coordinator_host;
+    link->port = client->options.port;
+    link->frame = take_frame;
+    link->resumed = on_resumed;
+    link->ended = on_ended;
+    link->context = client;
+}
+
 enum weft_status weft_control_client_start(struct weft_env *env, struct weft_net *net,
                                            const struct weft_control_client_options *options,
                                            struct weft_control_client **out, struct weft_error *error)
@@ -365,6 +410,8 @@ enum weft_status weft_control_client_start(struct weft_env *env, struct weft_net
     if (gethostname(client->host, sizeof client->host - 1) != 0)
         snprintf(client->host, sizeof client->host, "unknown");
     snprintf(client->address, sizeof client->address, "%.250s:%u", options->host, options->port);
+    snprintf(client->coordinator_host, sizeof client->coordinator_host, "%.255s", options->host);
+    link_init(client);
     if (options->wanted_index >= 0)
         snprintf(client->name, sizeof client->name, "%s %d (%s, pid %d)", role_name(options->role),
                  options->wanted_index, client->host, (int)getpid());
@@ -378,7 +425,7 @@ enum weft_status weft_control_client_start(struct weft_env *env, struct weft_net
                                                     .frame_bytes_max =
                                                         WEFT_LIMIT_FRAME_BYTES + WEFT_SEAL_BYTES};
     enum weft_status status = weft_net_connect(net, options->host, options->port, &handler, client,
-                                               client->join_deadline_ns, &client->connection);
+                                               client->join_deadline_ns, &client->link.connection);
     if (status != WEFT_OK) {
         weft_control_client_free(client);
         return weft_error_set(error, status, "cannot connect to the coordinator at %s:%u: %s", options->host,
@@ -396,7 +443,7 @@ void weft_control_client_free(struct weft_control_client *client)
     if (!client) return;
     weft_free_bytes(client->env, client->job);
     weft_free_bytes(client->env, client->secret);
-    weft_seal_wipe(&client->seal);
+    weft_control_link_fini(&client->link);
     weft_free_bytes(client->env, client);
 }
 

@@ -127,6 +127,10 @@ const struct weft_option weft_option_table[] = {
     COUNT("server.port", "0", 0, 65535, "Control port of the coordinator. 0: any free port."),
     DURATION("server.heartbeat", "30s", WEFT_MS(10), WEFT_SECONDS(3600),
              "Silence after which a process counts as lost."),
+    DURATION("server.resume", "5s", 0, WEFT_SECONDS(600),
+             "Time in which a process may replace a broken control connection before it counts as lost. A "
+             "dead process on the coordinator's host is lost at once. 0: a broken connection is a lost "
+             "process."),
     COUNT("server.hash_every", "50", 0, 1000000,
           "Steps between comparisons of the weight hash with codecs. 0: never."),
 

@@ -4,6 +4,7 @@
  *                          |              |           |         |          |                 |
  *     this side          Hello        Endpoints     Ready     (data)   Declare ...    the session fails
  *
+ * The control link (coordinator/control_link.h) replaces a connection that the network has broken.
  * The net thread answers the Challenge. It stores the other messages for the caller's thread, which waits
  * in weft_init or weft_declare, or it ends the session. The caller and the engine pack their messages on
  * their own thread; the net thread only writes the bytes. Messages that were not sent are freed with the
@@ -30,9 +31,8 @@ struct outgoing {
     struct weft_command command;
     struct weft_list link; /* in control->outgoing until it is sent */
     struct weft_session *session;
-    bool closes;             /* close the connection after the data */
-    size_t bytes;
-    uint8_t *data;         /* owned; NULL: only close */
+    bool closes;              /* close the connection after the frame */
+    struct weft_frame *frame; /* owned reference; NULL: only close */
 };
 
 static void set_phase(struct weft_session *session, enum client_phase phase)
@@ -53,7 +53,7 @@ static const char *coordinator_name(const struct weft_session *session)
 
 static void free_outgoing(struct weft_session *session, struct outgoing *outgoing)
 {
-    weft_free_bytes(session->env, outgoing->data);
+    weft_frame_release(outgoing->frame);
     weft_free_bytes(session->env, outgoing);
 }
 
@@ -65,10 +65,9 @@ static void send_outgoing(struct weft_command *command)
     pthread_mutex_lock(&control->lock);
     weft_list_remove(&outgoing->link);
     pthread_mutex_unlock(&control->lock);
-    if (control->connection && outgoing->data &&
-        weft_seal_append(&control->seal, outgoing->data, &outgoing->bytes) == WEFT_OK)
-        weft_net_send(control->connection, outgoing->data, outgoing->bytes);
-    if (control->connection && outgoing->closes) weft_net_close(control->connection);
+    if (outgoing->frame) /* on_ended reports an end */
+        (void)weft_control_link_send_frame(&control->link, outgoing->frame);
+    if (outgoing->closes) weft_control_link_leave(&control->link, outgoing->frame != NULL);
     free_outgoing(session, outgoing);
 }
 
@@ -79,7 +78,7 @@ static enum weft_status post_outgoing(struct weft_session *session, const Weft__
     struct outgoing *outgoing = weft_alloc_zero(session->env, sizeof *outgoing);
     if (!outgoing) return WEFT_ERR_NO_MEMORY;
     if (message) {
-        enum weft_status status = weft_control_pack(session->env, message, &outgoing->data, &outgoing->bytes);
+        enum weft_status status = weft_frame_pack(session->env, message, &outgoing->frame);
         if (status < 0) {
             weft_free_bytes(session->env, outgoing);
             return status;
@@ -115,28 +114,11 @@ void client_control_send_abort(struct weft_session *session, enum weft_status st
                  text);
 }
 
-/* The key includes Hello as it is sent. */
-static enum weft_status seal_frame(struct weft_session *session, const Weft__Control__Control *message,
-                                   uint8_t *data, size_t *bytes)
-{
-    struct weft_seal *seal = &session->control.seal;
-    if (message->body_case != WEFT__CONTROL__CONTROL__BODY_HELLO) return weft_seal_append(seal, data, bytes);
-    if (!message->hello->seals) return WEFT_OK;
-    return weft_seal_start(seal, WEFT_SEAL_MEMBER, session->settings.secret, data, *bytes);
-}
-
 /* On the net thread. */
 static void send_now(struct weft_session *session, const Weft__Control__Control *message)
 {
-    uint8_t *data;
-    size_t bytes;
-    enum weft_status status = weft_control_pack(session->env, message, &data, &bytes);
-    if (status == WEFT_OK) {
-        status = seal_frame(session, message, data, &bytes);
-        if (status == WEFT_OK) status = weft_net_send(session->control.connection, data, bytes);
-        weft_free_bytes(session->env, data);
-    }
-    if (status < 0)
+    const enum weft_status status = weft_control_link_send(&session->control.link, message);
+    if (status < 0 && status != WEFT_ERR_CLOSED)
         client_fail(session, status, false, "cannot send to the coordinator at %s:%u: %s",
                     session->settings.host, session->settings.port, weft_reason_text(status));
 }
@@ -163,7 +145,7 @@ static bool add_progress(struct weft_session *session, Weft__Control__Progress *
 /* answer: the number of the coordinator's liveness check; 0: a periodic heartbeat. */
 static void send_alive(struct weft_session *session, uint32_t answer)
 {
-    if (!session->control.connection || client_control_phase(&session->control) < CLIENT_WELCOME) return;
+    if (!session->control.link.connection || client_control_phase(&session->control) < CLIENT_WELCOME) return;
     Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
     Weft__Control__Progress progress;
     body.answer = answer;
@@ -186,11 +168,11 @@ static void check_silence(struct weft_session *session)
 {
     struct client_control *control = &session->control;
     const uint64_t silent_ns = weft_silence_check(&control->silence, weft_now_ns(session->env));
-    if (silent_ns == 0 || !control->connection) return;
+    if (silent_ns == 0 || !control->link.connection) return;
     client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s at %s:%u: %s for %.0f s",
                 coordinator_name(session), session->settings.host, session->settings.port, WEFT_CUT_OFF_TEXT,
                 (double)silent_ns / 1e9);
-    weft_net_close(control->connection);
+    weft_control_link_close(&session->control.link);
 }
 
 static void on_heartbeat(void *context)
@@ -202,13 +184,13 @@ static void on_heartbeat(void *context)
 static void send_report(void *context)
 {
     struct weft_session *session = context;
-    if (session->control.connection && client_control_phase(&session->control) == CLIENT_GO)
+    if (session->control.link.connection && client_control_phase(&session->control) == CLIENT_GO)
         session->ops.report(session);
 }
 
 void client_control_send_report(struct weft_session *session, Weft__Control__Report *report)
 {
-    if (!session->control.connection || client_control_phase(&session->control) != CLIENT_GO) return;
+    if (!session->control.link.connection || client_control_phase(&session->control) != CLIENT_GO) return;
     Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
     body.report = report;
     Weft__Control__Control message = heartbeat_of(session, &body);
@@ -269,7 +251,6 @@ void client_control_wait_reason(struct weft_session *session, char *out, size_t 
 void client_control_send_hash(struct weft_session *session, uint32_t tensor, uint64_t step, uint32_t endpoint,
                               uint64_t hash)
 {
-    if (!session->control.connection) return;
     Weft__Control__WeightHash body = WEFT__CONTROL__WEIGHT_HASH__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     body.tensor = tensor;
@@ -283,6 +264,15 @@ void client_control_send_hash(struct weft_session *session, uint32_t tensor, uin
 }
 
 /* ---- receiving ---- */
+
+/* The number of bytes written; 0: unknown. */
+static size_t own_process(struct weft_session *session, uint8_t out[WEFT_PROCESS_IDENTITY_BYTES])
+{
+    struct weft_process_identity own;
+    weft_process_identify(session->env, &own);
+    weft_process_identity_encode(&own, out);
+    return own.space ? WEFT_PROCESS_IDENTITY_BYTES : 0;
+}
 
 static void take_challenge(struct weft_session *session, const Weft__Control__Challenge *challenge)
 {
@@ -304,7 +294,7 @@ static void take_challenge(struct weft_session *session, const Weft__Control__Ch
                     settings->host, settings->port, challenge->weft_version, weft_version());
         return;
     }
-    uint8_t proof[WEFT_PROOF_BYTES];
+    uint8_t proof[WEFT_PROOF_BYTES], process[WEFT_PROCESS_IDENTITY_BYTES];
     Weft__Control__Hello hello = WEFT__CONTROL__HELLO__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     hello.wire_version = WEFT_WIRE_VERSION;
@@ -319,7 +309,9 @@ static void take_challenge(struct weft_session *session, const Weft__Control__Ch
     hello.nonce.data = control->nonce;
     hello.nonce.len = sizeof control->nonce;
     hello.endpoints = 1;
-    hello.progress = hello.chunk_runs = true;
+    hello.progress = hello.chunk_runs = hello.resume = true;
+    hello.process.data = process;
+    hello.process.len = own_process(session, process);
     hello.seals = challenge->seals < WEFT_SEAL_VERSION ? 0 : WEFT_SEAL_VERSION;
     if (challenge->auth_required) {
         if (!settings->secret) {
@@ -371,6 +363,7 @@ static void take_welcome(struct weft_session *session, const Weft__Control__Welc
                     session->settings.port, welcome->index, welcome->workers);
         return;
     }
+    weft_resume_begin(&session->control.link.resume, welcome);
     uint64_t period_ns = welcome->heartbeat_ns / 4;
     if (period_ns < WEFT_MS(50)) period_ns = WEFT_MS(50);
     if (period_ns > WEFT_SECONDS(10)) period_ns = WEFT_SECONDS(10);
@@ -543,24 +536,23 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
 static void on_opened(void *context, struct weft_net_connection *connection)
 {
     struct weft_session *session = context;
-    session->control.connection = connection; /* the coordinator sends the Challenge first */
+    session->control.link.connection = connection; /* the coordinator sends the Challenge first */
     atomic_store(&session->control.is_connected, true);
 }
 
 /* false: the frame is not the coordinator's next one, and the session has failed. A refusal has no MAC: a
  * member with another secret must be able to read it. */
-static bool take_seal(struct weft_session *session, struct weft_net_connection *connection,
-                      const uint8_t *data, size_t *bytes)
+static bool take_seal(struct weft_session *session, const uint8_t *data, size_t *bytes)
 {
     struct client_control *control = &session->control;
     const struct client_settings *settings = &session->settings;
     if (client_control_phase(control) == CLIENT_CONNECTING) { /* the Challenge */
-        const enum weft_status status = weft_seal_challenge(&control->seal, data, *bytes);
+        const enum weft_status status = weft_seal_challenge(&control->link.seal, data, *bytes);
         if (status < 0)
             client_fail(session, status, false, "no memory for the key of the control connection");
         return status == WEFT_OK;
     }
-    if (weft_seal_check(&control->seal, data, bytes)) return true;
+    if (weft_seal_check(&control->link.seal, data, bytes)) return true;
     if (client_control_phase(control) > CLIENT_HELLO_SENT)
         client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s at %s:%u: %s", coordinator_name(session),
                     settings->host, settings->port, WEFT_SEAL_BROKEN_TEXT);
@@ -570,15 +562,15 @@ static bool take_seal(struct weft_session *session, struct weft_net_connection *
                     "the coordinator at %s:%u does not know the secret of job '%s', or its answer was "
                     "changed on the way; check WEFT_SECRET on its side",
                     settings->host, settings->port, settings->job);
-    weft_net_close(connection);
+    weft_control_link_close(&session->control.link);
     return false;
 }
 
-static void on_frame(void *context, struct weft_net_connection *connection, const uint8_t *data, size_t bytes)
+static void take_frame(void *context, const uint8_t *data, size_t bytes)
 {
     struct weft_session *session = context;
     Weft__Control__Control *message;
-    if (!take_seal(session, connection, data, &bytes)) return;
+    if (!take_seal(session, data, &bytes)) return;
     weft_silence_received(&session->control.silence, weft_now_ns(session->env));
     enum weft_status status = weft_control_unpack(session->env, data, bytes, &message);
     if (status < 0) {
@@ -586,15 +578,37 @@ static void on_frame(void *context, struct weft_net_connection *connection, cons
                     session->settings.host, session->settings.port, weft_reason_text(status));
         return;
     }
-    if (!dispatch(session, message)) weft_control_free(session->env, message);
+    struct weft_control_link *link = &session->control.link;
+    bool is_valid;
+    const bool is_for_session = weft_control_link_received(link, message, bytes, &is_valid);
+    if (!is_valid) fail_out_of_order(session);
+    if (!is_for_session || link->is_leaving || !dispatch(session, message))
+        weft_control_free(session->env, message);
+}
+
+static void on_frame(void *context, struct weft_net_connection *connection, const uint8_t *data, size_t bytes)
+{
+    take_frame(context, data, bytes);
 }
 
 static void on_closed(void *context, struct weft_net_connection *connection, enum weft_status reason,
                       const char *text)
 {
     struct weft_session *session = context;
+    weft_control_link_closed(&session->control.link, reason, text);
+}
+
+static void on_resumed(void *context)
+{
+    struct weft_session *session = context;
+    weft_silence_received(&session->control.silence, weft_now_ns(session->env));
+}
+
+/* The connection has ended and is not replaced. */
+static void on_ended(void *context, enum weft_status reason, const char *text)
+{
+    struct weft_session *session = context;
     const struct client_settings *settings = &session->settings;
-    session->control.connection = NULL;
     if (atomic_load(&session->control.leaving)) {
         /* this side closed it */
     } else if (reason == WEFT_ERR_IO) { /* an error of this process, not of the coordinator */
@@ -602,6 +616,9 @@ static void on_closed(void *context, struct weft_net_connection *connection, enu
     } else if (client_control_phase(&session->control) == CLIENT_CONNECTING) {
         client_fail(session, WEFT_ERR_UNREACHABLE, false,
                     "cannot reach the coordinator at %s:%u: %s", settings->host, settings->port, text);
+    } else if (reason == WEFT_ERR_ABORTED) { /* it has refused to resume */
+        client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s at %s:%u: %s", coordinator_name(session),
+                    settings->host, settings->port, text);
     } else if (session->control.roster) {
         client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s: the control connection with %s:%u closed",
                     coordinator_name(session), settings->host, settings->port);
@@ -618,6 +635,20 @@ static const struct weft_net_handler handler = {.opened = on_opened,
                                                 .frame_bytes_max = WEFT_LIMIT_FRAME_BYTES + WEFT_SEAL_BYTES};
 
 /* ---- life ---- */
+
+static void link_init(struct weft_session *session)
+{
+    struct weft_control_link *link = &session->control.link;
+    weft_control_link_init(link, session->env);
+    link->net = session->control.net;
+    link->secret = session->settings.secret;
+    link->host = session->settings.host;
+    link->port = session->settings.port;
+    link->frame = take_frame;
+    link->resumed = on_resumed;
+    link->ended = on_ended;
+    link->context = session;
+}
 
 enum weft_status client_control_start(struct weft_session *session, struct weft_error *error)
 {
@@ -642,6 +673,7 @@ enum weft_status client_control_start(struct weft_session *session, struct weft_
     if (status < 0)
         return weft_error_set(error, status, "cannot set up the control connection: %s",
                               weft_reason_text(status));
+    link_init(session);
     /* Before the deadline of weft_init, so that the error has the reason of the last failed connection. */
     const uint64_t connect_ns = session->settings.deadline_ns - session->settings.deadline_ns / 16;
     status = weft_net_connect(control->net, session->settings.host, session->settings.port, &handler, session,
@@ -687,10 +719,12 @@ void client_control_leave(struct weft_session *session, uint64_t until_ns)
 void client_control_stop(struct weft_session *session)
 {
     struct client_control *control = &session->control;
+    const enum client_phase phase = client_control_phase(control);
     atomic_store(&control->leaving, true);
+    if (phase >= CLIENT_WELCOME && phase < CLIENT_ENDED) (void)post_outgoing(session, NULL, true);
     weft_net_free(control->net);
     control->net = NULL;
-    weft_seal_wipe(&control->seal);
+    weft_control_link_fini(&control->link);
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &control->outgoing) {
         struct outgoing *outgoing = weft_container_of(node, struct outgoing, link);

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/base.h"
+#include "coordinator/coordinator.h"
 #include "proto/proto.h"
 
 struct weft_session;
@@ -24,7 +25,7 @@ enum client_phase {
 
 struct client_control {
     struct weft_net *net;                     /* owned */
-    struct weft_net_connection *connection;   /* net thread; NULL: closed */
+    struct weft_control_link link;            /* net thread */
     _Atomic int phase;                        /* enum client_phase */
     _Atomic bool is_connected;                /* the connection was established */
     _Atomic bool leaving;                     /* this side closes the connection */
@@ -41,7 +42,6 @@ struct client_control {
     char wait_reason[320];
     struct weft_list outgoing;       /* owned; messages not sent yet */
     uint8_t nonce[WEFT_NONCE_BYTES]; /* this side's nonce, for the coordinator's proof */
-    struct weft_seal seal;           /* net thread */
     struct weft_silence silence;     /* of the coordinator; net thread */
     bool stall_is_reported;          /* the coordinator has been notified of a stall; net thread */
     char name[128], host[64];

@@ -80,6 +80,7 @@ static enum weft_status start_coordinator(struct weftd *weftd, uint16_t *port_ou
     options.workers_min = weftd->options.workers_min;
     options.workers_max = weftd->options.workers_max;
     options.heartbeat_ns = weft_config_u64(weftd->options.config, "server.heartbeat");
+    options.resume_ns = weft_config_u64(weftd->options.config, "server.resume");
     options.ended = weftd_coordinator_ended;
     options.context = weftd;
     return weft_coordinator_server_start(weftd->env, weftd->net, weftd->options.listen,

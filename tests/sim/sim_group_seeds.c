@@ -18,8 +18,11 @@
  *     cuts only, every worker completes.
  * A failing seed prints the command that replays it.
  *
- *     sim_group_seeds [--seeds N] [--first S] [--created] [--reordered] [--late] [--verbose]
- *     --late: half of the steps have deliver_late */
+ *     sim_group_seeds [--seeds N] [--first S] [--created] [--reordered] [--late] [--breaks] [--each-frame]
+ *     [--verbose]
+ *     --late: half of the steps have deliver_late
+ *     --breaks: no host fails, and the network breaks control connections by chance: every worker completes
+ *     --each-frame: the same with one break, at each frame between the coordinator and a member in turn */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,6 +87,7 @@ static struct run {
     struct weft_loop *hand;
     struct weft_config *config;
     bool done, lost;                  /* lost: a fault that may end the job */
+    uint64_t break_frame;             /* of --each-frame */
     uint64_t suspects, heartbeat_ns;
     uint64_t goods, mismatches, skipped;
     char why[1200];
@@ -599,8 +603,14 @@ static void choose_fault(uint64_t at_ns)
     sim_fault_add(run.sim, run.hand, &fault);
 }
 
+static bool breaks, each_frame;
+
 static void choose_faults(struct weft_env *env)
 {
+    if (breaks || each_frame) {
+        sim_net_break(COORDINATOR, run.break_frame, each_frame ? 0 : 4 + roll(30));
+        return;
+    }
     uint64_t span_ns = WEFT_MS(1) << roll(7);
     for (uint64_t n = roll(3); n > 0; n--) {
         uint64_t at_ns = 1 + roll(span_ns);
@@ -750,12 +760,13 @@ static bool start_all(struct weft_env *env)
     return true;
 }
 
-static bool run_seed(struct weft_env *env, struct weft_config *config, uint64_t seed)
+static bool run_seed(struct weft_env *env, struct weft_config *config, uint64_t seed, uint64_t break_frame)
 {
     seed_random(seed);
     arena_reset();
     memset(&run, 0, sizeof run);
     run.config = config;
+    run.break_frame = break_frame;
     choose_job(seed);
     if (!start_all(env)) return false;
     choose_faults(weft_sim_env(run.sim, HAND));
@@ -778,11 +789,13 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--created") == 0) group_count = GROUPS;
         else if (strcmp(argv[i], "--reordered") == 0) reordered = true;
         else if (strcmp(argv[i], "--late") == 0) with_late = true;
+        else if (strcmp(argv[i], "--breaks") == 0) breaks = true;
+        else if (strcmp(argv[i], "--each-frame") == 0) each_frame = true;
         else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         else {
             fprintf(stderr,
                     "usage: %s [--seeds N] [--first S] [--still] [--created] [--reordered] [--late] "
-                    "[--verbose]\n",
+                    "[--breaks] [--each-frame] [--verbose]\n",
                     argv[0]);
             return 2;
         }
@@ -796,14 +809,23 @@ int main(int argc, char **argv)
         return fprintf(stderr, "no memory for the arena\n"), 1;
     env.log = log_line;
     if (verbose) env.log_level = WEFT_LOG_DEBUG;
+    uint64_t break_frame = each_frame ? 1 : 0, broken = 0;
     for (uint64_t seed = first; seed < first + seeds; seed++) {
-        if (!run_seed(&env, config, seed)) {
-            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s%s --verbose\n",
+        if (!run_seed(&env, config, seed, break_frame)) {
+            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s%s%s%s --verbose\n",
                    (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed,
                    still ? " --still" : "", group_count == GROUPS ? " --created" : "",
-                   reordered ? " --reordered" : "", with_late ? " --late" : "");
+                   reordered ? " --reordered" : "", with_late ? " --late" : "", breaks ? " --breaks" : "",
+                   each_frame ? " --each-frame" : "");
             return 1;
         }
+        if (each_frame && sim_net_frames() >= break_frame) {
+            broken++;
+            break_frame++;
+            seed--; /* the same job again, with a break one frame later */
+            continue;
+        }
+        if (each_frame) break_frame = 1;
         goods += run.goods, mismatches += run.mismatches, skipped += run.skipped, served += run.shards > 0,
             troubled += run.suspects != 0;
         for (uint32_t i = 0; i < run.workers; i++)
@@ -815,7 +837,10 @@ int main(int argc, char **argv)
            (unsigned long long)seeds, (unsigned long long)served, (unsigned long long)troubled,
            (unsigned long long)goods, (unsigned long long)skipped, (unsigned long long)finished,
            (unsigned long long)failed, (unsigned long long)mismatches);
-    if (seeds >= 400 && (!goods || !mismatches || !skipped || !served || !finished || !failed || !troubled))
+    if (each_frame)
+        printf("a break at each of %llu frames in turn\n", (unsigned long long)broken);
+    const bool is_varied = goods && mismatches && skipped && served && finished && failed && troubled;
+    if (seeds >= 400 && !breaks && !each_frame && !is_varied)
         return printf("something did not happen at all\n"), 1;
     weft_config_free(config);
     free(arena);

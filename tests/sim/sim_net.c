@@ -77,6 +77,9 @@ static struct {
     bool dead[SIM_NET_HOSTS_MAX];
     uint64_t stalled_ns[SIM_NET_HOSTS_MAX];
     bool cut[SIM_NET_HOSTS_MAX][SIM_NET_HOSTS_MAX];
+    bool silent[SIM_NET_HOSTS_MAX]; /* dead, and no peer is notified */
+    uint32_t break_host;            /* of sim_net_break */
+    uint64_t break_frame, break_one_in, frames;
 } world;
 
 void sim_net_begin(uint32_t (*host_of)(struct weft_env *env), void (*wake)(uint32_t host),
@@ -167,7 +170,7 @@ static void happen(struct weft_net_connection *end, const struct event *event)
     switch (event->kind) {
     case EVENT_OPENED:
         end->open = true;
-        end->handler.opened(end->context, end);
+        if (end->handler.opened) end->handler.opened(end->context, end);
         break;
     case EVENT_FRAME:
         if (end->open && !end->closing) end->handler.frame(end->context, end, event->data, event->bytes);
@@ -327,7 +330,8 @@ enum weft_status weft_net_connect(struct weft_net *net, const char *host, uint16
     if (!end) return WEFT_ERR_NO_MEMORY;
     *connection_out = end;
     if (!answers) {
-        end->last_ns = deadline_ns;
+        const bool is_refused = handler->refusal_ends && !(listener && world.silent[listener->net->host]);
+        end->last_ns = is_refused ? 0 : deadline_ns;
         add_event(end, net->host, EVENT_CLOSED, WEFT_ERR_UNREACHABLE, NULL, 0);
         return WEFT_OK;
     }
@@ -341,10 +345,42 @@ enum weft_status weft_net_connect(struct weft_net *net, const char *host, uint16
     return WEFT_OK;
 }
 
+static void drop_events(struct weft_net_connection *end)
+{
+    while (end->events) {
+        struct event *event = end->events;
+        end->events = event->next;
+        weft_free_bytes(end->net->env, event);
+    }
+    add_event(end, end->net->host, EVENT_CLOSED, WEFT_ERR_PEER_LOST, NULL, 0);
+}
+
+/* Challenge, Hello and Welcome: without them there is no session. */
+static bool is_of_join(const uint8_t *data, size_t bytes)
+{
+    return bytes > 0 && (data[0] == (1 << 3 | 2) || data[0] == (2 << 3 | 2) || data[0] == (3 << 3 | 2));
+}
+
+/* Counts a frame. Returns whether the network breaks the connection that carries it. */
+static bool is_broken_by(const struct weft_net_connection *end, const uint8_t *data, size_t bytes)
+{
+    const bool is_of_host =
+        end->net->host == world.break_host || end->other->net->host == world.break_host;
+    const bool is_counted = is_of_host && !is_of_join(data, bytes);
+    if (!is_counted || (world.break_frame == 0 && world.break_one_in == 0)) return false;
+    world.frames++;
+    return world.frames == world.break_frame || (world.break_one_in && world.random(world.break_one_in) == 0);
+}
+
 enum weft_status weft_net_send(struct weft_net_connection *end, const void *data, size_t bytes)
 {
     if (end->closed || end->closing) return WEFT_ERR_CLOSED;
     if (!end->open) return WEFT_ERR_STATE;
+    if (is_broken_by(end, data, bytes)) {
+        drop_events(end);
+        if (!end->other->closed) drop_events(end->other);
+        return WEFT_OK;
+    }
     add_event(end->other, end->net->host, EVENT_FRAME, WEFT_OK, data, bytes);
     return WEFT_OK;
 }
@@ -376,6 +412,7 @@ enum weft_status weft_http_start(struct weft_net *net, const struct weft_http_op
 void sim_net_died(uint32_t host, bool silent)
 {
     world.dead[host] = true;
+    world.silent[host] = silent;
     for (struct weft_net *net = world.nets; net && !silent; net = net->next) {
         if (net->host != host || net->freed) continue;
         for (struct weft_net_connection *end = net->connections; end; end = end->next)
@@ -394,3 +431,14 @@ void sim_net_cut(uint32_t a, uint32_t b, bool cut)
         for (struct weft_net_connection *end = net->connections; end; end = end->next) watch(end);
     for (struct weft_net_connection *knock = world.knocks; knock; knock = knock->next) watch(knock);
 }
+
+bool sim_net_has_died(uint32_t host) { return world.dead[host] && !world.silent[host]; }
+
+void sim_net_break(uint32_t host, uint64_t n, uint64_t one_in)
+{
+    world.break_host = host;
+    world.break_frame = n;
+    world.break_one_in = one_in;
+}
+
+uint64_t sim_net_frames(void) { return world.frames; }

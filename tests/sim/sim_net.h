@@ -19,6 +19,14 @@ void sim_net_begin(uint32_t (*host_of)(struct weft_env *env), void (*wake)(uint3
 void sim_net_died(uint32_t host, bool silent);
 /* Frames to and from the host arrive at until_ns or later. */
 void sim_net_stall(uint32_t host, uint64_t until_ns);
+/* The host has failed, and its peers were notified. */
+bool sim_net_has_died(uint32_t host);
+/* Breaks connections between two live hosts: the n-th frame that is sent from or to the host is lost with all
+ * that have not arrived on its connection, and both ends are notified. n = 0: none. Further ones break by
+ * chance, each frame's chance is 1 / one_in; 0: none. Challenge, Hello and Welcome do not count. */
+void sim_net_break(uint32_t host, uint64_t n, uint64_t one_in);
+/* Frames that were sent from or to that host. */
+uint64_t sim_net_frames(void);
 /* Between the two hosts no frame and no end of a connection arrives until the cut heals; then all of them,
  * in order. */
 void sim_net_cut(uint32_t a, uint32_t b, bool cut);

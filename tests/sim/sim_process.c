@@ -2,6 +2,8 @@
  * wait completes. Stacks are reused by later simulations. */
 #include "tests/sim/sim_process.h"
 
+#include "tests/sim/sim_net.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,7 +120,19 @@ static int run_loop(struct weft_env *env, struct weft_loop *loop)
 }
 static void end_loop(struct weft_env *env, struct weft_loop *loop) { weft_sim_remove(simulation, loop); }
 
-static const struct weft_virtual_time virtual_time = {.wait = wait, .run = run_loop, .end = end_loop};
+/* All hosts have one kernel, which knows the processes of hosts that have died visibly. */
+static void identify(struct weft_env *env, struct weft_process_identity *own_out)
+{
+    *own_out = (struct weft_process_identity){.space = 1, .pid = sim_process_host(env), .start = 1};
+}
+
+static int process_state(struct weft_env *env, const struct weft_process_identity *identity)
+{
+    return sim_net_has_died((uint32_t)identity->pid) ? WEFT_PROCESS_DEAD : WEFT_PROCESS_ALIVE;
+}
+
+static const struct weft_virtual_time virtual_time = {
+    .wait = wait, .run = run_loop, .end = end_loop, .identify = identify, .process_state = process_state};
 
 /* ---- create, free ---- */
 

@@ -1,0 +1,67 @@
+/* coordinator_net.h - connections of the coordinator's driver. Internal to the coordinator module. Net
+ * thread. */
+#ifndef WEFT_COORDINATOR_COORDINATOR_NET_H
+#define WEFT_COORDINATOR_COORDINATOR_NET_H
+
+#include "coordinator/coordinator_state.h"
+
+/* A connection as the state machine sees it. That of a member outlives its sockets. */
+struct server_connection {
+    struct weft_coordinator_server *server;
+    struct weft_net_connection *net; /* NULL: suspended, or closing without one */
+    uint64_t id;
+    bool has_hello;   /* its first frame was decoded */
+    bool is_welcomed; /* frames carry a MAC from Welcome on, if the member announced that in Hello */
+    bool is_final;    /* its end is the end of the member: it has left, or was closed on purpose */
+    struct weft_seal seal;
+    uint64_t sent_ns; /* time of the last message to the member */
+    uint8_t challenge[WEFT_NONCE_BYTES]; /* nonce of its Challenge */
+    struct weft_resume resume;
+    struct weft_process_identity process; /* from Hello */
+    uint64_t suspended_ns; /* when its socket ended; meaningful without `net` */
+    char why[96];          /* how its socket ended */
+};
+
+struct weft_coordinator_server {
+    struct weft_env *env;
+    struct weft_net *net; /* borrowed */
+    char *secret; /* owned; NULL: none */
+    struct weft_coordinator *coordinator;
+    struct weft_net_listener *listener;
+    struct server_connection **connections; /* owned, sorted by id, which rise */
+    size_t connection_count, connection_capacity;
+    uint64_t next_id;
+    const Weft__Control__Control *same; /* the message of the outermost sends to many; NULL: none */
+    uint32_t same_depth;                /* a send that fails may lead to further sends to many */
+    struct weft_frame *same_frame;      /* owned reference: the packed message; NULL: not yet */
+    bool checks_suspended;              /* the timer of coordinator_resume.c runs */
+    uint64_t ticked_ns;           /* time of the last tick */
+    struct weft_log_limit rejected; /* connections closed because of what they sent */
+    uint64_t beat_ns;             /* a welcomed connection gets a message at least this often */
+    void (*ended)(void *context, enum weft_status status, const char *text);
+    void *context;
+};
+
+/* coordinator_net.c */
+struct server_connection *coordinator_server_find(const struct weft_coordinator_server *server, uint64_t id);
+/* The state machine's send and close. */
+void coordinator_server_send(void *server, uint64_t id, const Weft__Control__Control *message);
+void coordinator_server_close(void *server, uint64_t id, const char *why);
+/* A connection without a socket ends: notifies the state machine and frees it. */
+void coordinator_server_remove(struct server_connection *connection, const char *why);
+
+/* coordinator_resume.c */
+/* The socket has ended. Returns whether the member may resume; then the connection stays, without a socket.
+ */
+bool coordinator_resume_suspend(struct server_connection *connection, const char *why);
+/* The first frame of a new connection is a Resume: its socket replaces the one of the member's connection,
+ * and the new connection ends. Otherwise the sender gets the reason and is closed. */
+void coordinator_resume_accept(struct server_connection *connection, const Weft__Control__Resume *request,
+                               const uint8_t *frame, size_t bytes);
+/* Counts a frame of a member and sends the Ack that is due. */
+void coordinator_resume_received(struct server_connection *connection, const Weft__Control__Control *message,
+                                 size_t bytes);
+/* Ends a suspended connection, not inside this call. */
+void coordinator_resume_drop(struct server_connection *connection, const char *why);
+
+#endif
