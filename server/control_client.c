@@ -135,7 +135,7 @@ static void send_hello(struct weft_control_client *client, const Weft__Control__
     hello.host = client->host;
     hello.pid = (uint64_t)getpid();
     hello.endpoints = client->options.endpoints;
-    hello.states = hello.frees = hello.progress = hello.groups =
+    hello.states = hello.frees = hello.progress = hello.groups = hello.slots =
         client->options.role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     hello.chunk_runs = true;
     hello.resume = client->options.role != WEFT__CONTROL__ROLE__ROLE_OBSERVER;

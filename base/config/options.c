@@ -121,6 +121,13 @@ const struct weft_option weft_option_table[] = {
           "Receive memory in use above which an engine opens no further round, so that rounds stay in the "
           "caches; at most half of the last-level cache over the engines of the server. 0: one round at a "
           "time."),
+    COUNT("server.copies", "0", 0, 1,
+          "Copies that shards keep of each chunk on another host: a lost shard then does not end the job. "
+          "Dense tensors only. Read by the process that coordinates. 0: none."),
+    SWITCH("server.copies_on_one_host", "no",
+           "A copy may be on the host of the original: for tests, it does not survive the loss of a host."),
+    BYTES("server.copy_bytes", "64MiB", MIB, (uint64_t)1 << 40,
+          "Memory of one engine for steps that its copies have received and not applied. A chunk must fit."),
     TEXT("server.listen", "127.0.0.1",
          "Address to listen on. Anything but loopback requires job.secret_file. On a host without IPv4, "
          "127.0.0.1 means ::1."),

@@ -177,7 +177,10 @@ static void on_peer_failed(void *context, uint32_t peer_id, enum weft_status sta
     const struct client_member *member = client_member_of_endpoint(session, peer_id);
     weft_event_ring_add(session->flight.events, "peer_lost", WEFT_EVENT_MARK, 0, peer_id, 0, status);
     if (!member || session->engine->failed) return;
-    if (member->is_shard) {
+    if (member->is_shard && session->control.copies > 0) {
+        weft_log(session->env, WEFT_LOG_WARN, "client", "connection with %s lost: %s; its copies lead next",
+                 member->name, text ? text : "");
+    } else if (member->is_shard) {
         client_engine_suspect(session, WEFT_ERR_PEER_LOST, "lost %s: %s", member->name,
                               text ? text : weft_reason_text(status));
     } else {

@@ -309,7 +309,7 @@ static void take_challenge(struct weft_session *session, const Weft__Control__Ch
     hello.nonce.data = control->nonce;
     hello.nonce.len = sizeof control->nonce;
     hello.endpoints = 1;
-    hello.progress = hello.chunk_runs = hello.resume = true;
+    hello.progress = hello.slots = hello.chunk_runs = hello.resume = true;
     hello.process.data = process;
     hello.process.len = own_process(session, process);
     hello.seals = challenge->seals < WEFT_SEAL_VERSION ? 0 : WEFT_SEAL_VERSION;
@@ -364,6 +364,7 @@ static void take_welcome(struct weft_session *session, const Weft__Control__Welc
         return;
     }
     weft_resume_begin(&session->control.link.resume, welcome);
+    session->control.copies = welcome->copies;
     uint64_t period_ns = welcome->heartbeat_ns / 4;
     if (period_ns < WEFT_MS(50)) period_ns = WEFT_MS(50);
     if (period_ns > WEFT_SECONDS(10)) period_ns = WEFT_SECONDS(10);
@@ -404,6 +405,37 @@ static void take_member_lost(struct weft_session *session, const Weft__Control__
     }
     client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s: %s",
                 member ? member->name : "a process of the job", lost->text);
+}
+
+/* Keeps the message for the engine. false: no memory, and the session has failed. */
+static bool store_map(struct weft_session *session, Weft__Control__Control *message)
+{
+    struct client_control *control = &session->control;
+    struct client_map_message *entry = weft_alloc_zero(session->env, sizeof *entry);
+    if (!entry) {
+        client_fail(session, WEFT_ERR_NO_MEMORY, true, "rank %u: no memory for the map of the shards",
+                    session->rank);
+        return false;
+    }
+    entry->message = message;
+    if (message->map->lost > 0) (void)mark_lost(session, message->map->lost - 1);
+    pthread_mutex_lock(&control->lock);
+    struct client_map_message **link = &control->maps;
+    while (*link) link = &(*link)->next;
+    *link = entry;
+    pthread_mutex_unlock(&control->lock);
+    session->ops.map_arrived(session);
+    return true;
+}
+
+void client_map_messages_free(struct weft_session *session, struct client_map_message *messages)
+{
+    while (messages) {
+        struct client_map_message *next = messages->next;
+        weft_control_free(session->env, messages->message);
+        weft_free_bytes(session->env, messages);
+        messages = next;
+    }
 }
 
 static void take_abort(struct weft_session *session, const Weft__Control__Abort *body)
@@ -512,6 +544,9 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
         if (phase < CLIENT_ROSTER || !session->is_elastic) break;
         session->ops.newcomer_waits(session, message->grow->epoch, message->grow->text);
         return false;
+    case WEFT__CONTROL__CONTROL__BODY_MAP:
+        if (phase < CLIENT_ROSTER || control->copies == 0) break;
+        return store_map(session, message);
     case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST:
         take_member_lost(session, message->member_lost);
         return false;
@@ -734,6 +769,8 @@ void client_control_stop(struct weft_session *session)
     if (control->welcome) weft_control_free(session->env, control->welcome);
     if (control->roster) weft_control_free(session->env, control->roster);
     if (control->declared) weft_control_free(session->env, control->declared);
+    client_map_messages_free(session, control->maps);
+    control->maps = NULL;
     client_shrunk_release(session, control->shrunk);
     client_shrunk_release(session, session->epoch_change.shrunk_message);
     control->shrunk = session->epoch_change.shrunk_message = NULL;

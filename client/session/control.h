@@ -23,6 +23,12 @@ enum client_phase {
     CLIENT_ENDED = 5,      /* the connection is closed */
 };
 
+/* A Map that the engine has not applied. */
+struct client_map_message {
+    struct client_map_message *next;
+    Weft__Control__Control *message; /* owned */
+};
+
 struct client_control {
     struct weft_net *net;                     /* owned */
     struct weft_control_link link;            /* net thread */
@@ -34,6 +40,8 @@ struct client_control {
     Weft__Control__Control *declared;         /* owned; answer to the running declaration, or NULL */
     Weft__Control__Control *shrunk;           /* owned; the newest Shrunk, which names the members of an
                                                * epoch, or NULL */
+    struct client_map_message *maps;          /* owned; in order of arrival */
+    uint32_t copies;                          /* of the shards' slots, from Welcome; written before `phase` */
     uint64_t committed, codec_steps;          /* from Go: a newcomer continues from there; written before
                                                * `phase` */
     uint32_t tensors;                         /* from Go: tensors that the job has declared */
@@ -47,6 +55,7 @@ struct client_control {
     char name[128], host[64];
 };
 
+void client_map_messages_free(struct weft_session *session, struct client_map_message *messages);
 enum weft_status client_control_start(struct weft_session *session, struct weft_error *error);
 /* Joins the net thread and frees. Works on a half-built connection. */
 void client_control_stop(struct weft_session *session);

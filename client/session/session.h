@@ -58,6 +58,8 @@ struct client_session_ops {
     /* elastic/ */
     /* a member is lost. Net thread */
     void (*epoch_ends)(struct weft_session *session, uint32_t epoch, const char *text);
+    /* tensor/: a Map is in control.maps. Net thread */
+    void (*map_arrived)(struct weft_session *session);
     /* Net thread */
     void (*newcomer_waits)(struct weft_session *session, uint32_t epoch, const char *text);
     /* Completes the step whose results are still arriving. Caller's thread, step.is_delivering */

@@ -6,6 +6,10 @@
  *     auto     as the choice in force; dense: RESULT is the mean, optimiser in this process
  *     INIT, STATE_INIT, PUSH: a payload, an empty RESULT. PULL, STATE_PULL: no payload, RESULT with payload.
  *
+ * In a job with copies a lost shard is no error: Map names another leader and a higher term for the chunk,
+ * and the request is sent again from the same buffer. The new leader answers it, as a repetition if it has
+ * closed the step. A result of another term than the chunk's is dropped.
+ *
  * A chunk is settled when its result has arrived and the transport holds none of its buffers. A round ends
  * when all chunks are settled. The number of chunks in flight has no limit: the shard grants buffers, and
  * WEFT_ERR_AGAIN is retried. */
@@ -34,6 +38,13 @@
 #define INLINE_ELEMS 4096u
 
 static void advance_op(struct weft_tensor *tensor);
+static void send_again(struct client_chunk *chunk);
+
+/* A transfer with the chunk's leader that fails is no failure of the session. */
+static bool leader_may_change(const struct client_chunk *chunk)
+{
+    return chunk->term > 0;
+}
 
 static bool wants_payload(const struct client_tensor_op *op)
 {
@@ -136,6 +147,7 @@ void client_server_mode_request(const struct client_chunk *chunk, struct client_
         .chunk = chunk->index,
         .step = op->step,
         .payload_bytes = request->payload_bytes,
+        .term = chunk->term,
         .lr = op->lr,
         .weight = op->weight,
     };
@@ -168,6 +180,8 @@ static enum weft_status send_chunk(struct client_chunk *chunk)
     struct weft_peer *peer = weft_transport_peer(session->engine->transport, chunk->endpoint);
     enum weft_status status = peer ? weft_transport_send(peer, &message, &chunk->sent) : WEFT_ERR_UNREACHABLE;
     if (status == WEFT_ERR_AGAIN) return status;
+    chunk->sent_term = chunk->term;
+    if (status < 0 && leader_may_change(chunk)) return WEFT_OK; /* Map sends it again */
     if (status < 0) {
         client_tensor_fail(tensor, status, "cannot be sent to %s: %s",
                            client_endpoint_name(session, chunk->endpoint), weft_reason_text(status));
@@ -176,6 +190,7 @@ static enum weft_status send_chunk(struct client_chunk *chunk)
     client_server_mode_sent(chunk, message.payload_bytes);
     chunk->group = 0;
     tensor->op.in_transport++;
+    chunk->is_sending = true;
     return WEFT_OK;
 }
 
@@ -184,7 +199,9 @@ static void on_sent(struct weft_completion *completion, enum weft_status status)
     struct client_chunk *chunk = weft_container_of(completion, struct client_chunk, sent);
     struct weft_tensor *tensor = chunk->tensor;
     tensor->op.in_transport--;
-    if (status < 0)
+    chunk->is_sending = false;
+    if (leader_may_change(chunk)) send_again(chunk);
+    else if (status < 0)
         client_tensor_fail(tensor, status, "was not taken by %s: %s",
                            client_endpoint_name(tensor->session, chunk->endpoint), weft_reason_text(status));
     client_server_mode_resend(tensor->session);
@@ -205,9 +222,28 @@ static void start_chunk(struct client_chunk *chunk)
 {
     const void *payload;
     size_t payload_bytes;
+    chunk->is_started = true;
     client_tensor_transfer_starts(chunk->tensor, weft_now_ns(chunk->tensor->session->env));
     chunk_payload(chunk, &payload, &payload_bytes);
     if (!client_push_group_add(chunk, payload_bytes)) client_server_mode_send_alone(chunk);
+}
+
+/* If a Map came after the last send, and the transport has released the buffers of it. */
+static void send_again(struct client_chunk *chunk)
+{
+    const struct weft_tensor *tensor = chunk->tensor;
+    if (!chunk->awaits_result || !chunk->is_started || chunk->is_sending || chunk->is_receiving ||
+        chunk->sent_term == chunk->term || !weft_list_empty(&chunk->send_link) || tensor->op.status < 0 ||
+        tensor->session->engine->failed || tensor->op.epoch != tensor->session->epoch)
+        return;
+    start_chunk(chunk);
+}
+
+void client_server_mode_follow(struct client_chunk *chunk, uint32_t endpoint, uint32_t term)
+{
+    chunk->endpoint = endpoint;
+    chunk->term = term;
+    send_again(chunk);
 }
 
 void client_server_mode_resend(struct weft_session *session)
@@ -228,7 +264,10 @@ void client_server_mode_resend(struct weft_session *session)
 static void expect_results(struct weft_tensor *tensor)
 {
     struct client_tensor_op *op = &tensor->op;
-    for (uint32_t i = 0; i < op->chunk_count; i++) tensor->chunks[op->chunk_first + i].awaits_result = true;
+    for (uint32_t i = 0; i < op->chunk_count; i++) {
+        tensor->chunks[op->chunk_first + i].awaits_result = true;
+        tensor->chunks[op->chunk_first + i].is_started = false;
+    }
     op->results_left = op->chunk_count;
     op->aggregate_bytes = 0;
 }
@@ -443,7 +482,8 @@ static struct client_chunk *chunk_of(struct weft_session *session, uint32_t peer
     if (!tensor || header->chunk >= tensor->chunk_count) return NULL;
     struct client_chunk *chunk = &tensor->chunks[header->chunk];
     const struct client_tensor_op *op = &tensor->op;
-    if (chunk->endpoint != peer_id || !chunk->awaits_result || op->kind == CLIENT_OP_NONE || op->status < 0)
+    if (chunk->endpoint != peer_id || header->term != chunk->term || chunk->is_receiving ||
+        !chunk->awaits_result || op->kind == CLIENT_OP_NONE || op->status < 0)
         return NULL;
     /* a rank that has rested may receive a later step */
     const bool pulls = op->kind == CLIENT_OP_PULL || op->kind == CLIENT_OP_STATE_PULL;
@@ -468,6 +508,12 @@ static void on_received(struct weft_completion *completion, enum weft_status sta
     struct client_chunk *chunk = weft_container_of(completion, struct client_chunk, received);
     struct weft_tensor *tensor = chunk->tensor;
     tensor->op.in_transport--;
+    chunk->is_receiving = false;
+    if (status < 0 && leader_may_change(chunk)) {
+        send_again(chunk);
+        advance_op(tensor);
+        return;
+    }
     if (status < 0) {
         client_tensor_fail(tensor, status, "got no whole result from %s: %s",
                            client_endpoint_name(tensor->session, chunk->endpoint), weft_reason_text(status));
@@ -558,6 +604,10 @@ static void accept_result(struct client_chunk *chunk, struct weft_arrival *arriv
     weft_completion_init(&chunk->received, 1, on_received);
     arrival->is_streamed = tensor->elems >= STREAMED_ELEMS_MIN;
     enum weft_status status = weft_transport_accept(transport, arrival, buffer, bytes, &chunk->received);
+    if (status < 0 && leader_may_change(chunk)) {
+        weft_transport_discard(transport, arrival);
+        return;
+    }
     if (status < 0) {
         client_tensor_fail(tensor, status, "cannot receive the result of %s: %s",
                            client_endpoint_name(session, chunk->endpoint), weft_reason_text(status));
@@ -565,6 +615,7 @@ static void accept_result(struct client_chunk *chunk, struct weft_arrival *arriv
         return;
     }
     op->in_transport++;
+    chunk->is_receiving = true;
 }
 
 static void on_result(void *context, struct weft_arrival *arrival)

@@ -19,6 +19,9 @@ void client_server_mode_listen(struct weft_session *session);
 void client_server_mode_resend(struct weft_session *session);
 void client_server_mode_failed(struct weft_tensor *tensor);
 
+/* The chunk's slot has another leader or term. Sends its request again if that is not answered. */
+void client_server_mode_follow(struct client_chunk *chunk, uint32_t endpoint, uint32_t term);
+
 /* ---- for message groups (push_group.c) ---- */
 struct client_chunk_request {
     uint8_t header[WEFT_WIRE_HEADER_BYTES];

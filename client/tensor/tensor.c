@@ -22,6 +22,7 @@
 #include "client/tensor/codec_tuner.h"
 #include "client/tensor/order/push_order.h"
 #include "client/tensor/server_mode.h"
+#include "client/tensor/shard_map.h"
 #include "client/tensor/tensors.h"
 
 static const struct weft_tensor_options DEFAULTS = {.size = sizeof DEFAULTS, .dtype = WEFT_F32};
@@ -398,6 +399,7 @@ static enum weft_status install_chunks(struct weft_tensor *tensor, const Weft__C
         tensor->chunks[i] = (struct client_chunk){.tensor = tensor,
                                                   .index = (uint32_t)i,
                                                   .endpoint = source->endpoint,
+                                                  .slot = source->slot,
                                                   .offset = source->offset,
                                                   .count = source->count};
         weft_list_init(&tensor->chunks[i].send_link);
@@ -534,6 +536,7 @@ static void attach(struct weft_command *command)
     struct weft_tensor **bucket = &tensor->session->tensors->by_id[tensor->id % CLIENT_TENSOR_BUCKETS];
     tensor->engine_next = *bucket;
     *bucket = tensor;
+    client_shard_map_follow(tensor); /* a Map may be newer than the declaration */
 }
 
 static struct weft_tensor *create(struct weft_session *session)

@@ -31,10 +31,14 @@
 struct client_chunk {
     struct weft_tensor *tensor;
     uint32_t index, endpoint;
+    uint32_t slot, term;    /* of the slot; term 0: a job without copies, or no Map has arrived */
     uint64_t offset, count; /* elements */
     uint32_t hash_index;    /* index of the endpoint's entry in tensor->endpoint_hashes, if there are any */
     /* state of the running operation */
     bool awaits_result;         /* the result has not arrived */
+    bool is_started;               /* it was sent, or waits to be sent */
+    bool is_sending, is_receiving; /* the transport holds its payload, its result's buffer */
+    uint32_t sent_term;            /* of the last send */
     struct weft_list send_link; /* in the session's send_queue while the transport returns WEFT_ERR_AGAIN, or
                                  * in the pending list of a message group (push_group.c) */
     uint32_t group;             /* number of the message group that carries its request; 0: its own message */

@@ -10,6 +10,7 @@
 #include "client/tensor/codec_tuner.h"
 #include "client/tensor/order/push_order.h"
 #include "client/tensor/server_mode.h"
+#include "client/tensor/shard_map.h"
 #include "client/tensor/tensor.h"
 
 struct weft_tensor *client_tensor_find(const struct weft_session *session, uint32_t id)
@@ -103,6 +104,7 @@ void client_tensors_init(struct weft_session *session, struct client_tensors *te
     weft_list_init(&tensors->record_waiters);
     client_push_order_init(session);
     client_push_groups_init(session);
+    client_shard_map_init(session);
 }
 
 void client_tensors_free(struct weft_session *session)
@@ -115,5 +117,6 @@ void client_tensors_free(struct weft_session *session)
     client_codec_tuner_free(session);
     client_push_order_free(session);
     client_push_groups_free(session);
+    client_shard_map_free(session);
     weft_free_bytes(session->env, tensors->skip.all);
 }

@@ -8,6 +8,7 @@
 #include "client/tensor/codec_tuner.h"
 #include "client/tensor/order/push_group.h"
 #include "client/tensor/order/push_order.h"
+#include "client/tensor/shard_map.h"
 #include "client/tensor/skip_nonfinite.h"
 
 struct weft_session;
@@ -25,11 +26,13 @@ struct client_tensors {
     struct weft_list leaders;     /* struct weft_tensor.call_group_link: leaders of the open group of calls */
     struct client_codec_tuner codec_tuner;
     struct client_skip skip;
+    struct weft_session *session;
     /* the engine thread */
     struct weft_tensor *by_id[CLIENT_TENSOR_BUCKETS]; /* chained */
     struct weft_list send_queue;     /* struct client_chunk.send_link: the transport had no space */
     struct client_push_groups push_groups;
     struct client_push_order push_order;
+    struct client_shard_map shard_map;
     struct weft_list record_waiters; /* struct weft_tensor.record_link: need the step's record
                                       * (allreduce_mode.c) */
 };

@@ -81,6 +81,8 @@ static enum weft_status start_coordinator(struct weftd *weftd, uint16_t *port_ou
     options.workers_max = weftd->options.workers_max;
     options.heartbeat_ns = weft_config_u64(weftd->options.config, "server.heartbeat");
     options.resume_ns = weft_config_u64(weftd->options.config, "server.resume");
+    options.copies = (uint32_t)weft_config_u64(weftd->options.config, "server.copies");
+    options.copies_on_one_host = weft_config_bool(weftd->options.config, "server.copies_on_one_host");
     options.ended = weftd_coordinator_ended;
     options.context = weftd;
     return weft_coordinator_server_start(weftd->env, weftd->net, weftd->options.listen,

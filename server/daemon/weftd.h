@@ -170,7 +170,10 @@ struct weftd_command {
     struct weft_list link; /* weftd->requests; net thread */
     struct weftd_engine *engine;
     struct weft_error error; /* result; an error ends the job */
+    void (*release)(struct weftd_command *request); /* frees what it owns besides; NULL: nothing */
 };
+/* A copy of a message; NULL: no memory (weftd_control.c). */
+Weft__Control__Control *weftd_copy_message(struct weftd *weftd, const Weft__Control__Control *message);
 /* net thread; the command is zeroed memory of the env */
 void weftd_command_post(struct weftd_command *request, struct weftd_engine *engine,
                         void (*fn)(struct weft_command *command));
@@ -188,6 +191,9 @@ void weftd_members_shrunk(struct weftd *weftd, const Weft__Control__Control *mes
 /* A worker of the roster, or of a later membership; NULL: none has this number. */
 const Weft__Control__Member *weftd_members_worker(const struct weftd *weftd, uint32_t number);
 void weftd_members_free(struct weftd *weftd); /* main thread, after the engines */
+
+/* weftd_map.c; net thread. A Map of the coordinator: posts it to the engines */
+void weftd_map(struct weftd *weftd, const Weft__Control__Control *message);
 
 /* weftd_report.c; net thread. Once: sends the figures of this shard to the coordinator periodically */
 enum weft_status weftd_report_start(struct weftd *weftd);

@@ -22,6 +22,12 @@ void weftd_command_post(struct weftd_command *request, struct weftd_engine *engi
     weft_loop_post(engine->loop, &request->command);
 }
 
+static void request_free(struct weftd_command *request)
+{
+    if (request->release) request->release(request);
+    weft_free_bytes(request->engine->weftd->env, request);
+}
+
 static void on_reply(struct weft_command *command)
 {
     struct weftd_command *request = request_of(command);
@@ -32,7 +38,7 @@ static void on_reply(struct weft_command *command)
         weftd_fail(weftd, (enum weft_status)request->error.status, "%s", request->error.text);
     }
     weft_list_remove(&request->link);
-    weft_free_bytes(weftd->env, request);
+    request_free(request);
 }
 
 void weftd_command_reply(struct weftd_command *request)
@@ -45,5 +51,5 @@ void weftd_commands_free(struct weftd *weftd)
 {
     struct weft_list *node, *spare;
     weft_list_foreach (node, spare, &weftd->requests)
-        weft_free_bytes(weftd->env, weft_container_of(node, struct weftd_command, link));
+        request_free(weft_container_of(node, struct weftd_command, link));
 }

@@ -5,6 +5,7 @@
  *     Declared   -> command to the engines that own a chunk      -> DeclaredOk, after all replies
  *     WeightHash -> command to the engine that owns its chunks   (a difference aborts the job)
  *     MemberLost with an epoch, Left, Joined, Grow, Shrunk       -> weftd_members.c
+ *     Map                                                        -> weftd_map.c
  *     MemberLost, Abort, lost coordinator -> engines notify their workers -> the process ends, status 1
  *     Finished   -> Leave                                        -> the process ends, status 0 */
 #include <stdarg.h>
@@ -231,8 +232,10 @@ static void on_declaration(struct weft_command *command)
     weft_net_post(declaration->weftd->net, &request->command);
 }
 
+/* In a job with copies the engine decides, by its slots. */
 static bool owns_a_chunk(const struct weftd *weftd, uint32_t engine, const Weft__Control__Declared *declared)
 {
+    if (weftd->welcome.copies > 0) return true;
     for (size_t i = 0; i < declared->n_chunks; i++)
         if (declared->chunks[i]->endpoint == weftd->welcome.endpoint_first + engine) return true;
     return false;
@@ -366,6 +369,7 @@ static void on_message(void *context, const Weft__Control__Control *message)
         if (weftd->running) on_tensor_free(weftd, message->tensor_free->tensor);
         break;
     case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST: on_member_lost(weftd, message->member_lost); break;
+    case WEFT__CONTROL__CONTROL__BODY_MAP: weftd_map(weftd, message); break;
     case WEFT__CONTROL__CONTROL__BODY_LEFT: weftd_members_left(weftd, message->left); break;
     case WEFT__CONTROL__CONTROL__BODY_JOINED: weftd_members_joined(weftd, message->joined); break;
     case WEFT__CONTROL__CONTROL__BODY_GROW: weftd_members_grow(weftd, message->grow); break;

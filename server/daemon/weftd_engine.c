@@ -88,6 +88,27 @@ enum weft_status weftd_engine_connect_worker(struct weftd_engine *engine, const 
                           weft_transport_connect_hint(status));
 }
 
+/* Connects to every engine of the other shards, for the copies of chunks. */
+static enum weft_status connect_shards(struct weftd_engine *engine)
+{
+    const Weft__Control__Roster *roster = engine->weftd->roster->roster;
+    for (size_t i = 0; i < roster->n_members; i++) {
+        const Weft__Control__Member *member = roster->members[i];
+        struct weft_peer *peer;
+        if (member->role != WEFT__CONTROL__ROLE__ROLE_SHARD || member->index == engine->weftd->welcome.index)
+            continue;
+        for (size_t e = 0; e < member->n_addresses; e++) {
+            enum weft_status status =
+                weft_transport_connect(engine->transport, member->endpoint_first + (uint32_t)e,
+                                       member->addresses[e].data, member->addresses[e].len, &peer);
+            if (status != WEFT_OK)
+                return weft_error_set(&engine->error, status, "cannot connect to %s: %s%s", member->name,
+                                      weft_reason_text(status), weft_transport_connect_hint(status));
+        }
+    }
+    return WEFT_OK;
+}
+
 /* Connects to every worker of the roster. Writes endpoint ids and incarnations by rank. */
 static enum weft_status connect_workers(struct weftd_engine *engine, uint32_t *endpoints,
                                         uint64_t *incarnations)
@@ -119,6 +140,7 @@ static enum weft_status shard_create(struct weftd_engine *engine)
     uint64_t *incarnations = weft_alloc_array(weftd->env, workers, sizeof *incarnations);
     enum weft_status status = WEFT_ERR_NO_MEMORY;
     if (endpoints && incarnations) status = connect_workers(engine, endpoints, incarnations);
+    if (status == WEFT_OK && weftd->welcome.copies > 0) status = connect_shards(engine);
     if (status == WEFT_OK) {
         struct weft_shard_engine_options options;
         weft_shard_engine_options_init(&options);
@@ -135,6 +157,8 @@ static enum weft_status shard_create(struct weftd_engine *engine)
         options.worker_incarnations = incarnations;
         options.receive_bytes_max = weft_config_u64(config, "server.receive_bytes");
         options.round_bytes = round_bytes(weftd);
+        options.keeps_copies = weftd->welcome.copies > 0;
+        options.copy_bytes_max = weft_config_u64(config, "server.copy_bytes");
         /* Shorter than the workers' deadline: the shard can name the missing ranks, a worker cannot. */
         options.round_deadline_ns = weft_config_u64(config, "client.deadline") / 10 * 9;
         options.hash_every = (uint32_t)weft_config_u64(config, "server.hash_every");

@@ -242,6 +242,7 @@ bool client_push_group_add(struct client_chunk *chunk, size_t payload_bytes)
     struct weft_session *session = chunk->tensor->session;
     struct client_push_groups *groups = groups_of(session);
     if (payload_bytes > ENTRY_BYTES_MAX || chunk->tensor->alone) return false;
+    if (chunk->term > 0) return false; /* its slot may get another leader: the request may be sent again */
     struct push_target *target = target_of(session, chunk->endpoint);
     if (!target || !target->reads_groups) return false;
     if (!weft_timer_is_running(&groups->flush) &&

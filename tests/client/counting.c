@@ -1,0 +1,120 @@
+/* counting.c - a worker for tests/system: push_pulls of whole numbers, which it checks at each step.
+ *
+ *     counting STOP_FILE
+ *
+ * Three tensors in server mode: a mean, weights, and weights with momentum. The first two are whole numbers
+ * below 2^24, so a lost, doubled or repeated contribution changes the result. A lost velocity changes the
+ * third by more than its tolerance. The ranks end together, a step after rank 0 sees the file. Prints "step
+ * N" every 20 steps, at the end "steps N wrong W longest MS ms", and exits with 1 if a number is wrong. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <weft/weft.h>
+
+enum { COUNT = 200000, STEPS_MAX = 1500 };
+
+static float mean[COUNT], grad[COUNT], weights[COUNT], model[COUNT], moved[COUNT];
+static double moved_model[COUNT], velocity[COUNT];
+
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static struct weft_tensor *declare(struct weft_session *session, const char *name, const char *optimizer)
+{
+    struct weft_tensor_options options;
+    struct weft_tensor *tensor = NULL;
+    weft_tensor_options_init(&options);
+    options.name = name;
+    options.dim_count = 1;
+    options.dims[0] = COUNT;
+    options.mode = WEFT_MODE_SERVER;
+    options.codec = "dense";
+    options.optimizer = optimizer;
+    return weft_declare(session, &options, &tensor) < 0 ? NULL : tensor;
+}
+
+/* The mean over the ranks is base(step, i) + ranks - 1. */
+static float base(uint64_t step, uint32_t i)
+{
+    return (float)(2 * ((step + i) % 2));
+}
+
+static enum weft_status exchange(struct weft_tensor *tensor, float *out)
+{
+    struct weft_request request = {{0}};
+    enum weft_status status = weft_push_pull(tensor, grad, out, &request);
+    return status < 0 ? status : weft_wait(&request, 0);
+}
+
+static enum weft_status run_step(struct weft_session *session, struct weft_tensor *const *tensors,
+                                 uint64_t number)
+{
+    struct weft_step step = {number, 1.0f, 1.0f};
+    for (uint32_t i = 0; i < COUNT; i++) grad[i] = base(number, i) + 2.0f * (float)weft_rank(session);
+    enum weft_status status = weft_step_begin(session, &step);
+    if (status >= 0) status = exchange(tensors[0], mean);
+    if (status >= 0) status = exchange(tensors[1], weights);
+    if (status >= 0) status = exchange(tensors[2], moved);
+    return status < 0 ? status : weft_step_end(session);
+}
+
+static uint32_t count_wrong(uint64_t step, uint32_t ranks)
+{
+    uint32_t wrong = 0;
+    for (uint32_t i = 0; i < COUNT; i++) {
+        const float expected = base(step, i) + (float)(ranks - 1);
+        const double off = (double)moved[i] - (moved_model[i] -= velocity[i] = velocity[i] / 2 + expected);
+        model[i] -= expected;
+        wrong += mean[i] != expected;
+        wrong += weights[i] != model[i];
+        wrong += off > 0.25 || off < -0.25;
+    }
+    return wrong;
+}
+
+static enum weft_status all_stop(struct weft_session *session, const char *path, float *flag)
+{
+    struct weft_request request = {{0}};
+    *flag = weft_rank(session) == 0 && access(path, F_OK) == 0;
+    enum weft_status status = weft_all_reduce(session, flag, flag, 1, WEFT_F32, WEFT_MAX, &request);
+    return status < 0 ? status : weft_wait(&request, 0);
+}
+
+int main(int argc, char **argv)
+{
+    struct weft_session *session;
+    if (argc != 2 || weft_init(NULL, &session) < 0) return fprintf(stderr, "%s\n", weft_error_text(NULL)), 2;
+    struct weft_tensor *const tensors[] = {declare(session, "mean", "none"),
+                                           declare(session, "weights", "sgd"),
+                                           declare(session, "moved", "sgd:momentum=0.5")};
+    if (!tensors[0] || !tensors[1] || !tensors[2] || weft_tensor_init(tensors[1], weights) < 0 ||
+        weft_tensor_init(tensors[2], moved) < 0)
+        return fprintf(stderr, "%s\n", weft_error_text(session)), 2;
+    uint64_t step = 0, longest_ms = 0;
+    uint32_t wrong = 0;
+    float stop = 0;
+    enum weft_status status = WEFT_OK;
+    while (step < STEPS_MAX && stop == 0) {
+        const uint64_t began_ms = now_ms();
+        status = run_step(session, tensors, ++step);
+        if (status < 0) break;
+        const uint64_t took_ms = now_ms() - began_ms;
+        if (took_ms > longest_ms) longest_ms = took_ms;
+        wrong += count_wrong(step, weft_ranks(session));
+        if (step % 20 == 0) printf("step %llu\n", (unsigned long long)step), fflush(stdout);
+        status = all_stop(session, argv[1], &stop);
+        if (status < 0) break;
+    }
+    if (status < 0) printf("failed: %s: %s\n", weft_status_name(status), weft_error_text(session));
+    printf("steps %llu wrong %u longest %llu ms\n", (unsigned long long)step, wrong,
+           (unsigned long long)longest_ms);
+    if (weft_finalize(session) < 0) return 1;
+    return status < 0 || wrong > 0;
+}

@@ -1,0 +1,67 @@
+"""test_failover.py - shards with copies: a killed shard ends no job, and no number is lost or counted twice.
+
+The workers (tests/client/counting.c) push whole numbers and check each result."""
+
+import os
+import re
+
+import harness
+import jobs
+
+COUNTING = os.path.join(harness.BUILD, "tests", "client", "counting")
+COPIES = {"WEFT_SERVER_COPIES": "1", "WEFT_SERVER_COPIES_ON_ONE_HOST": "yes"}
+END = re.compile(r"^steps (\d+) wrong (\d+) longest (\d+) ms$", re.MULTILINE)
+
+
+class Failover(harness.JobTest):
+    def steps(self, group, worker="worker0"):
+        return max([int(n) for n in re.findall(r"^step (\d+)$", self.log(group, worker), re.MULTILINE)] or [0])
+
+    def start(self, shards, workers, environment):
+        group = self.group()
+        jobs.start_by_hand(harness.PROGRAMS, group, shards, workers, [COUNTING, self.path("stop")], environment=environment)
+        self.wait_for("the first steps", lambda: self.steps(group) > 0, group, 40)
+        return group
+
+    def kill_shard(self, group, number):
+        """Kills it in the middle of push_pulls, and waits until the workers have gone on."""
+        shard = dict(group.processes)[f"shard{number}"]
+        group.processes = [(name, process) for name, process in group.processes if process is not shard]
+        harness.kill(shard)
+        shard.wait()
+        at = self.steps(group)
+        self.wait_for(f"steps without shard {number}", lambda: self.steps(group) >= at + 40, group, 30)
+
+    def end(self, group, workers):
+        open(self.path("stop"), "w").close()
+        group.wait(30)
+        for rank in range(workers):
+            end = END.search(self.log(group, f"worker{rank}"))
+            self.assertIsNotNone(end, self.log(group, f"worker{rank}"))
+            self.assertEqual(end[2], "0", "wrong numbers")
+            print(f"rank {rank}: {end[1]} steps, longest {end[3]} ms", end=" ")
+
+    def check(self, transport):
+        group = self.start(3, 2, {**COPIES, "WEFT_TRANSPORT_BACKEND": transport})
+        self.kill_shard(group, 2)
+        self.end(group, 2)
+        self.assert_nothing_left(self.directory)
+
+    def test_tcp(self):
+        self.check("tcp")
+
+    def test_shm(self):
+        self.check("shm")
+
+    def test_second_loss_ends_the_job(self):
+        """Slots of the first lost shard have no copy: the sentence names the lost shard and a slot."""
+        group = self.start(3, 2, COPIES)
+        self.kill_shard(group, 2)
+        harness.kill(dict(group.processes)["shard1"])
+        times = harness.ends([(name, process) for name, process in group.processes if name.startswith("worker")], 15)
+        self.assertNotIn(None, times.values())
+        self.assertRegex(self.log(group, "worker0"), r"shard 1 \(.*lost: .*slot \d+ of its chunks has no copy")
+
+
+if __name__ == "__main__":
+    harness.main()
