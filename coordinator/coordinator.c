@@ -18,6 +18,7 @@
 
 #define PAUSE_BLAME_NS WEFT_SECONDS(2) /* losses so soon after a stop are due to it */
 
+#define SHARD_SILENCE_NS WEFT_SECONDS(4) /* of a shard whose copies can lead, at most */
 #define HELLO_NS WEFT_SECONDS(10)       /* a connection that has not sent Hello after this time is closed */
 #define NEWCOMERS_MAX 256u
 #define REFUSALS_LOGGED 8u              /* per 10 s, one by one; the others are counted */
@@ -420,6 +421,16 @@ static bool admissible(struct weft_coordinator *coordinator, struct coordinator_
     return false;
 }
 
+/* member NULL: an observer. */
+static uint64_t silence_limit_ns(const struct weft_coordinator *coordinator,
+                                 const struct coordinator_member *member)
+{
+    const bool can_fail_over =
+        member && member->role == WEFT__CONTROL__ROLE__ROLE_SHARD && coordinator->options.copies > 0;
+    const uint64_t limit_ns = coordinator->options.heartbeat_ns;
+    return can_fail_over && limit_ns > SHARD_SILENCE_NS ? SHARD_SILENCE_NS : limit_ns;
+}
+
 static void welcome(struct weft_coordinator *coordinator, const struct coordinator_connection *connection,
                     const Weft__Control__Hello *hello, const struct coordinator_member *member)
 {
@@ -431,7 +442,7 @@ static void welcome(struct weft_coordinator *coordinator, const struct coordinat
     welcome.shards = coordinator->options.shards;
     welcome.job_id = coordinator->job_id;
     welcome.transport_nonce = coordinator->transport_nonce;
-    welcome.heartbeat_ns = coordinator->options.heartbeat_ns;
+    welcome.heartbeat_ns = silence_limit_ns(coordinator, member);
     welcome.workers_min = coordinator->options.workers_min;
     welcome.workers_max = coordinator->options.workers_max;
     welcome.frees = true;
@@ -1017,16 +1028,18 @@ static void lose_silent(struct weft_coordinator *coordinator, struct coordinator
 
 void weft_coordinator_tick(struct weft_coordinator *coordinator)
 {
-    uint64_t now_ns = weft_now_ns(coordinator->env), silence_ns = coordinator->options.heartbeat_ns;
+    uint64_t now_ns = weft_now_ns(coordinator->env);
     char silent[64];
-    snprintf(silent, sizeof silent, "silent for %llu s", (unsigned long long)(silence_ns / WEFT_SECONDS(1)));
     for (size_t i = 0; i < coordinator->connection_count; i++) {
         struct coordinator_connection *connection = coordinator->connections[i];
         if (connection->state == CONNECTION_NEW && weft_elapsed_ns(connection->opened_ns, now_ns) > HELLO_NS)
             refuse(coordinator, connection, WEFT_ERR_DEADLINE, "no Hello within %llu s",
                    (unsigned long long)(HELLO_NS / WEFT_SECONDS(1)));
         bool joined = connection->state == CONNECTION_MEMBER || connection->state == CONNECTION_OBSERVER;
+        const uint64_t silence_ns = silence_limit_ns(coordinator, connection->member);
         if (!joined || weft_elapsed_ns(connection->last_received_ns, now_ns) <= silence_ns) continue;
+        snprintf(silent, sizeof silent, "silent for %llu s",
+                 (unsigned long long)(silence_ns / WEFT_SECONDS(1)));
         lose_silent(coordinator, connection, silent);
     }
     coordinator_log_wait_reason(coordinator, now_ns);

@@ -161,6 +161,29 @@ static void empty_slots(void **state)
     harness_free(h);
 }
 
+/* A silent shard is lost after 4 s, a worker after the limit of the job. */
+static void silent_shard(void **state)
+{
+    uint64_t c[MEMBERS];
+    struct view view;
+    struct harness *h = job(c, &view);
+    Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    message.body_case = BODY(HEARTBEAT);
+    message.heartbeat = &heartbeat;
+    for (int second = 0; second < 4; second++) {
+        h->now_ns += WEFT_SECONDS(1);
+        for (int i = WORKERS; i < MEMBERS - 1; i++) harness_deliver(h, c[i], &message);
+        weft_coordinator_tick(h->coordinator);
+        const bool is_lost = h->connections[c[MEMBERS - 1]].closed_by_coordinator;
+        assert_int_equal(is_lost, second == 3);
+    }
+    const Weft__Control__Map *map = harness_expect(h, c[0], BODY(MAP))->map;
+    assert_string_equal(map->text, "shard 2 (hostb, pid 45) lost: silent for 4 s");
+    assert_int_equal(h->ended_count, 0);
+    harness_free(h);
+}
+
 static void refusals(void **state)
 {
     /* all members are on one host */
@@ -211,8 +234,8 @@ static void refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(placement), cmocka_unit_test(fail_over),
-                                       cmocka_unit_test(second_loss), cmocka_unit_test(empty_slots),
-                                       cmocka_unit_test(refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(placement),    cmocka_unit_test(fail_over),
+                                       cmocka_unit_test(second_loss),  cmocka_unit_test(empty_slots),
+                                       cmocka_unit_test(silent_shard), cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,8 @@ The workers (tests/client/counting.c) push whole numbers and check each result."
 
 import os
 import re
+import signal
+import subprocess
 
 import harness
 import jobs
@@ -52,6 +54,34 @@ class Failover(harness.JobTest):
 
     def test_shm(self):
         self.check("shm")
+
+    def test_a_stopped_shard_that_continues(self):
+        """The coordinator gives it up after its silence. When it continues it serves no worker, and ends."""
+        group = self.start(3, 2, {**COPIES, "WEFT_SERVER_HEARTBEAT": "1s"})
+        shard = dict(group.processes)["shard2"]
+        os.kill(shard.pid, signal.SIGSTOP)
+        at = self.steps(group)
+        self.wait_for("steps without shard 2", lambda: self.steps(group) >= at + 20, group, 30)
+        os.kill(shard.pid, signal.SIGCONT)
+        group.processes = [(name, process) for name, process in group.processes if process is not shard]
+        self.assertIsNotNone(harness.ends([("shard2", shard)], 15)["shard2"])
+        self.assertEqual(shard.returncode, 1)
+        self.wait_for("steps after it has ended", lambda: self.steps(group) >= at + 40, group, 30)
+        self.end(group, 2)
+
+    def test_under_weft_run(self):
+        group = self.group("launcher")
+        words = [harness.PROGRAMS.weft, "run", "-s", "3", "-n", "2", "--log-dir", self.path("launcher"), "--", COUNTING, self.path("stop")]
+        run = group.start("run", words, COPIES)
+        os.symlink("rank0.log", group.log_path("worker0"))
+        os.symlink("rank1.log", group.log_path("worker1"))
+        self.wait_for("the first steps", lambda: self.steps(group) > 0, group, 40)
+        shards = subprocess.run(["pgrep", "-P", str(run.pid), "-x", "weftd"], stdout=subprocess.PIPE, text=True).stdout.split()
+        os.kill(int(shards[2]), signal.SIGKILL)
+        at = self.steps(group)
+        self.wait_for("steps without a shard", lambda: self.steps(group) >= at + 40, group, 30)
+        self.end(group, 2)
+        self.assertIn("the job continues with the copies of its chunks", self.log(group, "run"))
 
     def test_second_loss_ends_the_job(self):
         """Slots of the first lost shard have no copy: the sentence names the lost shard and a slot."""

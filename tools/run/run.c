@@ -37,6 +37,7 @@
 struct run {
     struct weft_env *env;
     uint64_t workers, shards, engines;  /* engines 0: not given */
+    uint32_t copies;                    /* server.copies; 0: a lost shard ends the job */
     uint64_t workers_min, workers_lost; /* workers_min 0: none may be lost */
     uint64_t workers_max, restarts, restarted;
     uint64_t restarted_lost; /* number of workers_lost that had been restarted */
@@ -239,13 +240,14 @@ static bool start_shard(struct run *run, const char *weftd, uint32_t index)
 
 /* Workers of a failed job write their flight records beside their logs, unless the user has set
  * recorder.directory. */
-static void set_recorder_directory(struct run *run)
+static void read_config(struct run *run)
 {
     struct weft_config *config = NULL;
     /* an absolute path: a trainer may change its working directory */
     char *whole = realpath(run->log_dir, NULL);
-    if (weft_config_load(run->env, &config, NULL) == WEFT_OK && whole &&
-        strcmp(weft_config_source(config, "recorder.directory"), "default") == 0)
+    const bool is_loaded = weft_config_load(run->env, &config, NULL) == WEFT_OK;
+    if (is_loaded) run->copies = (uint32_t)weft_config_u64(config, "server.copies");
+    if (is_loaded && whole && strcmp(weft_config_source(config, "recorder.directory"), "default") == 0)
         snprintf(run->recorder, sizeof run->recorder, "WEFT_RECORDER_DIRECTORY=%s", whole);
     if (run->exposed && whole)
         snprintf(run->exposed_directory, sizeof run->exposed_directory, "WEFT_CLIENT_EXPOSED_REPORT=%s",
@@ -396,7 +398,7 @@ static bool start_launched(struct run *run)
     }
     run->watch = run_watch_start(run->coordinator, run->job, run->secret,
                                  false); /* the coordinator of rank 0 logs the members it waits for */
-    set_recorder_directory(run);
+    read_config(run);
     print_how_to_join(run);
     return start_worker(run, run->launcher.rank);
 }
@@ -418,7 +420,7 @@ static bool start_all(struct run *run)
                                  run->shards > 0);
     for (uint32_t i = 1; i < run->shards; i++)
         if (!start_shard(run, weftd, i)) return false;
-    set_recorder_directory(run);
+    read_config(run);
     print_how_to_join(run);
     for (uint32_t rank = 0; rank < run->workers; rank++)
         if (!start_worker(run, rank)) return false;
@@ -436,11 +438,24 @@ static bool read_signals(struct run *run)
     return run->interrupted_by != 0;
 }
 
-/* Decides whether the job continues without this worker, and counts the loss. */
+/* Shard 0 coordinates. If the chunks of another one have no copies, the coordinator ends the job, and the
+ * workers end with an error. */
+static bool can_lose_shard(struct run *run, const struct run_process *process)
+{
+    char how[100];
+    if (run->copies == 0 || process == &run->processes[0]) return false;
+    run_process_describe(process, how, sizeof how);
+    fprintf(stderr, "weft run: %s (pid %d) %s; the job continues with the copies of its chunks (%s)\n",
+            process->name, (int)process->pid, how, process->log_path);
+    return true;
+}
+
+/* Decides whether the job continues without this process, and counts the loss of a worker. */
 static bool can_lose(struct run *run, struct run_process *process)
 {
     char how[100];
-    if (!run->workers_min || process < &run->processes[run->shards]) return false;
+    if (process < &run->processes[run->shards]) return can_lose_shard(run, process);
+    if (!run->workers_min) return false;
     if (run->workers + run->restarted - ++run->workers_lost < run->workers_min) return false;
     process->should_restart = run->restarted < run->restarts;
     process->lost_at_ns = weft_now_ns(run->env);

@@ -1,0 +1,202 @@
+/* test_shard_copies.c - replication of single messages: what a leader holds back, and what a copy refuses. */
+#include <math.h>
+#include <string.h>
+
+#include "shard_check.h"
+
+enum { WORKERS = 2, SHARDS = 2 };
+
+static const struct fleet_tensor_spec tensors[] = {
+    {.name = "w", .codec = "dense", .optimizer = "sgd:momentum=0.9", .dim_count = 1, .dims = {100}},
+    {.name = "mean", .codec = "dense", .optimizer = "none", .dim_count = 1, .dims = {500}},
+};
+
+/* Chunk 0 (w): leader shard 0, copy shard 1. Chunk 1 (mean): the other way round. */
+static struct fleet *start(void)
+{
+    struct fleet_options options = {.seed = 3,
+                                    .shards = SHARDS,
+                                    .workers = WORKERS,
+                                    .tensors = tensors,
+                                    .tensor_count = 2,
+                                    .copies = true};
+    struct fleet *fleet = fleet_create(&options);
+    fleet_install(fleet);
+    return fleet;
+}
+
+static struct shard_chunk *chunk_at(struct fleet *fleet, uint32_t shard, uint32_t number)
+{
+    struct shard_tensor *tensor = shard_table_tensor(fleet->shard[shard].engine, fleet->chunk[number].tensor);
+    return shard_table_chunk(tensor, fleet->chunk[number].index);
+}
+
+static void first_weights_are_copied(void **state)
+{
+    struct fleet *fleet = start();
+    const struct shard_chunk *leader = chunk_at(fleet, 0, 0), *copy = chunk_at(fleet, 1, 0);
+    fleet_settle(fleet, WEFT_MS(10));
+    assert_true(copy->initialised);
+    assert_memory_equal(leader->values, copy->values, 100 * sizeof(float));
+    fleet_free(fleet);
+}
+
+/* While the copy cannot be reached, no result leaves; a pull waits, too. */
+static void no_result_before_the_copy_holds_it(void **state)
+{
+    struct fleet *fleet = start();
+    struct fleet_request request[WORKERS] = {0}, pull = {0}, repeated = {0};
+    fleet_settle(fleet, WEFT_MS(10));
+    weft_sim_partition(fleet->sim, 0, 1, true);
+    for (uint32_t w = 0; w < WORKERS; w++) fleet_push(fleet, w, 0, WEFT_WIRE_PUSH_PULL, 1, &request[w]);
+    fleet_settle(fleet, WEFT_MS(20));
+    assert_int_equal(chunk_at(fleet, 0, 0)->closed_step, 1);
+    struct weft_wire_header header = fleet_header(fleet, 0, 0, WEFT_WIRE_PULL, 1);
+    fleet_send(fleet, 0, 0, &pull, &header, NULL, 0);
+    fleet_push(fleet, 1, 0, WEFT_WIRE_PUSH_PULL, 1, &repeated); /* noted, not answered */
+    fleet_settle(fleet, WEFT_MS(20));
+    for (uint32_t w = 0; w < WORKERS; w++) assert_false(request[w].done);
+    assert_false(pull.done);
+    assert_false(repeated.done);
+    weft_sim_partition(fleet->sim, 0, 1, false);
+    for (uint32_t w = 0; w < WORKERS; w++) {
+        assert_true(fleet_await(fleet, &request[w]));
+        assert_int_equal(request[w].status, WEFT_OK);
+        assert_int_equal(request[w].result.term, 1);
+    }
+    assert_true(fleet_await(fleet, &pull) && fleet_await(fleet, &repeated));
+    assert_int_equal(pull.status, WEFT_OK);
+    assert_int_equal(repeated.status, WEFT_OK);
+    assert_int_equal(chunk_at(fleet, 1, 0)->closed_step, 1);
+    for (uint32_t w = 0; w < WORKERS; w++) fleet_request_free(fleet, &request[w]);
+    fleet_request_free(fleet, &pull);
+    fleet_request_free(fleet, &repeated);
+    fleet_free(fleet);
+}
+
+struct message {
+    struct weft_completion sent;
+    float payload[100];
+    bool done;
+};
+
+static void message_sent(struct weft_completion *completion, enum weft_status status)
+{
+    weft_container_of(completion, struct message, sent)->done = true;
+}
+
+/* A message of shard 0's engine to shard 1, about chunk 0. */
+static void replicate(struct fleet *fleet, struct message *message, uint32_t term, uint64_t step,
+                      uint64_t step_before)
+{
+    struct weft_wire_header header = {.kind = WEFT_WIRE_REPLICATE,
+                                      .dtype = WEFT_F32,
+                                      .job = FLEET_JOB,
+                                      .incarnation = step_before,
+                                      .epoch = FLEET_EPOCH,
+                                      .step = step,
+                                      .payload_bytes = sizeof message->payload,
+                                      .lr = 0.5f,
+                                      .weight_sum = 1,
+                                      .term = term};
+    uint8_t bytes[WEFT_WIRE_HEADER_BYTES];
+    weft_wire_encode(&header, bytes);
+    struct weft_message out = {.tag = WEFT_TAG(WEFT_CHANNEL_SHARD, 0),
+                               .header = bytes,
+                               .header_bytes = sizeof bytes,
+                               .payload = message->payload,
+                               .payload_bytes = sizeof message->payload};
+    *message = (struct message){.payload = {1}};
+    weft_completion_init(&message->sent, 1, message_sent);
+    struct weft_peer *peer = weft_transport_peer(fleet->shard[0].transport, fleet->shard[1].endpoint);
+    assert_true(weft_transport_send(peer, &out, &message->sent) >= 0);
+    fleet_settle(fleet, WEFT_MS(10));
+}
+
+/* A leader that was replaced changes nothing at the shard that leads now. */
+static void lower_term_is_refused(void **state)
+{
+    struct fleet *fleet = start();
+    struct message message;
+    assert_true(fleet_train(fleet, 1, 2));
+    fleet_fail_over(fleet, 0, 0);
+    fleet_settle(fleet, WEFT_MS(10));
+    const struct shard_chunk *chunk = chunk_at(fleet, 1, 0);
+    assert_int_equal(shard_map_term(chunk), 2);
+    assert_int_equal(chunk->closed_step, 2);
+    replicate(fleet, &message, 1, 3, 2);
+    assert_true(message.done);
+    assert_int_equal(chunk->closed_step, 2);
+    assert_int_equal(chunk->copy.ack.status, WEFT_ERR_STALE);
+    assert_int_equal(fleet_wrong_values(fleet), 0);
+    fleet_free(fleet);
+}
+
+/* A copy without the step before does not apply; one with a newer term waits for the Map; both by the same
+ * message. */
+static void other_steps_and_terms(void **state)
+{
+    struct fleet *fleet = start();
+    struct message behind, again, newer;
+    assert_true(fleet_train(fleet, 1, 2));
+    fleet_settle(fleet, WEFT_MS(10));
+    const struct shard_chunk *copy = chunk_at(fleet, 1, 0);
+    replicate(fleet, &behind, 1, 5, 4);
+    assert_int_equal(copy->closed_step, 2);
+    assert_int_equal(copy->copy.ack.status, WEFT_ERR_STATE);
+    replicate(fleet, &again, 1, 2, 1); /* repeated: acknowledged, not applied */
+    assert_int_equal(copy->copy.ack.status, WEFT_OK);
+    assert_int_equal(copy->copy.ack.step, 2);
+    assert_memory_equal(copy->values, chunk_at(fleet, 0, 0)->values, 100 * sizeof(float));
+    replicate(fleet, &newer, 7, 3, 2);
+    assert_int_equal(copy->closed_step, 2);
+    assert_false(weft_list_empty(&fleet->shard[1].engine->replication.waiting));
+    fleet_free(fleet);
+}
+
+static void push_nan(struct fleet *fleet, uint32_t rank, struct fleet_request *request)
+{
+    float gradient[100];
+    struct weft_wire_header header = fleet_header(fleet, rank, 0, WEFT_WIRE_PUSH_PULL, 2);
+    for (int i = 0; i < 100; i++) gradient[i] = NAN;
+    header.flags = WEFT_WIRE_MAY_SKIP | WEFT_WIRE_CHECKED;
+    fleet_send(fleet, rank, fleet->chunk[0].shard, request, &header, gradient, sizeof gradient);
+}
+
+/* The answer that step 2 is skipped has reached rank 0 when the leader dies. The new leader gives it to rank 1,
+ * and goes on. */
+static void skipped_step(void **state)
+{
+    struct fleet *fleet = start();
+    struct fleet_request request[WORKERS] = {0}, again = {0}, next[WORKERS] = {0};
+    assert_true(fleet_train(fleet, 1, 1));
+    weft_sim_partition(fleet->sim, 0, 1, true);
+    for (uint32_t w = 0; w < WORKERS; w++) push_nan(fleet, w, &request[w]);
+    fleet_settle(fleet, WEFT_MS(20));
+    for (uint32_t w = 0; w < WORKERS; w++) assert_false(request[w].done);
+    weft_sim_partition(fleet->sim, 0, 1, false);
+    assert_true(fleet_await(fleet, &request[0]));
+    assert_int_equal(request[0].status, WEFT_ERR_SKIPPED);
+    fleet_kill_shard(fleet, 0);
+    fleet_fail_over(fleet, 0, 0);
+    fleet_settle(fleet, WEFT_SECONDS(1));
+    push_nan(fleet, 1, &again);
+    assert_true(fleet_await(fleet, &again));
+    assert_int_equal(again.status, WEFT_ERR_SKIPPED);
+    for (uint32_t w = 0; w < WORKERS; w++) fleet_push(fleet, w, 0, WEFT_WIRE_PUSH_PULL, 3, &next[w]);
+    for (uint32_t w = 0; w < WORKERS; w++) {
+        assert_true(fleet_await(fleet, &next[w]));
+        assert_int_equal(next[w].status, WEFT_OK);
+        fleet_request_free(fleet, &next[w]);
+    }
+    fleet_free(fleet);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(first_weights_are_copied), cmocka_unit_test(no_result_before_the_copy_holds_it),
+        cmocka_unit_test(lower_term_is_refused), cmocka_unit_test(other_steps_and_terms),
+        cmocka_unit_test(skipped_step)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
