@@ -231,7 +231,8 @@ static enum next judge(struct shard_chunk *chunk, const struct weft_wire_header 
     if (request->term > shard_map_term(chunk)) return NEXT_WAIT;
     if (!is_copied_from(chunk, request)) return NEXT_DROP;
     const bool has_payload = request->payload_bytes > 0;
-    if (request->codec != WEFT_CODEC_DENSE || request->dtype != WEFT_F32 || !shard_chunk_is_dense(chunk) ||
+    if (request->step > SHARD_STEP_MAX || request->codec != WEFT_CODEC_DENSE || request->dtype != WEFT_F32 ||
+        !shard_chunk_is_dense(chunk) ||
         (has_payload && request->payload_bytes != chunk->count * sizeof(float)) ||
         (request->step == 0 && (!has_payload || !place_of(chunk, request->round))))
         return NEXT_DROP;

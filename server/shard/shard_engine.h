@@ -25,6 +25,7 @@
 #include "proto/proto.h"
 #include "server/server.h"
 
+#define SHARD_STEP_MAX (UINT64_MAX / 2) /* keeps step + 1 from wrapping */
 #define SHARD_TEXT_BYTES 129 /* text of a RESULT, 128 bytes, and a NUL */
 
 struct shard_chunk;

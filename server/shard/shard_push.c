@@ -66,8 +66,6 @@ static bool step_agrees(const struct shard_chunk *chunk, const struct weft_wire_
     return false;
 }
 
-#define STEP_MAX (UINT64_MAX / 2) /* keeps step + 1 from wrapping */
-
 /* Is it the worker's first push of the open round? Otherwise replies to it and returns false. */
 static bool push_is_due(struct shard_chunk *chunk, const struct weft_wire_header *header,
                         struct weft_arrival *arrival)
@@ -101,7 +99,7 @@ static bool push_is_due(struct shard_chunk *chunk, const struct weft_wire_header
         shard_reply_refuse(engine, arrival, header, chunk->error_status, "%s", chunk->error_text);
         return false;
     }
-    if (header->round > chunk->round || header->step > STEP_MAX) {
+    if (header->round > chunk->round || header->step > SHARD_STEP_MAX) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE,
                            "push of step %" PRIu64 " round %u of tensor '%.30s', whose round %u is next",
                            header->step, header->round, tensor->name, chunk->round);

@@ -163,8 +163,8 @@ static void push_nan(struct fleet *fleet, uint32_t rank, struct fleet_request *r
     fleet_send(fleet, rank, fleet->chunk[0].shard, request, &header, gradient, sizeof gradient);
 }
 
-/* The answer that step 2 is skipped has reached rank 0 when the leader dies. The new leader gives it to rank 1,
- * and goes on. */
+/* The answer that step 2 is skipped has reached rank 0 when the leader dies. The new leader gives it to rank
+ * 1, and goes on. */
 static void skipped_step(void **state)
 {
     struct fleet *fleet = start();

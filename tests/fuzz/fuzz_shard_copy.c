@@ -1,0 +1,158 @@
+/* fuzz_shard_copy.c - two shard engines that copy each other's chunks, and a peer that sends anything.
+ *
+ * An input is up to 40 messages of 12 bytes. A message is a replicate or a replicated of one shard to the
+ * other with any fields within the limits of a header, a push of the worker, or a Map. For any input: no
+ * memory of the copies remains in use, their receive stays within its limit, and nothing leaks. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "shard_fleet.h"
+#include "tests/fuzz/fuzz.h"
+
+enum { MESSAGES = 40, FIELDS = 12, PAYLOAD = 4096 };
+
+static const struct fleet_tensor_spec tensors[] = {
+    {.name = "main",
+     .codec = "dense",
+     .optimizer = "sgd:momentum=0.9",
+     .dim_count = 1,
+     .dims = {300},
+     .chunk_elems = 200},
+    {.name = "mean", .codec = "dense", .optimizer = "none", .dim_count = 1, .dims = {40}},
+};
+
+struct message {
+    struct weft_completion sent;
+    uint8_t payload[PAYLOAD];
+};
+
+static void expect(bool promise)
+{
+    if (!promise) abort();
+}
+
+static void message_sent(struct weft_completion *completion, enum weft_status status) {}
+
+static struct weft_wire_header header_of(const struct fleet *fleet, const uint8_t *field)
+{
+    const struct fleet_chunk *chunk = &fleet->chunk[field[2] % fleet->chunk_count];
+    struct weft_wire_header header = {
+        .kind = field[1] % 4 == 3 ? WEFT_WIRE_REPLICATED : WEFT_WIRE_REPLICATE,
+        .dtype = field[9] >= 250 ? field[9] % 5 : WEFT_F32,
+        .codec = field[9] >= 240 && field[9] < 250 ? field[9] % 3 : WEFT_CODEC_DENSE,
+        .round = field[6] < 128 ? 0 : field[6] % 16,
+        .job = field[9] == 239 ? 1 : FLEET_JOB,
+        .incarnation = field[4] == 255 ? UINT64_MAX : field[4] % 6,
+        .epoch = FLEET_EPOCH,
+        .tensor = field[9] == 238 ? 9 : chunk->tensor,
+        .chunk = field[9] == 237 ? 77 : chunk->index,
+        .step = field[3] == 255 ? UINT64_MAX : field[3] % 6,
+        .term = 1 + field[5] % 3,
+        .lr = (float)field[10],
+        .weight_sum = (float)(field[10] % 5),
+    };
+    if (header.kind == WEFT_WIRE_REPLICATED) {
+        header.status = field[8] % 3 ? 0 : -(int32_t)(1 + field[8] % 99);
+        return header;
+    }
+    header.flags = field[8] & WEFT_WIRE_MAY_SKIP;
+    header.skips = field[8] >= 200 ? field[8] % 4 : 0;
+    header.good = header.skips ? field[4] % 6 : 0;
+    header.payload_bytes = field[7] < 50 ? 0 : field[7] < 220 ? chunk->count * sizeof(float) : field[7] * 8u;
+    return header;
+}
+
+static void send_one(struct fleet *fleet, const uint8_t *field, struct message *message)
+{
+    const uint32_t from = field[0] & 1;
+    const struct weft_wire_header header = header_of(fleet, field);
+    uint8_t bytes[WEFT_WIRE_HEADER_BYTES];
+    weft_wire_encode(&header, bytes);
+    if (field[11] == 255) bytes[field[6] % sizeof bytes] ^= field[7];
+    memset(message->payload, field[11], sizeof message->payload);
+    weft_completion_init(&message->sent, 1, message_sent);
+    const struct weft_message out = {.tag = WEFT_TAG(WEFT_CHANNEL_SHARD, 0),
+                                     .header = bytes,
+                                     .header_bytes = sizeof bytes,
+                                     .payload = header.payload_bytes ? message->payload : NULL,
+                                     .payload_bytes = (size_t)header.payload_bytes};
+    (void)weft_transport_send(weft_transport_peer(fleet->shard[from].transport, fleet->shard[!from].endpoint),
+                              &out, &message->sent);
+}
+
+/* A leader without copy, a change of places, or an entry without effect. */
+static void map_one(struct fleet *fleet, const uint8_t *field)
+{
+    const uint32_t number = field[2] % fleet->chunk_count, leader = field[3] & 1;
+    uint32_t copy = fleet->shard[!leader].endpoint;
+    Weft__Control__Slot slot = WEFT__CONTROL__SLOT__INIT, *slots = &slot;
+    Weft__Control__Map map = WEFT__CONTROL__MAP__INIT;
+    slot.slot = field[6] == 255 ? WEFT_LIMIT_SLOTS - 1 : number;
+    slot.term = 1 + field[5] % 4;
+    slot.leader = fleet->shard[leader].endpoint;
+    slot.n_copies = field[4] & 1;
+    slot.copies = &copy;
+    map.n_slots = 1;
+    map.slots = &slots;
+    for (uint32_t s = 0; s < 2; s++)
+        if (field[7] & (1u << s)) weft_shard_engine_map(fleet->shard[s].engine, &map);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    static struct message message[MESSAGES];
+    static struct fleet_request request[MESSAGES];
+    const struct fleet_options options = {.seed = 1,
+                                          .shards = 2,
+                                          .workers = 1,
+                                          .receive_bytes_max = 8192,
+                                          .tensors = tensors,
+                                          .tensor_count = sizeof tensors / sizeof tensors[0],
+                                          .round_deadline_ns = WEFT_SECONDS(1),
+                                          .copies = true};
+    struct fleet *fleet = fleet_create(&options);
+    memset(request, 0, sizeof request);
+    fleet_install(fleet);
+    for (size_t i = 0; i < MESSAGES && (i + 1) * FIELDS <= bytes; i++) {
+        const uint8_t *field = data + i * FIELDS;
+        if (field[1] < 40)
+            fleet_push(fleet, 0, field[2] % fleet->chunk_count, WEFT_WIRE_PUSH_PULL, 1 + field[3] % 5,
+                       &request[i]);
+        else if (field[1] >= 240) map_one(fleet, field);
+        else send_one(fleet, field, &message[i]);
+        if (field[0] & 0x80) fleet_settle(fleet, 5000 * (field[0] & 0x3fu));
+    }
+    fleet_settle(fleet, WEFT_SECONDS(5));
+    for (uint32_t s = 0; s < 2; s++) {
+        struct weft_shard_engine_stats stats;
+        const struct shard_arena *memory = &fleet->shard[s].engine->replication.memory;
+        weft_shard_engine_stats(fleet->shard[s].engine, &stats);
+        expect(memory->used_bytes == 0 && memory->peak_bytes <= memory->bytes);
+        expect(stats.receive_bytes_peak <= options.receive_bytes_max);
+    }
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+        const struct shard_chunk *chunk = fleet_shard_chunk(fleet, c);
+        expect(!chunk->copy.payload && chunk->closed_step <= SHARD_STEP_MAX);
+    }
+    for (int i = 0; i < MESSAGES; i++) fleet_request_free(fleet, &request[i]);
+    fleet_free(fleet);
+    return 0;
+}
+
+/* Pushes and replicates in order; odd numbers change the leader in the middle. */
+size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
+{
+    size_t at = 0;
+    for (uint8_t i = 0; i < 30 && at + FIELDS <= capacity; i++, at += FIELDS) {
+        memset(out + at, 0, FIELDS);
+        out[at] = (uint8_t)(0x80 + 9 + (number / 2 + i) % 2);
+        out[at + 1] = i % 3 == 0 ? 10 : 40;
+        out[at + 2] = (uint8_t)((number + i) % 3);
+        out[at + 3] = (uint8_t)(i / 6);
+        out[at + 4] = (uint8_t)(i % 3 == 0 ? 0 : i / 6 - (i >= 6));
+        out[at + 7] = 100;
+        out[at + 10] = 1;
+        if (number % 2 && i == 15) out[at + 1] = 250, out[at + 5] = 1, out[at + 7] = 3;
+    }
+    return at;
+}
