@@ -122,21 +122,15 @@ enum weft_status weft_tensor_memory(struct weft_tensor *tensor, enum weft_memory
     return WEFT_OK;
 }
 
-/* Without skip_nonfinite the value enters the weights of all ranks. The gradient is in the caller's cache
- * here. */
+/* Short gradients are in the caller's cache here. Long ones that are sent as they are get checked chunk by
+ * chunk, just before the shard reads them (server_mode.c). */
 static void warn_if_not_finite(struct weft_tensor *tensor)
 {
-    struct weft_session *session = tensor->session;
-    if (tensor->warned || client_tensor_can_skip_step(tensor) || weft_memory_is_device(tensor->memory) ||
-        tensor->op.in == tensor->zeros)
-        return;
-    if (client_skip_is_finite(tensor, tensor->op.in, 0, tensor->elems)) return;
-    tensor->warned = true;
-    weft_log(session->env, WEFT_LOG_WARN, "client",
-             "rank %u: step %llu: the gradient of tensor '%s' is not finite (NaN or infinity) and goes into "
-             "the mean of all ranks; "
-             "skip_nonfinite of struct weft_tensor_options skips such steps",
-             session->rank, (unsigned long long)session->step.number, tensor->name);
+    struct client_tensor_op *op = &tensor->op;
+    if (!client_skip_should_warn(tensor)) return;
+    op->warns_by_chunk = tensor->mode == WEFT_MODE_SERVER && !tensor->codec && !op->scaled &&
+                         tensor->elems > CLIENT_SLICE_ELEMS;
+    if (!op->warns_by_chunk) client_skip_warn(tensor, 0, tensor->elems);
 }
 
 static float contribution_factor(const struct weft_tensor *tensor)
@@ -168,11 +162,11 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
     if (kind == CLIENT_OP_PUSH_PULL || kind == CLIENT_OP_PUSH) {
         tensor->op.grad_is_nonfinite =
             tensor->mode == WEFT_MODE_SERVER && client_step_skips_here(&session->step);
-        if (!tensor->op.grad_is_nonfinite) warn_if_not_finite(tensor);
         tensor->skipped_step = 0;
         tensor->step_before = tensor->last_step;
         tensor->last_step = session->step.number;
         tensor->op.step = client_tensor_has_clock(tensor) ? ++tensor->clock : tensor->last_step;
+        if (!tensor->op.grad_is_nonfinite) warn_if_not_finite(tensor);
         tensor->op.lr = session->step.group_count > 0 ? tensor->group_lr : session->step.lr;
         tensor->op.weight = session->step.weight;
         tensor->op.factor = contribution_factor(tensor);

@@ -294,6 +294,23 @@ static bool run_scale(struct client_work *work)
     return op->chunks_scaled == op->chunk_count;
 }
 
+/* Dense, not scaled: checks a slice. A chunk is sent when its last slice is checked, so the shard reads it
+ * while it is in the last-level cache. */
+static bool run_check(struct client_work *work)
+{
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    struct client_tensor_op *op = &tensor->op;
+    struct client_chunk *chunk = &tensor->chunks[op->chunks_scaled];
+    const uint64_t left = chunk->offset + chunk->count - op->work_at,
+                   count = left < CLIENT_SLICE_ELEMS ? left : CLIENT_SLICE_ELEMS;
+    client_skip_warn(tensor, op->work_at, count);
+    op->work_at += count;
+    if (count < left) return false;
+    op->chunks_scaled++;
+    start_chunk(chunk);
+    return op->chunks_scaled == op->chunk_count;
+}
+
 /* Runs the tensor's work, or queues it if it is long. */
 static void start_work(struct weft_tensor *tensor, bool (*run)(struct client_work *work))
 {
@@ -736,6 +753,9 @@ static void on_input_ready(struct client_request *request)
     } else if (op->scaled) {
         expect_results(tensor);
         start_work(tensor, run_scale);
+    } else if (op->warns_by_chunk) {
+        expect_results(tensor);
+        start_work(tensor, run_check);
     } else {
         start_round(tensor);
     }

@@ -46,6 +46,24 @@ bool client_skip_is_finite(const struct weft_tensor *tensor, const void *values,
     }
 }
 
+bool client_skip_should_warn(const struct weft_tensor *tensor)
+{
+    return !tensor->warned && !client_tensor_can_skip_step(tensor) &&
+           !weft_memory_is_device(tensor->memory) && tensor->op.in != tensor->zeros;
+}
+
+void client_skip_warn(struct weft_tensor *tensor, uint64_t at, uint64_t count)
+{
+    const struct weft_session *session = tensor->session;
+    if (tensor->warned || client_skip_is_finite(tensor, tensor->op.in, at, count)) return;
+    tensor->warned = true;
+    weft_log(session->env, WEFT_LOG_WARN, "client",
+             "rank %u: step %llu: the gradient of tensor '%s' is not finite (NaN or infinity) and goes into "
+             "the mean of all ranks; "
+             "skip_nonfinite of struct weft_tensor_options skips such steps",
+             session->rank, (unsigned long long)tensor->op.step, tensor->name);
+}
+
 static void store_lower(_Atomic uint64_t *place, uint64_t value)
 {
     const uint64_t before = atomic_load(place);
@@ -135,7 +153,7 @@ enum weft_status client_skip_gather(struct weft_session *session)
 static const struct weft_tensor *tensor_of(const struct weft_session *session, uint64_t id)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &session->tensors->list) {
+    weft_list_foreach (node, spare, &session->tensors->list) {
         const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
         if (tensor->id == id) return tensor;
     }
@@ -147,7 +165,7 @@ static const struct weft_tensor *find_final_update(const struct weft_session *se
 {
     const uint64_t step = session->step.number;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &session->tensors->list) {
+    weft_list_foreach (node, spare, &session->tensors->list) {
         const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
         if (tensor->last_step != step) continue;
         if (tensor->mode == WEFT_MODE_SERVER && session->is_elastic && !client_tensor_can_skip_step(tensor))

@@ -74,13 +74,14 @@ struct client_tensor_op {
                                  * engine */
     bool shard_skips_step;      /* a shard returned WEFT_ERR_SKIPPED for a chunk */
     uint32_t order_words;       /* all-reduce mode: 64-bit words with one bit for each declared tensor */
+    bool warns_by_chunk; /* server mode: each chunk is checked with client_skip_warn before it is sent */
     uint8_t wire_flags;         /* WEFT_WIRE_MAY_SKIP, WEFT_WIRE_CHECKED of its contributions */
     bool input_is_ready;        /* the input is in host memory, or the codec can read it on the device;
                                  * written by the engine */
     /* written by the engine */
     uint32_t epoch;                    /* server mode: epoch in which the operation began */
     uint64_t work_at;                  /* elements done by the running computation */
-    uint32_t chunks_scaled;            /* server mode: chunks whose scaled gradient was sent */
+    uint32_t chunks_scaled;            /* server mode: chunks whose scaled or checked gradient was sent */
     uint32_t round;                    /* round of the codec; 0 for dense; for the STATE kinds an enum
                                         * weft_wire_part */
     uint32_t chunk_first, chunk_count; /* server mode: chunks in use */
@@ -277,6 +278,11 @@ static inline bool client_tensor_can_skip_step(const struct weft_tensor *tensor)
 bool client_skip_needs_backup(const struct weft_tensor *tensor);
 /* Returns whether values[at .. at + count), of the tensor's dtype, are finite. Engine thread. */
 bool client_skip_is_finite(const struct weft_tensor *tensor, const void *values, uint64_t at, uint64_t count);
+/* Should this rank warn of a gradient that is not finite? Without skip_nonfinite it enters the weights of all
+ * ranks. One warning a tensor. */
+bool client_skip_should_warn(const struct weft_tensor *tensor);
+/* Warns if a value of op.in[at .. at + count) is not finite. The thread that owns `op`. */
+void client_skip_warn(struct weft_tensor *tensor, uint64_t at, uint64_t count);
 /* Records that the mean is not finite. grad_is_nonfinite: nor is this rank's gradient. Engine thread. */
 void client_skip_record_nonfinite(struct weft_tensor *tensor, bool grad_is_nonfinite);
 /* Records it and completes the request with WEFT_ERR_SKIPPED. All ranks do, since all have the same mean or
