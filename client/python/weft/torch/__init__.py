@@ -14,11 +14,13 @@ from . import _backend, _rendezvous
 from ._ddp_hook import DDPHook, ddp_hook, register_ddp_hook
 from ._rendezvous import init_process_group
 from .optim import DistributedOptimizer, Optimizer
+from .outer_optim import OuterOptimizer
 
 __all__ = [
     "DDPHook",
     "DistributedOptimizer",
     "Optimizer",
+    "OuterOptimizer",
     "ddp_hook",
     "init_process_group",
     "register_ddp_hook",

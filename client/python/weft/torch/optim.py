@@ -9,6 +9,7 @@ import weft
 from . import _groups
 from ._exchange import GradientExchange, contiguous
 from ._tensors import bytes_to_tensor, codec_of, tensor_to_bytes
+from .outer_optim import OuterOptimizer
 
 
 class DistributedOptimizer:
@@ -31,11 +32,22 @@ class DistributedOptimizer:
     In an elastic job step() raises Shrunk or Grew after a change of ranks; no rank has taken the step
     (weft.torch.elastic has the loop).
 
+    outer: for slow links, the keywords of Session.outer_steps, such as {"every": 100}: each rank trains alone, and the
+    ranks exchange weights instead of gradients. The result is an OuterOptimizer, and the other options are not available.
+
     Other attributes are those of the torch optimizer: parameter groups, schedulers, state.
     """
 
+    def __new__(cls, optimizer, named_parameters, *, outer=None, session=None, **options):
+        if outer is None:
+            return super().__new__(cls)
+        if options:
+            raise weft.InvalidArgument(f"DistributedOptimizer: {', '.join(sorted(options))} and outer exclude each other; the "
+                                       "codec of the exchanged weights is outer[\"codec\"]")  # fmt: skip
+        return OuterOptimizer(optimizer, named_parameters, outer, session=session)
+
     def __init__(self, optimizer, named_parameters, *, codec=None, accumulate=1, find_unused_parameters=False,
-                 broadcast_parameters=True, prefix=None, session=None):  # fmt: skip
+                 broadcast_parameters=True, prefix=None, session=None, outer=None):  # fmt: skip
         self._session, self._optimizer = session or weft.session(), optimizer
         prefix = self._session._prefix("optimizer") if prefix is None else prefix
         self._find_unused, self._synchronized, self._copies = find_unused_parameters, False, {}
