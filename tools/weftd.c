@@ -72,20 +72,44 @@ static int check_arguments(const struct command_line *line, char **arguments)
     return 1;
 }
 
+/* The address of pod 0 by WEFT_HEADLESS_SERVICE, at the port of this command line, which all pods share.
+ * NULL: there is no service; *is_wrong_out: the sentence is on standard error. */
+static const char *pod_zero_address(uint32_t port, bool *is_wrong_out)
+{
+    static char address[WEFT_LAUNCHER_HOST_BYTES + 12];
+    char host[WEFT_LAUNCHER_HOST_BYTES];
+    struct weft_error error = {0};
+    const enum weft_status status = weft_launcher_pod_zero(host, &error);
+    *is_wrong_out = status == WEFT_ERR_INVALID || (status == WEFT_OK && (port == 0 || port == UINT32_MAX));
+    if (status == WEFT_ERR_INVALID) tool_usage_error("weftd", "%s", error.text);
+    else if (*is_wrong_out)
+        tool_usage_error("weftd",
+                         "WEFT_HEADLESS_SERVICE gives the host of the coordinator, %s; give its --port "
+                         "on all shards",
+                         host);
+    if (status != WEFT_OK || *is_wrong_out) return NULL;
+    snprintf(address, sizeof address, "%s:%u", host, port);
+    return address;
+}
+
 /* Without --index a pod of a StatefulSet is the shard of its ordinal. false: it would coordinate a second
  * job. */
-static bool take_ordinal(struct weftd_options *options)
+static bool take_ordinal(struct weftd_options *options, uint32_t *port)
 {
     uint32_t ordinal;
     const char *source;
+    bool is_wrong = false;
     if ((!options->coordinator && options->shards == 1) || !weft_launcher_ordinal(&ordinal, &source) ||
         ordinal >= WEFT_LIMIT_SHARDS)
         return true;
     options->index = (int)ordinal;
     if (options->coordinator || ordinal == 0) return true;
+    options->coordinator = pod_zero_address(*port, &is_wrong);
+    if (options->coordinator) *port = UINT32_MAX; /* it is that of pod 0 */
+    if (options->coordinator || is_wrong) return !is_wrong;
     tool_usage_error("weftd",
-                     "%s=%.80s makes this shard %u of %u, and only shard 0 coordinates; give --coordinator "
-                     "with the address of pod 0, or --index 0",
+                     "%s=%.80s makes this shard %u of %u, and only shard 0 coordinates; set "
+                     "WEFT_HEADLESS_SERVICE, or give --coordinator with the address of pod 0, or --index 0",
                      source, getenv(source), ordinal, options->shards);
     return false;
 }
@@ -144,7 +168,7 @@ static int parse(int argc, char **argv, struct command_line *line)
     int first, status = cli_parse(&command, argc, argv, &first);
     if (status >= 0) return status;
     if (index != UINT32_MAX) options->index = (int)index;
-    else if (!take_ordinal(options)) return TOOL_USAGE;
+    else if (!take_ordinal(options, &port)) return TOOL_USAGE;
     if (port != UINT32_MAX) options->port = (int)port;
     if (http_port != UINT32_MAX) options->http_port = (int)http_port;
     return check_arguments(line, argv + first);

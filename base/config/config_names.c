@@ -34,6 +34,7 @@ static const char *const other_names[] = {
     "WEFT_NVML",
     "WEFT_CUDA_RUNTIME",
     "WEFT_DEVICE_RUNTIME",
+    "WEFT_HEADLESS_SERVICE",
     "WEFT_BENCH_BEGAN_US",
     "WEFT_PLAN_ALL_REDUCE",
     "WEFT_PLAN_REDUCE_SCATTER",

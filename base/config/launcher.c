@@ -235,6 +235,36 @@ bool weft_launcher_ordinal(uint32_t *ordinal_out, const char **source_out)
     return reading.wrong.status == WEFT_OK && *ordinal_out < WEFT_LAUNCHER_RANKS_MAX;
 }
 
+static bool is_dns_name(const char *name)
+{
+    return name[0] &&
+           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-") == strlen(name);
+}
+
+enum weft_status weft_launcher_pod_zero(char host_out[WEFT_LAUNCHER_HOST_BYTES], struct weft_error *error)
+{
+    const char *service = variable("WEFT_HEADLESS_SERVICE"), *host = variable("HOSTNAME");
+    const char *dash = host ? strrchr(host, '-') : NULL;
+    if (!service || !dash || dash == host) return WEFT_ERR_NOT_FOUND;
+    if (!is_dns_name(service) || !is_dns_name(host))
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID, "%s=%.80s is not a host name of DNS",
+                                                is_dns_name(service) ? "HOSTNAME" : "WEFT_HEADLESS_SERVICE",
+                                                is_dns_name(service) ? host : service);
+    const int bytes =
+        snprintf(host_out, WEFT_LAUNCHER_HOST_BYTES, "%.*s-0.%s", (int)(dash - host), host, service);
+    if (bytes < WEFT_LAUNCHER_HOST_BYTES) return WEFT_OK;
+    return (enum weft_status)weft_error_set(
+        error, WEFT_ERR_INVALID, "HOSTNAME and WEFT_HEADLESS_SERVICE give a name of %d bytes, above %d",
+        bytes, WEFT_LAUNCHER_HOST_BYTES - 1);
+}
+
+static void at_pod_zero(struct weft_launcher *out, struct reading *reading)
+{
+    char host[WEFT_LAUNCHER_HOST_BYTES];
+    if (reading->coordinator_known || weft_launcher_pod_zero(host, &reading->wrong) != WEFT_OK) return;
+    snprintf(out->coordinator, sizeof out->coordinator, "%s:%u", host, (unsigned)port_of(out->job));
+}
+
 static void read_kubernetes(struct weft_launcher *out, struct reading *reading)
 {
     const char *source = "JOB_COMPLETION_INDEX", *host = variable("HOSTNAME");
@@ -250,7 +280,7 @@ static void read_kubernetes(struct weft_launcher *out, struct reading *reading)
     const char *dash = host ? strrchr(host, '-') : NULL;
     if (dash) snprintf(base, sizeof base, "%.*s", (int)(dash - host), host);
     name_job(out, "kubernetes", base);
-    at_master_if_given(reading, false, out);
+    if (!at_master_if_given(reading, false, out)) at_pod_zero(out, reading);
 }
 
 static const struct kind {

@@ -6,7 +6,8 @@
  *   srun       SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_STEP_ID, SLURM_STEP_NODELIST
  *   PMIx       PMIX_RANK, PMIX_NAMESPACE; the number of ranks from WEFT_RANKS
  *   Kubernetes JOB_COMPLETION_INDEX of an indexed Job, or the ordinal of a StatefulSet at the end of
- *              HOSTNAME; only if the coordinator is known or WEFT_RANKS is set: other pods are no ranks
+ *              HOSTNAME; only if the coordinator is known or WEFT_RANKS is set: other pods are no ranks.
+ *              With WEFT_HEADLESS_SERVICE the coordinator is pod 0
  *
  * The first launcher with complete variables and a coordinator is used. Invalid values are an error.
  * Incomplete variables are an error unless another launcher's are complete: a process that ignored them would
@@ -51,5 +52,11 @@ enum weft_status weft_launcher_find(bool coordinator_known, struct weft_launcher
 /* The number of this pod: JOB_COMPLETION_INDEX of an indexed Job, or the ordinal of a StatefulSet (HOSTNAME
  * ends in -N, in a cluster). false: it has none. *source_out, which may be NULL: the variable; static. */
 bool weft_launcher_ordinal(uint32_t *ordinal_out, const char **source_out);
+
+/* The host name of pod 0 of this Job or StatefulSet: "NAME-0.SERVICE", where SERVICE is the headless service
+ * in WEFT_HEADLESS_SERVICE and NAME that of HOSTNAME before the ordinal. WEFT_ERR_NOT_FOUND: a variable is
+ * missing. WEFT_ERR_INVALID: it is not a name of DNS; the text has the variable and its value. */
+#define WEFT_LAUNCHER_HOST_BYTES 256
+enum weft_status weft_launcher_pod_zero(char host_out[WEFT_LAUNCHER_HOST_BYTES], struct weft_error *error);
 
 #endif

@@ -204,16 +204,16 @@ class Kubernetes(DeployTest):
                 self.assertEqual(re.search(pattern, base, flags=re.M)[0], re.search(pattern, patch, flags=re.M)[0], name)
 
     def test_weftd_accepts_the_command_of_each_shard(self):
-        """Runs the container's script with a weftd that only checks."""
+        """Runs the container's command with a weftd that only checks."""
         text = read("kubernetes", "shards.yaml")
-        script = re.search(r"args:\n +- \|\n((?: {14}.*\n)+)", text)[1]
         values = dict(re.findall(r"- \{name: (\w+), value: \"?([^\"}]*)\"?\}", text))
         secret = self.write("secret", "0123456789abcdef0123456789abcdef\n")
         os.chmod(secret, 0o440)
-        os.chmod(self.write("weftd", f'#!/bin/sh\nexec {WEFTD} --check-config "$@"\n'), 0o755)
-        values.update(WEFT_SECRET_FILE=secret, POD_IP="10.0.0.1", PATH=self.directory + ":" + os.environ["PATH"])
-        for ordinal in ("0", "1", "11"):
-            done = self.call("/bin/sh", "-euc", script, HOSTNAME="weftd-" + ordinal, **values)
+        values.update(WEFT_SECRET_FILE=secret, POD_IP="10.0.0.1", KUBERNETES_SERVICE_HOST="10.0.0.1")
+        words = [word.strip().strip('"') for word in re.search(r"command: \[weftd, (.*)\]", text)[1].split(",")]
+        words = [re.sub(r"\$\((\w+)\)", lambda match: values[match[1]], word) for word in words]  # as Kubernetes does
+        for ordinal in ("0", "1"):
+            done = self.call(WEFTD, "--check-config", *words, HOSTNAME="weftd-" + ordinal, **values)
             self.assertRegex(done.stdout, r"(?m)^job.name +=  *train +\(WEFT_JOB\)$")
             self.assertRegex(done.stdout, r"(?m)^server.listen +=  *10.0.0.1 +\(--listen\)$")
 

@@ -122,7 +122,13 @@ class LaunchedTest(harness.JobTest):
         """A weftd in pod 1 would coordinate a second job; with --coordinator it is shard 1."""
         pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "weftd-1"}
         text = self.ended(self.start(pod, ["--shards", "2", "--port", str(self.port)], [harness.PROGRAMS.weftd]), 2)
-        self.assertIn("HOSTNAME=weftd-1 makes this shard 1 of 2, and only shard 0 coordinates; give --coordinator", text)
+        self.assertIn("HOSTNAME=weftd-1 makes this shard 1 of 2, and only shard 0 coordinates; set WEFT_HEADLESS_SERVICE, or give --coordinator", text)
+        service = {**pod, "WEFT_HEADLESS_SERVICE": "svc.invalid"}
+        text = self.ended(self.start(service, ["--shards", "2"], [harness.PROGRAMS.weftd]), 2)
+        self.assertIn("gives the host of the coordinator, weftd-0.svc.invalid; give its --port on all shards", text)
+        shard1 = self.start(service, ["--shards", "2", "--port", str(self.port)], [harness.PROGRAMS.weftd])
+        self.wait_for_log(shard1, f"no connection to weftd-0.svc.invalid:{self.port} yet")
+        shard1.kill()
         ports = self.path("ports")
         shard0 = self.start({**pod, "HOSTNAME": "weftd-0"}, ["--shards", "3", "--port-file", ports], [harness.PROGRAMS.weftd])
         while not os.path.exists(ports):

@@ -33,6 +33,7 @@ static const char *const names[] = {
     "JOB_COMPLETION_INDEX",
     "HOSTNAME",
     "KUBERNETES_SERVICE_HOST",
+    "WEFT_HEADLESS_SERVICE",
 };
 
 static int empty(void **state)
@@ -358,6 +359,43 @@ static void an_indexed_job(void **state)
     assert_false(weft_launcher_ordinal(&ordinal, NULL));
 }
 
+static void pod_zero_of_a_headless_service(void **state)
+{
+    struct weft_launcher launcher, again;
+    struct weft_error error = {0};
+    char host[WEFT_LAUNCHER_HOST_BYTES];
+    char longest[300];
+    PUT({"JOB_COMPLETION_INDEX", "3"}, {"HOSTNAME", "a-train-3"}, {"KUBERNETES_SERVICE_HOST", "10.0.0.1"},
+        {"WEFT_RANKS", "4"});
+    assert_int_equal(weft_launcher_pod_zero(host, &error), WEFT_ERR_NOT_FOUND);
+    assert_true(found(&launcher));
+    assert_string_equal(launcher.coordinator, ""); /* no service */
+    PUT({"WEFT_HEADLESS_SERVICE", "train.jobs.svc"});
+    assert_int_equal(weft_launcher_pod_zero(host, &error), WEFT_OK);
+    assert_string_equal(host, "a-train-0.train.jobs.svc");
+    assert_true(found(&launcher));
+    assert_int_equal(launcher.rank, 3);
+    assert_memory_equal(launcher.coordinator, "a-train-0.train.jobs.svc:", 25);
+    PUT({"JOB_COMPLETION_INDEX", "0"}, {"HOSTNAME", "a-train-0"});
+    assert_true(found(&again));
+    assert_string_equal(again.coordinator, launcher.coordinator); /* equal on all ranks */
+    PUT({"MASTER_ADDR", "b"}, {"MASTER_PORT", "2000"});
+    assert_true(found(&launcher));
+    assert_string_equal(launcher.coordinator, "b:3000"); /* it is more specific */
+    unsetenv("MASTER_ADDR");
+    unsetenv("MASTER_PORT");
+    assert_true(known(&launcher)); /* a given coordinator needs no service */
+    assert_string_equal(launcher.coordinator, "");
+    PUT({"WEFT_HEADLESS_SERVICE", "a b"});
+    refused("WEFT_HEADLESS_SERVICE=a b is not a host name of DNS");
+    memset(longest, 'x', sizeof longest - 1);
+    longest[sizeof longest - 1] = 0;
+    setenv("WEFT_HEADLESS_SERVICE", longest, 1);
+    refused("give a name of 309 bytes, above 255");
+    PUT({"WEFT_HEADLESS_SERVICE", "train"}, {"HOSTNAME", "train"});
+    assert_int_equal(weft_launcher_pod_zero(host, &error), WEFT_ERR_NOT_FOUND);
+}
+
 static void a_stateful_set(void **state)
 {
     static const struct {
@@ -406,6 +444,7 @@ int main(void)
         cmocka_unit_test_setup(mpich_has_no_name, empty),
         cmocka_unit_test_setup(srun_lists_its_hosts, empty),
         cmocka_unit_test_setup(an_indexed_job, empty),
+        cmocka_unit_test_setup(pod_zero_of_a_headless_service, empty),
         cmocka_unit_test_setup(a_stateful_set, empty),
         cmocka_unit_test_setup(pmix_alone_gives_no_rank_count, empty),
     };
