@@ -38,7 +38,7 @@ enum { SENDRECV_ID = 1 }; /* a send or recv has no prepared_id: the group checks
 static bool can_complete_inline(const struct client_request *request)
 {
     bool plain = coll_is_public(request->kind) && !request->counts && !request->unequal &&
-                 !request->completed && !request->weighted && !request->stage;
+                 !request->completed && !request->weighted && !request->stage && !request->host_call;
     return plain && request->count <= CLIENT_INLINE_ELEMS_MAX && request->plan == WEFT_PLAN_AUTO;
 }
 

@@ -342,6 +342,18 @@ static enum weft_status take_call(struct client_nccl *nccl, struct client_reques
     return WEFT_OK;
 }
 
+/* The call has failed: the caller's stream continues behind the work on NCCL's stream, which may use its
+ * buffers. The end of the session, with the communicator's, lets that stream run. */
+static void follow_abort(struct client_nccl *nccl, struct client_host_call *call)
+{
+    struct host_comm *host = &nccl->host;
+    if (host->ops->record(call->done, host->stream, NULL) == WEFT_OK)
+        (void)host->ops->wait(call->stream, call->done, NULL);
+    pthread_mutex_lock(&host->lock);
+    call->is_queued = true;
+    pthread_mutex_unlock(&host->lock);
+}
+
 /* An error after the call has begun on this rank ends the session: the other ranks are in it. */
 static enum weft_status queue_phases(struct client_nccl *nccl, struct client_request *request)
 {
@@ -358,6 +370,7 @@ static enum weft_status queue_phases(struct client_nccl *nccl, struct client_req
     }
     if (status >= 0) status = queue_gather(nccl, call, dtype, reproducible, &error);
     if (status >= 0) return WEFT_IN_PROGRESS;
+    follow_abort(nccl, call);
     client_fail(session, status, true, "rank %u: all_reduce by NCCL inside hosts: %.380s", session->rank,
                 error.text[0] ? error.text : weft_reason_text(status));
     return client_error(session, status, "%s", session->failure.text);

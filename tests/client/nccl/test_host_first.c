@@ -16,6 +16,18 @@
 #include "tests/lib/fake_nccl/fake_nccl.h"
 #include "weft/weft.h"
 
+/* Under the thread sanitizer no wait is dropped: that makes a race, by intent. */
+#if defined(__SANITIZE_THREAD__)
+#define FINDS_RACES 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define FINDS_RACES 1
+#endif
+#endif
+#ifndef FINDS_RACES
+#define FINDS_RACES 0
+#endif
+
 enum { RANKS = 4, COUNT = 100003, LOOKS = 60000 };
 
 /* What the forked ranks do; set before the fork. */
@@ -448,7 +460,9 @@ static int failure(struct fleet *fleet, uint32_t rank)
     if (rank == 1 && job.number == ASYNC_FAILS) fake_nccl_fail_async(2);
     if (rank == 1 && job.number == ENDS_EARLY) {
         weft_finalize(rig.session);
-        _exit(0);
+        fake_cuda_synchronize();
+        cudaStreamDestroy(rig.stream);
+        return 0;
     }
     struct weft_call call = sum_of(&rig, rig.x, rig.x, COUNT, WEFT_F32);
     call.on_stream = true;
@@ -469,6 +483,9 @@ static int failure(struct fleet *fleet, uint32_t rank)
     CHECK(&rig, has_run(&after)); /* the stream was released */
     weft_finalize(rig.session);
     fake_cuda_synchronize();
+    cudaFree(rig.x);
+    cudaFree(rig.y);
+    cudaStreamDestroy(rig.stream);
     CHECK(&(struct rig){.rank = rank}, fake_nccl_aborted() == 1 && fake_nccl_destroyed() == 0);
     return 0;
 }
@@ -521,7 +538,8 @@ static int dropped(struct fleet *fleet, uint32_t rank)
 
 static void test_each_wait_is_needed(void **state)
 {
-    for (job.number = FAKE_CUDA_NONE; job.number <= FAKE_CUDA_WAIT_WORD; job.number++) {
+    for (job.number = FAKE_CUDA_NONE; job.number <= (FINDS_RACES ? FAKE_CUDA_NONE : FAKE_CUDA_WAIT_WORD);
+         job.number++) {
         struct fleet_result result;
         void *user;
         assert_true(fleet_run(RANKS, 0, dropped, &result, &user));
