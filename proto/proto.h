@@ -32,6 +32,10 @@ enum weft_wire_kind {
      * the step was skipped. Step 0: first weights or a state, `round` is its part */
     WEFT_WIRE_REPLICATE = 8,
     WEFT_WIRE_REPLICATED = 9, /* copy -> leader: it holds that, or status says why not */
+    WEFT_WIRE_PUSH_HOLD =
+        12,               /* contribution; the shard holds the sum, and replies with its squares, one f64 */
+    WEFT_WIRE_APPLY = 13, /* no payload; weight: factor of the held mean, round 1: NaN. Requests the
+                           * values */
 };
 
 /* State in the header's `round`: optimiser arrays in order, or the codec's residual. */
@@ -40,6 +44,12 @@ enum weft_wire_part {
     WEFT_WIRE_PART_WEIGHTS = 14,
     WEFT_WIRE_PART_RESIDUAL = 15
 };
+
+/* Kinds that carry a gradient. */
+static inline bool weft_wire_contributes(uint8_t kind)
+{
+    return kind == WEFT_WIRE_PUSH_PULL || kind == WEFT_WIRE_PUSH || kind == WEFT_WIRE_PUSH_HOLD;
+}
 
 /* Header of every data message between worker and shard: WEFT_WIRE_HEADER_BYTES on the wire, little endian,
  * offsets in docs/wire.md. Identity of a push: (job, incarnation, tensor, chunk, step). */

@@ -63,12 +63,18 @@ static float get_float(const uint8_t *data)
     return value;
 }
 
+static bool is_kind(uint8_t kind)
+{
+    return (kind >= WEFT_WIRE_PUSH_PULL && kind <= WEFT_WIRE_REPLICATED) || kind == WEFT_WIRE_PUSH_HOLD ||
+           kind == WEFT_WIRE_APPLY;
+}
+
 /* The limits of a header: encode asserts them, decode checks them. Floats are not included: they are the
  * user's numbers and must not reach an assertion. */
 static bool header_in_limits(const struct weft_wire_header *header)
 {
-    if (header->kind < WEFT_WIRE_PUSH_PULL || header->kind > WEFT_WIRE_REPLICATED) return false;
-    const bool between_shards = header->kind >= WEFT_WIRE_REPLICATE;
+    if (!is_kind(header->kind)) return false;
+    const bool between_shards = header->kind == WEFT_WIRE_REPLICATE || header->kind == WEFT_WIRE_REPLICATED;
     if (between_shards && header->term == 0) return false;
     if (header->codec > WEFT_LIMIT_CODEC_ID || header->round > WEFT_LIMIT_ROUND) return false;
     if (header->dtype > WEFT_I64) return false;
@@ -78,16 +84,15 @@ static bool header_in_limits(const struct weft_wire_header *header)
     const bool answers = header->kind == WEFT_WIRE_RESULT || header->kind == WEFT_WIRE_REPLICATED;
     if (!answers && header->status != 0) return false;
     const bool is_short = header->kind == WEFT_WIRE_PULL || header->kind == WEFT_WIRE_STATE_PULL ||
-                          header->kind == WEFT_WIRE_REPLICATED;
+                          header->kind == WEFT_WIRE_REPLICATED || header->kind == WEFT_WIRE_APPLY;
     if (is_short && header->payload_bytes != 0) return false;
     if (header->status < 0 && header->payload_bytes != 0) return false;
     if (header->text_bytes > WEFT_LIMIT_RESULT_TEXT_BYTES || header->term > WEFT_LIMIT_TERM) return false;
     if (header->flags & ~(WEFT_WIRE_MAY_SKIP | WEFT_WIRE_CHECKED | WEFT_WIRE_NOT_FINITE | WEFT_WIRE_DECAY))
         return false;
-    const bool contributes = header->kind == WEFT_WIRE_PUSH_PULL || header->kind == WEFT_WIRE_PUSH;
-    if (header->flags && !contributes && header->kind != WEFT_WIRE_REPLICATE) return false;
-    if (header->kind == WEFT_WIRE_REPLICATE && header->flags & ~(WEFT_WIRE_MAY_SKIP | WEFT_WIRE_DECAY))
-        return false;
+    const bool replicates = header->kind == WEFT_WIRE_REPLICATE;
+    if (header->flags && !weft_wire_contributes(header->kind) && !replicates) return false;
+    if (replicates && header->flags & ~(WEFT_WIRE_MAY_SKIP | WEFT_WIRE_DECAY)) return false;
     if (header->flags & WEFT_WIRE_NOT_FINITE && header->payload_bytes != 0) return false;
     if (answers && header->skips) return false;
     if (header->skips >= WEFT_WIRE_SKIPS || (header->good && !header->skips)) return false;
@@ -96,11 +101,12 @@ static bool header_in_limits(const struct weft_wire_header *header)
 
 static bool floats_usable(const struct weft_wire_header *header)
 {
-    bool contributes = header->kind == WEFT_WIRE_PUSH_PULL || header->kind == WEFT_WIRE_PUSH;
+    const bool is_weighted = weft_wire_contributes(header->kind) || header->kind == WEFT_WIRE_APPLY;
     if (!isfinite(header->lr) || !isfinite(header->weight) || !isfinite(header->weight_sum)) return false;
-    if (header->flags & WEFT_WIRE_DECAY && signbit(contributes ? header->weight_sum : header->weight))
+    const bool replicates = header->kind == WEFT_WIRE_REPLICATE;
+    if (header->flags & WEFT_WIRE_DECAY && signbit(replicates ? header->weight : header->weight_sum))
         return false;
-    return !contributes || !signbit(header->weight);
+    return !is_weighted || !signbit(header->weight);
 }
 
 void weft_wire_encode(const struct weft_wire_header *header, uint8_t out[WEFT_WIRE_HEADER_BYTES])

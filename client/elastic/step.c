@@ -378,7 +378,7 @@ static enum weft_status complete_step(struct weft_session *session, enum weft_st
     const bool skips = status == WEFT_OK && client_skip_has_nonfinite(session);
     if (skips) status = client_skip_gather(session);
     if (session->is_elastic) status = vote(session, status);
-    if (status == WEFT_OK && !skips) client_clip_update(session);
+    if (status == WEFT_OK && !skips) status = client_clip_update(session);
     if (status == WEFT_OK && skips) status = client_skip_step(session);
     else if (status == WEFT_OK && !session->epoch_change.growth_unreported)
         status = client_compare_weights(session);

@@ -1,5 +1,6 @@
 /* push_pull.c - weft_push_pull, weft_push_none, weft_push, weft_pull: validate arguments, then queue the
  * request on the engine thread. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -26,6 +27,13 @@ static enum weft_status check_call(struct weft_tensor *tensor, const void *buffe
     return client_tensor_claim(tensor, call);
 }
 
+/* A shard can hold its sum of the tensor, and apply it later. */
+static bool shards_can_clip(const struct weft_tensor *tensor, const char *call)
+{
+    return !tensor->codec && !client_tensor_has_codec_choice(tensor) && !client_tensor_has_clock(tensor) &&
+           !tensor->session->is_elastic && tensor->session->control.copies == 0 && strcmp(call, "push") != 0;
+}
+
 /* Checks that this rank can make the update that the step requires. */
 static enum weft_status check_update(struct weft_tensor *tensor, const char *call)
 {
@@ -36,9 +44,10 @@ static enum weft_status check_update(struct weft_tensor *tensor, const char *cal
                             "%s of tensor '%s', which is in parameter group %u; the step's group_count is %u",
                             call, tensor->name, tensor->group, step->group_count);
     if (step->clip_norm <= 0 && !step->has_decays) return WEFT_OK;
-    if (tensor->mode == WEFT_MODE_SERVER && step->clip_norm > 0)
+    if (step->clip_norm > 0 && tensor->mode == WEFT_MODE_SERVER && !shards_can_clip(tensor, call))
         return client_error(session, WEFT_ERR_UNSUPPORTED,
-                            "%s of tensor '%s', which is in server mode: clip_norm needs all-reduce mode",
+                            "%s of tensor '%s', which is in server mode: clip_norm needs push_pull, a dense "
+                            "tensor with consistency bsp, and a job that ends when a rank or a shard is lost",
                             call, tensor->name);
     if (step->clip_norm > 0 && weft_memory_is_device(tensor->memory))
         return client_error(session, WEFT_ERR_UNSUPPORTED,
@@ -69,8 +78,8 @@ static enum weft_status check_contribution(struct weft_tensor *tensor, const cha
             tensor->name);
     if (tensor->last_step == step->number)
         return client_error(session, WEFT_ERR_STATE,
-                            "%s of tensor '%s' twice in step %llu; push each tensor once per step",
-                            call, tensor->name, (unsigned long long)step->number);
+                            "%s of tensor '%s' twice in step %llu; push each tensor once per step", call,
+                            tensor->name, (unsigned long long)step->number);
     if (tensor->dtype != WEFT_F32 && (step->weight != 1.0f || step->loss_scale != 1.0f))
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "%s of tensor '%s' of %s: a sample weight or loss_scale other than 1 needs f32",
@@ -83,7 +92,8 @@ static enum weft_status stage(struct weft_tensor *tensor, enum client_op_kind ki
                               struct client_request *request)
 {
     struct client_tensor_op *op = &tensor->op;
-    const bool host = kind == CLIENT_OP_INIT || kind == CLIENT_OP_STATE_PULL || kind == CLIENT_OP_STATE_INIT;
+    const bool host = kind == CLIENT_OP_INIT || kind == CLIENT_OP_STATE_PULL ||
+                      kind == CLIENT_OP_STATE_INIT || kind == CLIENT_OP_APPLY;
     struct weft_error error = {0};
     if (host) return WEFT_OK;
     if (!weft_memory_is_device(tensor->memory)) {
@@ -144,8 +154,8 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
                               struct weft_request *user_request)
 {
     struct weft_session *session = tensor->session;
-    static const char *const calls[] = {"operation", "init",       "push_pull", "push",
-                                        "pull",      "state_save", "state_load"};
+    static const char *const calls[] = {"operation", "init",       "push_pull",  "push",
+                                        "pull",      "state_save", "state_load", "update"};
     struct client_request *request;
     WEFT_TRY(client_request_claim(session, calls[kind], user_request, &request));
     tensor->op.kind = kind;
@@ -175,6 +185,10 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
         tensor->clip.is_pending = false;
         if (client_skip_needs_backup(tensor)) tensor->op.wire_flags |= WEFT_WIRE_MAY_SKIP;
         if (!tensor->codec && client_tensor_can_skip_step(tensor)) tensor->op.wire_flags |= WEFT_WIRE_CHECKED;
+        tensor->op.holds = tensor->mode == WEFT_MODE_SERVER && session->step.clip_norm > 0 &&
+                           tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
+    } else if (kind == CLIENT_OP_APPLY) {
+        tensor->op.step = tensor->last_step;
     } else {
         const uint64_t step = client_tensor_has_clock(tensor) ? tensor->clock : tensor->last_step;
         tensor->op.step = kind == CLIENT_OP_PULL || kind == CLIENT_OP_STATE_PULL ? step : 0;
@@ -216,6 +230,15 @@ enum weft_status client_tensor_start_state(struct weft_tensor *tensor, uint32_t 
     tensor->op.out = out;
     tensor->op.round = part;
     return start(tensor, in ? CLIENT_OP_STATE_INIT : CLIENT_OP_STATE_PULL, request);
+}
+
+enum weft_status client_tensor_start_apply(struct weft_tensor *tensor, float factor, float *out)
+{
+    WEFT_TRY(check_call(tensor, out, "update"));
+    tensor->op.out = out;
+    tensor->op.round = isnan(factor);
+    tensor->op.weight = isnan(factor) ? 0 : factor;
+    return start(tensor, CLIENT_OP_APPLY, &tensor->clip_request);
 }
 
 static enum weft_status check_overlap(struct weft_tensor *tensor, const void *grad, const void *out)

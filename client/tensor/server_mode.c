@@ -4,6 +4,8 @@
  *     codec    PUSH_PULL(s, round k)  -->  shard: combine             RESULT: aggregate of round k
  *              take, encode round k+1 ... last round: finish, optimiser in this process
  *     auto     as the choice in force; dense: RESULT is the mean, optimiser in this process
+ *     clip     PUSH_HOLD(s)           -->  shard: reduce, hold        RESULT: squares of the sum
+ *              APPLY(s, factor)       -->  shard: optimiser           RESULT: new weights, received in `out`
  *     INIT, STATE_INIT, PUSH: a payload, an empty RESULT. PULL, STATE_PULL: no payload, RESULT with payload.
  *
  * In a job with copies a lost shard is no error: Map names another leader and a higher term for the chunk,
@@ -48,20 +50,22 @@ static bool leader_may_change(const struct client_chunk *chunk)
 
 static bool wants_payload(const struct client_tensor_op *op)
 {
-    return op->kind == CLIENT_OP_PUSH_PULL || op->kind == CLIENT_OP_PULL || op->kind == CLIENT_OP_STATE_PULL;
+    return op->kind == CLIENT_OP_PUSH_PULL || op->kind == CLIENT_OP_PULL || op->kind == CLIENT_OP_APPLY ||
+           op->kind == CLIENT_OP_STATE_PULL;
 }
 
 /* ---- sending ---- */
 
-static enum weft_wire_kind wire_kind(enum client_op_kind kind)
+static enum weft_wire_kind wire_kind(const struct client_tensor_op *op)
 {
-    switch (kind) {
+    switch (op->kind) {
     case CLIENT_OP_INIT: return WEFT_WIRE_INIT;
     case CLIENT_OP_PUSH: return WEFT_WIRE_PUSH;
     case CLIENT_OP_PULL: return WEFT_WIRE_PULL;
     case CLIENT_OP_STATE_PULL: return WEFT_WIRE_STATE_PULL;
     case CLIENT_OP_STATE_INIT: return WEFT_WIRE_STATE_INIT;
-    default: return WEFT_WIRE_PUSH_PULL;
+    case CLIENT_OP_APPLY: return WEFT_WIRE_APPLY;
+    default: return op->holds ? WEFT_WIRE_PUSH_HOLD : WEFT_WIRE_PUSH_PULL;
     }
 }
 
@@ -90,7 +94,8 @@ static void chunk_payload(const struct client_chunk *chunk, const void **payload
 {
     const struct weft_tensor *tensor = chunk->tensor;
     const struct client_tensor_op *op = &tensor->op;
-    if (op->kind == CLIENT_OP_PULL || op->kind == CLIENT_OP_STATE_PULL || op->grad_is_nonfinite) {
+    if (op->kind == CLIENT_OP_PULL || op->kind == CLIENT_OP_STATE_PULL || op->kind == CLIENT_OP_APPLY ||
+        op->grad_is_nonfinite) {
         *payload_out = NULL;
         *bytes_out = 0;
     } else if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
@@ -133,7 +138,7 @@ void client_server_mode_request(const struct client_chunk *chunk, struct client_
     const struct client_tensor_op *op = &tensor->op;
     chunk_payload(chunk, &request->payload, &request->payload_bytes);
     struct weft_wire_header header = {
-        .kind = (uint8_t)wire_kind(op->kind),
+        .kind = (uint8_t)wire_kind(op),
         .codec = op->kind == CLIENT_OP_PUSH_PULL || op->kind == CLIENT_OP_PUSH
                      ? (uint8_t)tensor->codec_spec.id
                      : (uint8_t)WEFT_CODEC_DENSE,
@@ -541,13 +546,17 @@ static void on_received(struct weft_completion *completion, enum weft_status sta
 }
 
 /* Sets where the payload goes. Returns whether its length is correct. */
-static bool result_buffer(const struct client_chunk *chunk, size_t payload_bytes, void **buffer_out)
+static bool result_buffer(struct client_chunk *chunk, size_t payload_bytes, void **buffer_out)
 {
     const struct weft_tensor *tensor = chunk->tensor;
     const struct client_tensor_op *op = &tensor->op;
     if (!wants_payload(op)) {
         *buffer_out = NULL;
         return payload_bytes == 0;
+    }
+    if (op->holds) {
+        *buffer_out = &chunk->squares;
+        return payload_bytes == sizeof chunk->squares;
     }
     if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
         const bool cut = op->chunk_count > 1;
@@ -576,8 +585,9 @@ static bool result_fits(struct client_chunk *chunk, const struct weft_wire_heade
     struct weft_tensor *tensor = chunk->tensor;
     struct client_tensor_op *op = &tensor->op;
     const size_t payload_bytes = (size_t)header->payload_bytes;
-    const bool weight_sum_is_valid = !tensor->codec || op->kind != CLIENT_OP_PUSH_PULL ||
-                                     (isfinite(header->weight_sum) && header->weight_sum > 0);
+    const bool is_scaled_here = op->holds || (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL);
+    const bool weight_sum_is_valid =
+        !is_scaled_here || (isfinite(header->weight_sum) && header->weight_sum > 0);
     if (!result_buffer(chunk, payload_bytes, buffer_out) || !weight_sum_is_valid) {
         client_tensor_fail(tensor, WEFT_ERR_MALFORMED,
                            "got a result of %zu bytes for chunk %u that does not fit from %s", payload_bytes,
@@ -586,7 +596,7 @@ static bool result_fits(struct client_chunk *chunk, const struct weft_wire_heade
     }
     count_late(tensor, header);
     op->aggregate_bytes += payload_bytes;
-    if (tensor->codec) op->grad_scale = client_grad_scale(header->weight_sum);
+    if (is_scaled_here) op->grad_scale = client_grad_scale(header->weight_sum);
     return true;
 }
 
@@ -690,6 +700,17 @@ void client_server_mode_listen(struct weft_session *session)
 
 /* ---- the operation as a whole ---- */
 
+/* The shards hold the sum: weft_step_end makes the update (elastic/clip.c). The squares are added in the
+ * order of the chunks, whatever shards have them. */
+static void on_measured(struct weft_tensor *tensor)
+{
+    const struct client_tensor_op *op = &tensor->op;
+    tensor->clip = (struct client_clip){.is_pending = true, .scale = op->grad_scale, .out = op->out};
+    for (uint32_t i = 0; i < op->chunk_count; i++)
+        tensor->clip.squares += tensor->chunks[op->chunk_first + i].squares;
+    complete(tensor);
+}
+
 /* A chunk settled: continues after the round, or completes a failed operation. */
 static void advance_op(struct weft_tensor *tensor)
 {
@@ -709,6 +730,7 @@ static void advance_op(struct weft_tensor *tensor)
     if (op->status < 0 || op->results_left > 0) return; /* a failed operation ends with the session's fail
                                                          * message */
     if (op->shard_skips_step) skip(tensor);
+    else if (op->holds) on_measured(tensor);
     else if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) compute(tensor, run_take, on_aggregate_taken);
     else if (client_tensor_has_codec_choice(tensor)) on_decoded(tensor);
     else complete(tensor);

@@ -134,7 +134,9 @@ enum weft_status client_skip_gather(struct weft_session *session)
 {
     struct client_skip *skip = &session->tensors->skip;
     const uint32_t ranks = session->ranks;
-    if (session->step.skips) return WEFT_OK; /* the records name the rank */
+    /* The records name the rank. Where there are shards, no rank repeats the step before the pushes of all
+     * ranks are answered. */
+    if (session->step.skips && session->tensors->reduce_count == session->tensors->count) return WEFT_OK;
     if (skip->all_capacity < ranks) {
         weft_free_bytes(session->env, skip->all);
         skip->all = weft_alloc_array(session->env, ranks, sizeof *skip->all);

@@ -740,8 +740,8 @@ void client_tensor_delivered(struct weft_tensor *tensor, uint32_t serial)
 
 void client_tensor_op_name(const struct weft_tensor *tensor, char *out, size_t out_bytes)
 {
-    static const char *const names[] = {"operation", "init",       "push_pull", "push",
-                                        "pull",      "state_save", "state_load"};
+    static const char *const names[] = {"operation", "init",       "push_pull",  "push",
+                                        "pull",      "state_save", "state_load", "update"};
     snprintf(out, out_bytes, "%s of tensor '%.100s' step %llu", names[tensor->op.kind], tensor->name,
              (unsigned long long)tensor->op.step);
 }

@@ -34,6 +34,7 @@ struct client_chunk {
     uint32_t slot, term;    /* of the slot; term 0: a job without copies, or no Map has arrived */
     uint64_t offset, count; /* elements */
     uint32_t hash_index;    /* index of the endpoint's entry in tensor->endpoint_hashes, if there are any */
+    double squares;         /* of the chunk's sum, if its shard holds it (clip_norm); from the shard */
     /* state of the running operation */
     bool awaits_result;         /* the result has not arrived */
     bool is_started;               /* it was sent, or waits to be sent */
@@ -51,8 +52,16 @@ struct client_endpoint_hash {
     uint64_t hash;
 };
 
-enum client_op_kind { CLIENT_OP_NONE = 0, CLIENT_OP_INIT, CLIENT_OP_PUSH_PULL, CLIENT_OP_PUSH, CLIENT_OP_PULL,
-                      CLIENT_OP_STATE_PULL, CLIENT_OP_STATE_INIT };
+enum client_op_kind {
+    CLIENT_OP_NONE = 0,
+    CLIENT_OP_INIT,
+    CLIENT_OP_PUSH_PULL,
+    CLIENT_OP_PUSH,
+    CLIENT_OP_PULL,
+    CLIENT_OP_STATE_PULL,
+    CLIENT_OP_STATE_INIT,
+    CLIENT_OP_APPLY
+};
 
 struct client_tensor_op {
     enum client_op_kind kind;
@@ -72,6 +81,7 @@ struct client_tensor_op {
     bool scaled_is_ready;       /* written by the engine */
     bool grad_is_nonfinite;     /* the sum has overwritten a gradient that was not finite; written by the
                                  * engine */
+    bool holds;                 /* the shards hold the sum until CLIENT_OP_APPLY (elastic/clip.c) */
     bool shard_skips_step;      /* a shard returned WEFT_ERR_SKIPPED for a chunk */
     uint32_t order_words;       /* all-reduce mode: 64-bit words with one bit for each declared tensor */
     bool warns_by_chunk; /* server mode: each chunk is checked with client_skip_warn before it is sent */
@@ -188,6 +198,7 @@ struct weft_tensor {
     uint32_t group;                    /* option of the tensor */
     float group_lr, group_decay;       /* of the group in the open step, if the step has groups */
     struct client_clip clip;           /* the engine's until the request has completed */
+    struct weft_request clip_request;  /* of CLIENT_OP_APPLY */
     bool warned;                       /* the warning about a gradient that is not finite was logged */
     _Atomic bool busy;
     uint32_t started_serial;           /* number of its operations */
@@ -309,6 +320,9 @@ enum weft_status client_tensor_start_pull(struct weft_tensor *tensor, void *weig
  * (push_pull.c). Caller's thread, does not block. */
 enum weft_status client_tensor_start_state(struct weft_tensor *tensor, uint32_t part, const float *in,
                                            float *out, struct weft_request *request);
+/* Sends the factor of the held mean to the shards, and receives the new weights in out (elems,)
+ * (push_pull.c). Caller's thread, does not block. */
+enum weft_status client_tensor_start_apply(struct weft_tensor *tensor, float factor, float *out);
 /* Marks the tensor as idle; called by client_request_complete. Engine thread. */
 void client_tensor_release(struct weft_tensor *tensor);
 /* Called by client_request_complete before the request is done, and after. `serial` is the result

@@ -128,6 +128,7 @@ enum shard_phase {
     SHARD_PHASE_COLLECTING = 3, /* the round has receive memory; contributions are received and folded */
     SHARD_PHASE_CLOSING = 4,    /* all contributions are folded; the previous result is still being sent */
     SHARD_PHASE_DRAINING = 5,   /* the round was dropped; receives in flight still use its slots */
+    SHARD_PHASE_APPLYING = 6,   /* a held sum is applied (shard_verdict.c) */
 };
 
 /* Copy of what the last close overwrote, if its step may be skipped or undone (shard_skip.c). */
@@ -203,6 +204,7 @@ struct shard_chunk {
     uint8_t phase; /* enum shard_phase; written by shard_round_enter only */
     uint8_t round;
     uint8_t flags; /* WEFT_WIRE_MAY_SKIP, WEFT_WIRE_CHECKED, WEFT_WIRE_DECAY: or of all contributions */
+    bool holds;    /* the contributions are PUSH_HOLD */
     float lr, weight_decay; /* weight_decay: with WEFT_WIRE_DECAY, else 0 */
     uint32_t lr_worker;
     uint32_t arrived, receiving;     /* contributions not NONE; contributions RECEIVING */
@@ -247,6 +249,7 @@ struct shard_chunk {
     float *weights; /* (workers,) owned: sample weights of round 0, which later rounds repeat; NULL: one
                      * round */
     struct shard_clock *clock; /* owned; NULL: consistency bsp (shard_clock.h) */
+    struct shard_verdict *verdict; /* owned; NULL: no step was clipped (shard_verdict.h) */
     uint64_t *errors_unsent; /* (workers,) bits, owned: did not contribute to the dropped round, and gets its
                               * error on the next push of it */
     uint32_t pulls_waiting;  /* contributions with a pull */

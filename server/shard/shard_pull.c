@@ -19,7 +19,9 @@
 /* Can `data` answer a pull of `step`? At step 0 values need first weights; states start as zeros. */
 static bool pull_ready(const struct shard_chunk *chunk, const float *data, uint64_t step)
 {
-    if (chunk->phase == SHARD_PHASE_CLOSING || chunk->phase == SHARD_PHASE_INSTALLING) return false;
+    if (chunk->phase == SHARD_PHASE_CLOSING || chunk->phase == SHARD_PHASE_INSTALLING ||
+        chunk->phase == SHARD_PHASE_APPLYING)
+        return false;
     if (shard_replicate_holds(chunk)) return false;
     return chunk->closed_step >= step &&
            (chunk->closed_step > 0 || chunk->initialised || data != chunk->values);

@@ -12,13 +12,15 @@
 #include <string.h>
 
 #include "server/shard/shard_engine.h"
+#include "server/shard/shard_verdict.h"
 
 void shard_push_again(struct shard_chunk *chunk, const struct weft_wire_header *header,
                       struct weft_arrival *arrival)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
+    const bool holds = header->kind == WEFT_WIRE_PUSH_HOLD;
     if (!chunk->result_is_resendable || header->step != chunk->result_step ||
-        header->round != chunk->result_round) {
+        header->round != chunk->result_round || holds != shard_verdict_is_due(chunk, header->step)) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_STALE,
                            "step %" PRIu64 " round %u of tensor '%.30s' is over, steps up to %" PRIu64 " are",
                            header->step, header->round, chunk->tensor->name, chunk->closed_step);
@@ -54,8 +56,16 @@ static bool step_agrees(const struct shard_chunk *chunk, const struct weft_wire_
 {
     const float decay = weight_decay_of(header);
     const bool has_decay = header->flags & WEFT_WIRE_DECAY, had_decay = chunk->flags & WEFT_WIRE_DECAY;
+    const bool holds = header->kind == WEFT_WIRE_PUSH_HOLD;
     const bool lr_differs = memcmp(&header->lr, &chunk->lr, sizeof chunk->lr) != 0;
     if (is_first(chunk)) return true;
+    if (holds != chunk->holds) {
+        snprintf(text, SHARD_TEXT_BYTES,
+                 "rank %u clips step %" PRIu64 " of '%.20s' by its norm, rank %u does not",
+                 holds ? header->worker : chunk->lr_worker, header->step, chunk->tensor->name,
+                 holds ? chunk->lr_worker : header->worker);
+        return false;
+    }
     if (!lr_differs && has_decay == had_decay && memcmp(&decay, &chunk->weight_decay, sizeof decay) == 0)
         return true;
     snprintf(text, SHARD_TEXT_BYTES,
@@ -73,7 +83,7 @@ static bool push_is_due(struct shard_chunk *chunk, const struct weft_wire_header
     struct shard_tensor *tensor = chunk->tensor;
     struct weft_shard_engine *engine = tensor->engine;
     struct shard_contribution *contribution = &chunk->contributions[header->worker];
-    if (header->step <= chunk->closed_step ||
+    if (header->step <= chunk->closed_step || shard_verdict_is_due(chunk, header->step) ||
         (header->step == chunk->open_step && header->round < chunk->round)) {
         shard_push_again(chunk, header, arrival);
         return false;
@@ -156,6 +166,7 @@ void shard_push_request(struct shard_chunk *chunk, const struct weft_wire_header
         chunk->lr_worker = header->worker;
         chunk->open_step = header->step;
         chunk->flags = 0;
+        chunk->holds = header->kind == WEFT_WIRE_PUSH_HOLD;
     }
     chunk->flags |= header->flags;
     contribution->arrival = arrival;

@@ -11,11 +11,13 @@
 
 #include "server/shard/shard_clock.h"
 #include "server/shard/shard_engine.h"
+#include "server/shard/shard_verdict.h"
 
 static bool is_request(uint8_t kind)
 {
     return kind == WEFT_WIRE_PUSH_PULL || kind == WEFT_WIRE_PUSH || kind == WEFT_WIRE_PULL ||
-           kind == WEFT_WIRE_INIT || kind == WEFT_WIRE_STATE_PULL || kind == WEFT_WIRE_STATE_INIT;
+           kind == WEFT_WIRE_INIT || kind == WEFT_WIRE_STATE_PULL || kind == WEFT_WIRE_STATE_INIT ||
+           kind == WEFT_WIRE_PUSH_HOLD || kind == WEFT_WIRE_APPLY;
 }
 
 static void drop(struct weft_shard_engine *engine, struct weft_arrival *arrival, const char *why)
@@ -57,6 +59,21 @@ static bool contribution_fits(struct shard_chunk *chunk, const struct weft_wire_
     return true;
 }
 
+/* A shard holds a sum that its optimiser can apply, where all workers stay. */
+static bool hold_fits(struct shard_chunk *chunk, const struct weft_wire_header *header,
+                      struct weft_arrival *arrival)
+{
+    struct shard_tensor *tensor = chunk->tensor;
+    if (shard_chunk_is_dense(chunk) && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && !chunk->clock &&
+        !tensor->engine->elastic && !shard_map_is_on(tensor->engine))
+        return true;
+    shard_reply_refuse(tensor->engine, arrival, header, WEFT_ERR_UNSUPPORTED,
+                       "tensor '%.40s' is clipped by the norm of a step: shards without copies do that for "
+                       "dense tensors with an optimizer",
+                       tensor->name);
+    return false;
+}
+
 static void dispatch_kind(struct shard_chunk *chunk, const struct weft_wire_header *header,
                           struct weft_arrival *arrival)
 {
@@ -72,6 +89,10 @@ static void dispatch_kind(struct shard_chunk *chunk, const struct weft_wire_head
         if (chunk->clock && chunk->computing) shard_reply_defer(chunk->tensor->engine, arrival);
         else shard_state_request(chunk, header, arrival);
         return;
+    case WEFT_WIRE_APPLY: shard_verdict_request(chunk, header, arrival); return;
+    case WEFT_WIRE_PUSH_HOLD:
+        if (!hold_fits(chunk, header, arrival)) return;
+        /* fall through */
     case WEFT_WIRE_PUSH_PULL:
     case WEFT_WIRE_PUSH:
         if (!contribution_fits(chunk, header, arrival)) return;

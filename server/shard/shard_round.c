@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "server/shard/shard_engine.h"
+#include "server/shard/shard_verdict.h"
 
 static uint64_t event_id(const struct shard_chunk *chunk)
 {
@@ -29,12 +30,14 @@ static uint64_t event_id(const struct shard_chunk *chunk)
 
 static const uint8_t legal_phases[] = {
     [SHARD_PHASE_IDLE] = 1 << SHARD_PHASE_INSTALLING | 1 << SHARD_PHASE_WAITING |
-                         1 << SHARD_PHASE_COLLECTING | 1 << SHARD_PHASE_CLOSING | 1 << SHARD_PHASE_DRAINING,
+                         1 << SHARD_PHASE_COLLECTING | 1 << SHARD_PHASE_CLOSING | 1 << SHARD_PHASE_DRAINING |
+                         1 << SHARD_PHASE_APPLYING,
     [SHARD_PHASE_INSTALLING] = 1 << SHARD_PHASE_IDLE,
     [SHARD_PHASE_WAITING] = 1 << SHARD_PHASE_IDLE | 1 << SHARD_PHASE_COLLECTING,
     [SHARD_PHASE_COLLECTING] = 1 << SHARD_PHASE_WAITING,
     [SHARD_PHASE_CLOSING] = 1 << SHARD_PHASE_COLLECTING,
     [SHARD_PHASE_DRAINING] = 1 << SHARD_PHASE_COLLECTING,
+    [SHARD_PHASE_APPLYING] = 1 << SHARD_PHASE_IDLE,
 };
 
 static bool phase_has_round(uint8_t phase)
@@ -183,6 +186,10 @@ static enum weft_status close_dense(struct shard_chunk *chunk)
     chunk->hold.sum = sum;
     if (chunk->flags & WEFT_WIRE_CHECKED && !chunk->tensor->engine->kernels->finite_f32(sum, chunk->count))
         return WEFT_ERR_SKIPPED;
+    if (chunk->holds) {
+        shard_verdict_hold(chunk, sum);
+        return WEFT_OK;
+    }
     if (shard_skip_needs_copy(chunk)) shard_skip_save(chunk);
     if (chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) optimise(chunk, sum, chunk->grad_scale);
     else chunk->tensor->engine->kernels->scale_f32(chunk->values, sum, chunk->grad_scale, chunk->count);
@@ -279,7 +286,8 @@ void shard_round_closed(struct shard_chunk *chunk)
     chunk->result_lr = chunk->lr;
     chunk->result_is_resendable = true;
     if (last) {
-        chunk->closed_step = chunk->open_step;
+        if (chunk->holds) shard_verdict_closed(chunk, chunk->open_step);
+        else chunk->closed_step = chunk->open_step;
         chunk->open_step = 0;
         chunk->round = 0;
         if (!shard_chunk_is_dense(chunk) && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE)
@@ -327,6 +335,10 @@ static void close_round(struct shard_chunk *chunk)
     if (is_last_round(chunk) && shard_skip_needs_copy(chunk) && shard_skip_reserve(chunk) < 0) {
         shard_round_drop(chunk, WEFT_ERR_NO_MEMORY,
                          "no memory for a copy of what the step overwrites, which may be skipped or undone");
+        return;
+    }
+    if (chunk->holds && shard_verdict_reserve(chunk) < 0) {
+        shard_round_drop(chunk, WEFT_ERR_NO_MEMORY, "no memory for the sum of a step with clip_norm");
         return;
     }
     chunk->scratch = chunk->tensor->engine->scratch;

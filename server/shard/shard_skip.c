@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "server/shard/shard_engine.h"
+#include "server/shard/shard_verdict.h"
 
 static enum weft_status copy_reserve(struct weft_env *env, float **copy, const float *original,
                                      uint64_t count)
@@ -107,12 +108,13 @@ static bool is_after(uint64_t step, uint32_t good) { return (int32_t)((uint32_t)
 enum weft_status shard_skip_undo(struct shard_chunk *chunk, const struct weft_wire_header *header)
 {
     if (header->skips == chunk->skips) return WEFT_OK;
-    if (chunk->phase == SHARD_PHASE_DRAINING) return WEFT_ERR_AGAIN;
+    if (chunk->phase == SHARD_PHASE_DRAINING || chunk->phase == SHARD_PHASE_APPLYING) return WEFT_ERR_AGAIN;
     if (chunk->phase != SHARD_PHASE_IDLE) return WEFT_ERR_STATE;
     if (is_after(chunk->closed_step, header->good)) {
         if (!chunk->backup.valid || is_after(chunk->backup.step, header->good)) return WEFT_ERR_STATE;
         undo(chunk);
     }
+    shard_verdict_forget(chunk);
     for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++)
         shard_error_set_unsent(chunk, worker, false);
     chunk->error_step = 0;

@@ -12,6 +12,7 @@
 
 #include "server/shard/shard_clock.h"
 #include "server/shard/shard_engine.h"
+#include "server/shard/shard_verdict.h"
 
 enum {
     VALUES_EAGER_BYTES = 8192, /* shared memory sends shorter results inside its ring */
@@ -322,6 +323,7 @@ void shard_table_drop(struct shard_tensor *tensor)
         for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, tensor->chunks[i].states[s]);
         shard_skip_free(&tensor->chunks[i]);
         shard_clock_free(&tensor->chunks[i]);
+        shard_verdict_free(&tensor->chunks[i]);
         weft_free_bytes(env, tensor->chunks[i].install_buffer);
         shard_contributions_drop(&tensor->chunks[i]);
         weft_free_bytes(env, tensor->chunks[i].errors_unsent);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/shard/shard_verdict.h"
 #include "shard_fleet.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -63,6 +64,7 @@ static struct weft_wire_header header_of(struct fleet *fleet, const uint8_t *fie
         WEFT_WIRE_PUSH_PULL,  WEFT_WIRE_PUSH,       WEFT_WIRE_PULL,  WEFT_WIRE_INIT,
         WEFT_WIRE_STATE_PULL, WEFT_WIRE_STATE_INIT, WEFT_WIRE_RESULT};
     enum weft_wire_kind kind = kinds[field[1] % 7];
+    if (field[1] >= 248) kind = field[1] % 2 ? WEFT_WIRE_APPLY : WEFT_WIRE_PUSH_HOLD;
     struct weft_wire_header header =
         fleet_header(fleet, field[0] % WORKERS, chunk_number, kind, field[3] % 5);
     if (field[4] >= 240) header.worker = field[4] == 240 ? 4095 : field[4] % WORKERS;
@@ -77,7 +79,7 @@ static struct weft_wire_header header_of(struct fleet *fleet, const uint8_t *fie
     else if (field[9] >= 240) header.epoch--;
     else if (field[9] >= 230) header.incarnation++;
     header.lr = odd_float(field[10], header.lr);
-    if (kind == WEFT_WIRE_PUSH || kind == WEFT_WIRE_PUSH_PULL)
+    if (weft_wire_contributes((uint8_t)kind) || kind == WEFT_WIRE_APPLY)
         header.weight = odd_float((uint8_t)(field[10] * 31), 1);
     return header;
 }
@@ -90,7 +92,8 @@ static void send_one(struct fleet *fleet, const uint8_t *field, struct fleet_req
     struct weft_wire_header header = header_of(fleet, field, chunk_number);
     size_t bytes = chunk->count * sizeof(float);
     const struct weft_codec_spec *codec = &fleet->codec[chunk->tensor];
-    const bool asks = header.kind == WEFT_WIRE_PULL || header.kind == WEFT_WIRE_STATE_PULL,
+    const bool asks = header.kind == WEFT_WIRE_PULL || header.kind == WEFT_WIRE_STATE_PULL ||
+                      header.kind == WEFT_WIRE_APPLY,
                plain = header.kind == WEFT_WIRE_INIT || header.kind == WEFT_WIRE_STATE_INIT;
     if (!plain && codec->id != WEFT_CODEC_DENSE && header.round < weft_codec_rounds(codec))
         bytes = weft_codec_contribution_bytes_max(codec, &fleet->shape[chunk->tensor], header.round);
@@ -132,6 +135,8 @@ static void check_alive(struct fleet *fleet)
 {
     static struct fleet_request request[WORKERS];
     uint64_t step = fleet_shard_chunk(fleet, 0)->closed_step + 1;
+    const struct shard_verdict *verdict = fleet_shard_chunk(fleet, 0)->verdict;
+    if (verdict && verdict->step >= step) step = verdict->step + 1; /* the held sum is left behind */
     enum weft_status wanted = fleet_shard_chunk(fleet, 0)->initialised ? WEFT_OK : WEFT_ERR_STATE;
     memset(request, 0, sizeof request);
     /* drop replies to earlier requests */
@@ -197,6 +202,10 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
         out[at + 1] = (uint8_t)(number + i) % 2;
         out[at + 2] = which / 3;
         out[at + 3] = 1 + i / 24;
+        if (number % 4 == 1) { /* held sums, then verdicts */
+            out[at + 1] = i < 24 ? 250 : 251;
+            out[at + 3] = 1;
+        }
         if (number % 4 >= 2 && i % 9 == 8) out[at + 1] = 4, out[at + 6] = number % 8 == 6 ? 3 : 0;
     }
     return at;

@@ -23,7 +23,8 @@ static uint32_t below(uint32_t bound) { return (uint32_t)(next_random() % bound)
 
 static struct weft_wire_header sample(void)
 {
-    struct weft_wire_header header = {.kind = (uint8_t)(1 + below(9)),
+    static const uint8_t kinds[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13};
+    struct weft_wire_header header = {.kind = kinds[below(sizeof kinds)],
                                       .codec = (uint8_t)below(5),
                                       .dtype = (uint8_t)below(5),
                                       .round = (uint8_t)below(16),
@@ -47,15 +48,14 @@ static struct weft_wire_header sample(void)
     }
     if (header.kind == WEFT_WIRE_REPLICATED && below(2)) header.status = -(int32_t)(1 + below(99));
     if (header.kind == WEFT_WIRE_PULL || header.kind == WEFT_WIRE_STATE_PULL ||
-        header.kind == WEFT_WIRE_REPLICATED)
+        header.kind == WEFT_WIRE_REPLICATED || header.kind == WEFT_WIRE_APPLY)
         header.payload_bytes = 0;
     if (header.kind == WEFT_WIRE_REPLICATE) header.flags = (uint8_t)(below(2) | below(2) * WEFT_WIRE_DECAY);
     if (header.kind != WEFT_WIRE_RESULT && header.kind != WEFT_WIRE_REPLICATED && below(2)) {
         header.skips = (uint16_t)(1 + below(WEFT_WIRE_SKIPS - 1));
         header.good = (uint32_t)next_random();
     }
-    if (header.kind == WEFT_WIRE_PUSH_PULL || header.kind == WEFT_WIRE_PUSH)
-        header.flags = (uint8_t)below(16);
+    if (weft_wire_contributes(header.kind)) header.flags = (uint8_t)below(16);
     if (header.flags & WEFT_WIRE_NOT_FINITE) header.payload_bytes = 0;
     return header;
 }

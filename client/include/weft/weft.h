@@ -255,9 +255,9 @@ WEFT_API enum weft_status weft_step_begin(struct weft_session *session, const st
  * tensors are in all-reduce mode, a difference ends the session with WEFT_ERR_MISMATCH. Further return codes:
  * WEFT_ERR_INVALID: a field is out of range; WEFT_ERR_UNSUPPORTED: skip, and no tensor is declared, or one
  * of an elastic job is in server mode. weft_push_pull, weft_push and weft_push_none return WEFT_ERR_INVALID
- * for a tensor with an optimiser whose group is not below group_count; and WEFT_ERR_UNSUPPORTED for a tensor
- * in server mode with clip_norm; for weights on a device with clip_norm; for another dtype than f32 with
- * loss_scale. */
+ * for a tensor with an optimiser whose group is not below group_count; and WEFT_ERR_UNSUPPORTED with
+ * clip_norm for weights on a device, and for a tensor in server mode with a codec, with weft_push, with
+ * consistency ssp or asp, or in an elastic job; for another dtype than f32 with loss_scale. */
 struct weft_step_options {
     size_t size;                     /* sizeof(struct weft_step_options), set by WEFT_STEP */
     uint64_t step;                   /* these three as in struct weft_step */

@@ -50,9 +50,12 @@ static int refusals(struct weft_session *session, struct mode_pair *pairs)
          weft_step_begin_with(session, WEFT_STEP(.step = STEPS + 1, .lr = 1, .weight = 1, .clip_norm = 1)));
     for (uint32_t plan = 0; plan < PLANS; plan++) {
         struct mode_pair *pair = &pairs[plan];
+        const bool is_dense = !strcmp(plans[plan].codec, "dense");
         if (!strcmp(plans[plan].optimizer, "none")) continue;
-        if (refused(session, weft_push_pull(pair->tensor[0], pair->grad, pair->out[0], &request),
-                    WEFT_ERR_UNSUPPORTED, "server mode: clip_norm needs all-reduce mode"))
+        if (refused(session,
+                    is_dense ? weft_push(pair->tensor[0], pair->grad, &request)
+                             : weft_push_pull(pair->tensor[0], pair->grad, pair->out[0], &request),
+                    WEFT_ERR_UNSUPPORTED, "clip_norm needs push_pull, a dense tensor"))
             return 1;
     }
     MUST(session, weft_step_end(session));
@@ -163,9 +166,101 @@ static void test_a_rank_skips_the_step_of_all(void **state)
         assert_true(fleet_run(RANKS, 2, train_with_skips, &result, NULL));
 }
 
+/* ---- clipping by the global norm: both modes have the same bits, with any number of shards ---- */
+
+enum { DENSE = 3, CLIPPED = 5, PLAN_ELEMS = 24 * 40 };
+
+struct clipped {
+    double norm[CLIPPED];
+    float out[DENSE][PLAN_ELEMS];
+};
+
+static int clip_steps(struct weft_session *session, struct mode_pair *pairs, struct clipped *result)
+{
+    static const float limits[CLIPPED] = {0.25f, INFINITY, 1e30f, 2, 0.5f};
+    for (uint32_t data = 0; data < CLIPPED; data++) {
+        double norm = -1;
+        MUST(session, weft_step_begin_with(session, WEFT_STEP(.step = weft_step_next(session), .lr = 0.1f,
+                                                              .weight = 1, .loss_scale = 4,
+                                                              .clip_norm = limits[data], .norm_out = &norm)));
+        for (uint32_t plan = 0; plan < DENSE; plan++)
+            if (push(session, &pairs[plan], data + 1, 4)) return 1;
+        MUST(session, weft_step_end(session));
+        if (!(norm > 1)) return 1;
+        result->norm[data] = norm;
+        for (uint32_t plan = 0; plan < DENSE; plan++)
+            if (!mode_pair_equal(&pairs[plan], "clipped", weft_rank(session), data + 1)) return 1;
+    }
+    for (uint32_t plan = 0; plan < DENSE; plan++)
+        memcpy(result->out[plan], pairs[plan].out[0], sizeof result->out[plan]);
+    return 0;
+}
+
+/* A skipped step leaves nothing: its held sums are dropped. */
+static int clip_and_skip(struct weft_session *session, struct mode_pair *pairs)
+{
+    struct mode_pair *pair = &pairs[0];
+    static float before[PLAN_ELEMS];
+    for (uint32_t try = 0; try < 2; try++) {
+        memcpy(before, pair->out[0], sizeof before);
+        MUST(session, weft_step_begin_with(session, WEFT_STEP(.step = CLIPPED + 1, .lr = 0.1f, .weight = 1,
+                                                              .clip_norm = 0.1f,
+                                                              .skip = try == 0 && weft_rank(session) == 1)));
+        for (int mode = 0; mode < 2; mode++)
+            MUST(session,
+                 weft_push_pull(pair->tensor[mode], pair->grad, pair->out[mode], &pair->request[mode]));
+        const enum weft_status status = weft_step_end(session);
+        if (status != (try == 0 ? WEFT_ERR_SKIPPED : WEFT_OK)) return 1;
+        if ((memcmp(before, pair->out[0], sizeof before) == 0) != (try == 0)) return 1;
+        if (try == 1 && !mode_pair_equal(pair, "after a skip", weft_rank(session), CLIPPED + 1)) return 1;
+    }
+    return 0;
+}
+
+/* A norm that is not a number reaches the weights, as without a limit. */
+static int clip_nan(struct weft_session *session, struct mode_pair *pairs)
+{
+    struct mode_pair *pair = &pairs[1];
+    MUST(session, weft_step_begin_with(
+                      session, WEFT_STEP(.step = CLIPPED + 2, .lr = 0.1f, .weight = 1, .clip_norm = 1)));
+    pair->grad[0] = NAN;
+    MUST(session, weft_push_pull(pair->tensor[0], pair->grad, pair->out[0], &pair->request[0]));
+    MUST(session, weft_step_end(session));
+    return !isnan(pair->out[0][1]);
+}
+
+static int train_clipped(struct fleet *fleet, uint32_t rank)
+{
+    struct weft_session *session;
+    static struct mode_pair pairs[DENSE];
+    struct clipped *results = fleet->user;
+    if (fleet_join(fleet, rank, 20000, &session)) return 1;
+    for (uint32_t plan = 0; plan < DENSE; plan++)
+        if (mode_pair_declare(session, &plans[plan], &pairs[plan])) return 1;
+    if (clip_steps(session, pairs, &results[rank]) || clip_and_skip(session, pairs) ||
+        clip_nan(session, pairs))
+        return 1;
+    MUST(session, weft_finalize(session));
+    return 0;
+}
+
+static void test_clipping_does_not_depend_on_the_shards(void **state)
+{
+    static struct clipped first[RANKS];
+    for (uint32_t run = 0; run < 3; run++) {
+        struct fleet_result result;
+        struct clipped *shared;
+        assert_true(fleet_run(RANKS, 1 + run, train_clipped, &result, (void **)&shared));
+        if (run == 0) memcpy(first, shared, sizeof first);
+        assert_memory_equal(shared, first, sizeof first);
+        assert_memory_equal(&shared[0], &shared[1], sizeof shared[0]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_both_modes_give_the_same_bits),
-                                       cmocka_unit_test(test_a_rank_skips_the_step_of_all)};
+                                       cmocka_unit_test(test_a_rank_skips_the_step_of_all),
+                                       cmocka_unit_test(test_clipping_does_not_depend_on_the_shards)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

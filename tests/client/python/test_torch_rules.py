@@ -154,19 +154,19 @@ def test_groups_clipping_scaling_and_skips_equal_one_rank(job):
 
 
 def server_rules():
-    """Rates of groups through shards; what the shards cannot do is refused with a sentence."""
+    """Rates of groups and clipping through shards; what they cannot do is refused with a sentence."""
     import weft
     from weft.torch import Optimizer
 
     with weft.init() as session:
         model = network()
         try:
-            Optimizer(model.named_parameters(), "sgd", 0.1, clip_norm=1.0)
+            Optimizer(model.named_parameters(), "sgd", 0.1, clip_norm=1.0, codec="int8")
         except weft.Unsupported as error:
             assert "all_reduce" in str(error)
         else:
-            raise AssertionError("clip_norm was taken in server mode")
-        optimizer = Optimizer(groups_of(model, True), "adamw", 1e-2)
+            raise AssertionError("clip_norm was taken in server mode with a codec")
+        optimizer, norms = Optimizer(groups_of(model, True), "adamw", 1e-2, clip_norm=CLIP), []
         schedule = schedule_of(optimizer)
         for number in range(6):
             if number == 4:
@@ -184,7 +184,11 @@ def server_rules():
             optimizer.step()
             assert not optimizer.skipped
             schedule.step()
-        compare(model, grouped_reference(6, clip=None, decay_from=4)[0].parameters())
+            norms.append(optimizer.grad_norm)
+        expected, wanted = grouped_reference(6, decay_from=4)
+        compare(model, expected.parameters())
+        assert max(wanted) > CLIP
+        assert all(abs(a - b) < 1e-4 * b for a, b in zip(norms, wanted)), (norms, wanted)
 
 
 def test_rates_decays_and_skips_reach_the_shards(job):

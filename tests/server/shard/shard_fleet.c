@@ -214,7 +214,8 @@ struct weft_wire_header fleet_header(struct fleet *fleet, uint32_t rank, uint32_
                                      enum weft_wire_kind kind, uint64_t step)
 {
     const struct fleet_chunk *chunk = &fleet->chunk[chunk_number];
-    bool contributes = kind == WEFT_WIRE_PUSH || kind == WEFT_WIRE_PUSH_PULL;
+    const bool contributes = weft_wire_contributes((uint8_t)kind),
+               asks = kind == WEFT_WIRE_PULL || kind == WEFT_WIRE_STATE_PULL || kind == WEFT_WIRE_APPLY;
     return (struct weft_wire_header){
         .kind = (uint8_t)kind,
         .codec = (uint8_t)(contributes ? fleet->codec[chunk->tensor].id : WEFT_CODEC_DENSE),
@@ -226,8 +227,7 @@ struct weft_wire_header fleet_header(struct fleet *fleet, uint32_t rank, uint32_
         .tensor = chunk->tensor,
         .chunk = chunk->index,
         .step = step,
-        .payload_bytes =
-            kind == WEFT_WIRE_PULL || kind == WEFT_WIRE_STATE_PULL ? 0 : chunk->count * sizeof(float),
+        .payload_bytes = asks ? 0 : chunk->count * sizeof(float),
         .term = fleet->options.copies ? fleet->worker[rank].term[chunk_number] : 0,
         .lr = contributes ? fleet_lr(step) : 0,
         .weight = contributes ? fleet_weight(fleet, rank, step) : 0,

@@ -210,7 +210,8 @@ class Optimizer(torch.optim.Optimizer):
 
     scaler: a torch.amp.GradScaler whose scale(loss) the backward pass uses; weights and residuals see unscaled
     gradients, a step that is not finite is skipped on all ranks, and step() updates the scale. clip_norm: limit of the
-    global norm of the mean gradients, an attribute, in all-reduce mode; `grad_norm` is the norm of the last step.
+    global norm of the mean gradients, an attribute; with a codec in all-reduce mode alone. `grad_norm` is the norm of the
+    last step.
     consistency: "ssp:4" or "asp", so that a rank need not wait for slower ones, in server mode without a codec.
     """
 
@@ -226,9 +227,9 @@ class Optimizer(torch.optim.Optimizer):
                 "weft.torch.Optimizer is made before the session's first step: the step's number is the number of updates in "
                 "the rules adam, adamw and lamb; use DistributedOptimizer for a model that is made later"
             )
-        if clip_norm and (mode or ("server" if self._session.shards else "")) == "server":
-            raise weft.Unsupported('clip_norm needs the means of all gradients before an update, and the shards update each '
-                                   'tensor alone; pass mode="all_reduce"')  # fmt: skip
+        if clip_norm and codec and (mode or ("server" if self._session.shards else "")) == "server":
+            raise weft.Unsupported("clip_norm needs the means of all gradients before an update, and shards hold those of "
+                                   'tensors without a codec; pass mode="all_reduce"')  # fmt: skip
         for options, _ in groups:
             options.setdefault("weight_decay", None if callable(rule) else _groups.decay_of(rule))
         self._decays = [options["weight_decay"] for options, _ in groups]

@@ -1,0 +1,139 @@
+/* shard_verdict.c - clipping by the global norm where shards run the optimiser.
+ *
+ *     PUSH_HOLD(s) of all workers --> sum, held --> RESULT: sum of squares of the chunk
+ *     worker: squares of all chunks, in their order --> norm --> factor, the same bits on all workers
+ *     APPLY(s, factor) of the first worker --> update with the factor --> RESULT: weights, to each worker
+ *
+ * The workers have the squares of all chunks, so shards exchange nothing, and the factor does not depend on
+ * their number. Until the first verdict the chunk is as before the step: a skipped step is a sum that is
+ * dropped. The memory of sums is that of the weights once more, allocated with the first such step. */
+#include "server/shard/shard_verdict.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+enum weft_status shard_verdict_reserve(struct shard_chunk *chunk)
+{
+    struct weft_env *env = chunk->tensor->engine->env;
+    if (!chunk->verdict) chunk->verdict = weft_alloc_zero(env, sizeof *chunk->verdict);
+    if (chunk->verdict && !chunk->verdict->sum)
+        chunk->verdict->sum = weft_alloc_array(env, chunk->count, sizeof *chunk->verdict->sum);
+    return chunk->verdict && chunk->verdict->sum ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+void shard_verdict_free(struct shard_chunk *chunk)
+{
+    struct weft_env *env = chunk->tensor->engine->env;
+    if (!chunk->verdict) return;
+    weft_free_bytes(env, chunk->verdict->sum);
+    weft_free_bytes(env, chunk->verdict);
+    chunk->verdict = NULL;
+}
+
+void shard_verdict_hold(struct shard_chunk *chunk, const float *sum)
+{
+    struct shard_verdict *held = chunk->verdict;
+    memcpy(held->sum, sum, chunk->count * sizeof *sum);
+    held->squares = chunk->tensor->engine->kernels->dot_f32(sum, sum, chunk->count);
+    held->scale = chunk->grad_scale;
+    held->lr = chunk->lr;
+    held->has_decay = chunk->flags & WEFT_WIRE_DECAY;
+    held->weight_decay = chunk->weight_decay;
+    chunk->result_data = &held->squares;
+    chunk->result_bytes = sizeof held->squares;
+}
+
+void shard_verdict_closed(struct shard_chunk *chunk, uint64_t step)
+{
+    chunk->verdict->step = step;
+}
+
+void shard_verdict_forget(struct shard_chunk *chunk)
+{
+    if (!chunk->verdict) return;
+    if (chunk->verdict->step != 0) chunk->result_is_resendable = false;
+    chunk->verdict->step = 0;
+}
+
+/* ---- the verdict ---- */
+
+static void apply(struct weft_task *task)
+{
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
+    const struct shard_verdict *held = chunk->verdict;
+    struct weft_optimizer rule = chunk->tensor->optimizer;
+    if (held->has_decay) rule.weight_decay = held->weight_decay;
+    weft_optimizer_step(&rule, held->lr, held->step, chunk->values, chunk->states, held->sum,
+                        (float)((double)held->scale * (double)held->factor), chunk->count);
+}
+
+/* Requests that were deferred meanwhile, the first one included, get the weights. */
+static void applied(struct shard_chunk *chunk)
+{
+    struct shard_verdict *held = chunk->verdict;
+    chunk->closed_step = held->applied_step = held->step;
+    held->step = 0;
+    chunk->backup.valid = false;
+    chunk->result_is_resendable = false;
+    shard_round_resume(chunk);
+    shard_pull_reply_waiting(chunk);
+    shard_engine_resume(chunk->tensor->engine);
+}
+
+static void apply_done(struct weft_task *task)
+{
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
+    chunk->computing = false;
+    applied(chunk);
+}
+
+static void start(struct shard_chunk *chunk, float factor)
+{
+    const uint64_t elements = chunk->count * (1 + weft_optimizer_states(&chunk->tensor->optimizer));
+    chunk->verdict->factor = factor;
+    shard_round_enter(chunk, SHARD_PHASE_APPLYING);
+    if (elements > WEFT_LOOP_SLICE) {
+        shard_round_start_task(chunk, apply, apply_done, elements);
+        return;
+    }
+    apply(&chunk->task);
+    applied(chunk);
+}
+
+/* A verdict is not negative and at most 1. Round 1 carries the one that is not a number. */
+static float factor_of(const struct weft_wire_header *header)
+{
+    return header->round == 1 ? NAN : header->weight;
+}
+
+void shard_verdict_request(struct shard_chunk *chunk, const struct weft_wire_header *header,
+                           struct weft_arrival *arrival)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    const struct shard_verdict *held = chunk->verdict;
+    const float factor = factor_of(header);
+    if (header->round > 1 || factor > 1) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_INVALID,
+                           "rank %u scales the mean of tensor '%.40s' by %g: at most 1", header->worker,
+                           chunk->tensor->name, (double)factor);
+    } else if (chunk->phase == SHARD_PHASE_APPLYING) {
+        shard_reply_defer(engine, arrival);
+    } else if (shard_verdict_is_due(chunk, header->step) && chunk->phase == SHARD_PHASE_IDLE) {
+        const bool is_first = !shard_result_is_in_use(chunk);
+        shard_reply_defer(engine, arrival); /* until the update is made */
+        if (is_first) start(chunk, factor);
+    } else if (!held || held->applied_step != header->step || chunk->closed_step != header->step) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE,
+                           "rank %u applies step %" PRIu64
+                           " of tensor '%.40s', which the shard does not hold",
+                           header->worker, header->step, chunk->tensor->name);
+    } else if (memcmp(&held->factor, &factor, sizeof factor) != 0) {
+        shard_reply_refuse(engine, arrival, header, WEFT_ERR_MISMATCH,
+                           "rank %u scales step %" PRIu64 " of tensor '%.20s' by %.9g, another rank by %.9g",
+                           header->worker, header->step, chunk->tensor->name, (double)factor,
+                           (double)held->factor);
+    } else {
+        (void)shard_reply_values(chunk, arrival, header, chunk->values);
+    }
+}
