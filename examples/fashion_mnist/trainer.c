@@ -8,9 +8,10 @@
  *       backward of the layer before, while they are transferred -> weft_push_pull ...
  *     wait for all, weft_step_end      the weights are those of the next step
  *
- * Two options of the tensors (declare_tensor) select shards or all-reduce, dense or compressed. What must be
- * equal on all workers (when to stop, when to evaluate) is computed from the step number or agreed on by a
- * collective, so that no worker waits for one that has left. */
+ * In a job of weft run --min-workers the others run an interrupted step again (changed), and new workers get
+ * the weights and the plan (share_state). Two options of the tensors (declare_tensor) select shards or
+ * all-reduce, dense or compressed. What must be equal on all workers (when to stop, when to evaluate) is
+ * computed from the step number or agreed on, so that no worker waits for one that has left. */
 #include <cblas.h>
 #include <inttypes.h>
 #include <math.h>
@@ -46,8 +47,12 @@ struct trainer {
     float *x;
     uint8_t *labels;
     uint64_t steps, step;           /* planned steps; completed steps */
+    uint64_t images;                /* used by all workers in the completed steps */
     uint32_t eval_every;
+    bool stop, evaluate_due; /* after the last step; before the next step */
+    bool is_changed, good;   /* ranks were lost or are new; a step has ended well since ranks were new */
     double seconds;                 /* seconds of training */
+    double started;                 /* begin of the training time that `seconds` does not contain yet */
     double loss_sum;                /* sum of the losses since the last evaluation, and its number of steps;
                                      * mean over this worker's batches */
     uint64_t loss_steps;
@@ -56,6 +61,9 @@ struct trainer {
                                      * place */
     struct weft_request vote_request;
     struct report report;           /* of rank 0 */
+    bool reports;                   /* it is open */
+    const char *doing;              /* the call of weft that may fail */
+    bool is_explained;              /* the reason of a failure was printed */
     FILE *hashes;
 };
 
@@ -70,6 +78,7 @@ static double now_seconds(void)
 static bool fail(struct trainer *trainer, const char *what, enum weft_status status)
 {
     const char *text = weft_error_text(trainer->session);
+    if (trainer->is_explained) return false;
     if (!text || !*text) text = weft_status_text(status);
     if (trainer->session) {
         fprintf(stderr, "fashion_mnist: rank %u, step %" PRIu64 ", %s: %s\n", trainer->rank,
@@ -77,7 +86,7 @@ static bool fail(struct trainer *trainer, const char *what, enum weft_status sta
     } else {
         fprintf(stderr, "fashion_mnist: %s: %s\n", what, text);
     }
-    if (trainer->rank == 0 && trainer->session) report_abandon(&trainer->report, text);
+    if (trainer->reports) report_abandon(&trainer->report, text);
     return false;
 }
 
@@ -87,10 +96,58 @@ static bool fail(struct trainer *trainer, const char *what, enum weft_status sta
         if (status_ < 0) return fail(trainer, what, status_);        \
     } while (0)
 
-static bool wait_request(struct trainer *trainer, const char *what, struct weft_request *request)
+/* The same for a function that returns the status: the caller decides whether the run ends. */
+#define PASS(trainer, what, call)          \
+    do {                                   \
+        (trainer)->doing = (what);         \
+        enum weft_status status_ = (call); \
+        if (status_ < 0) return status_;   \
+    } while (0)
+
+static bool open_report(struct trainer *trainer)
 {
-    TRY(trainer, what, weft_wait(request, 0));
-    return true;
+    if (trainer->rank != 0 || trainer->reports) return true;
+    trainer->reports = report_open(&trainer->report, trainer->options.csv, trainer->options.json);
+    if (!trainer->reports) weft_abort(trainer->session, "rank 0 cannot write its report file");
+    return trainer->reports;
+}
+
+/* ---- changes of the ranks, in a job of weft run --min-workers ---- */
+
+/* Call with the status of a failed call, outside steps. true: ranks were lost or are new; continue. */
+static bool changed(struct trainer *trainer, enum weft_status status)
+{
+    if (status == WEFT_ERR_PEER_LOST) status = weft_shrink(trainer->session);
+    if (status != WEFT_ERR_SHRUNK && status != WEFT_ERR_GREW) return fail(trainer, trainer->doing, status);
+    trainer->rank = weft_rank(trainer->session);
+    trainer->ranks = weft_ranks(trainer->session);
+    trainer->step = weft_step_next(trainer->session) - 1;
+    trainer->is_changed = true;
+    if (status == WEFT_ERR_GREW) trainer->good = false;
+    if (trainer->rank == 0) fprintf(stderr, "fashion_mnist: %s\n", weft_error_text(trainer->session));
+    return open_report(trainer);
+}
+
+/* Until a step has ended well, all ranks get the weights, and from rank 0 the plan. */
+static enum weft_status share_state(struct trainer *trainer)
+{
+    enum { STEPS, IMAGES, EVAL_EVERY, EVALUATE_DUE, STOP, VALUES };
+    int64_t values[VALUES] = {(int64_t)trainer->steps, (int64_t)trainer->images, trainer->eval_every,
+                              trainer->evaluate_due, trainer->stop};
+    struct weft_request request = {{0}};
+    for (uint32_t t = 0; t < TENSORS; t++) {
+        struct tensor *tensor = &trainer->tensors[t];
+        PASS(trainer, "the present weights", weft_tensor_share(tensor->weft, tensor->weights, 0));
+    }
+    PASS(trainer, "the plan", weft_broadcast(trainer->session, values, VALUES, WEFT_I64, 0, &request));
+    PASS(trainer, "the plan", weft_wait(&request, 0));
+    trainer->steps = (uint64_t)values[STEPS];
+    trainer->images = (uint64_t)values[IMAGES];
+    trainer->eval_every = (uint32_t)values[EVAL_EVERY];
+    trainer->evaluate_due = values[EVALUATE_DUE] != 0;
+    trainer->stop = values[STOP] != 0;
+    trainer->step = weft_step_next(trainer->session) - 1;
+    return WEFT_OK;
 }
 
 /* ---- set-up ---- */
@@ -138,18 +195,16 @@ static bool join(struct trainer *trainer)
     TRY(trainer, "joining the job", weft_init(NULL, &trainer->session));
     trainer->rank = weft_rank(trainer->session);
     trainer->ranks = weft_ranks(trainer->session);
-    const struct trainer_options *options = &trainer->options;
-    if (trainer->rank == 0 && !report_open(&trainer->report, options->csv, options->json)) {
-        weft_abort(trainer->session, "rank 0 cannot write its report file");
-        return false;
-    }
+    if (!open_report(trainer)) return false;
     for (uint32_t l = 0; l < LAYERS; l++) {
         if (!declare_tensor(trainer, l, false) || !declare_tensor(trainer, l, true)) return false;
     }
-    mlp_init(&trainer->mlp, options->seed);
-    for (uint32_t t = 0; t < TENSORS; t++) {
-        TRY(trainer, "first weights",
-            weft_tensor_init(trainer->tensors[t].weft, trainer->tensors[t].weights));
+    mlp_init(&trainer->mlp, trainer->options.seed);
+    trainer->is_changed = weft_newcomer(trainer->session);
+    trainer->doing = "first weights";
+    for (uint32_t t = 0; t < TENSORS && !trainer->is_changed; t++) {
+        enum weft_status status = weft_tensor_init(trainer->tensors[t].weft, trainer->tensors[t].weights);
+        if (status < 0 && !changed(trainer, status)) return false;
     }
     return true;
 }
@@ -201,7 +256,7 @@ static uint64_t hash_weights(const struct trainer *trainer)
 }
 
 /* All workers together: each evaluates its part of the test images; an all-reduce sums the counts. */
-static bool evaluate(struct trainer *trainer)
+static enum weft_status evaluate(struct trainer *trainer)
 {
     enum { CORRECT, TEST_LOSS, TRAIN_LOSS, SENT, RECEIVED, VALUES };
     const uint32_t count = trainer->test.count;
@@ -217,29 +272,29 @@ static bool evaluate(struct trainer *trainer)
         correct_all += correct;
     }
     struct weft_stats stats = {.size = sizeof(stats)};
-    TRY(trainer, "statistics", weft_stats_get(trainer->session, &stats));
+    PASS(trainer, "statistics", weft_stats_get(trainer->session, &stats));
     double train_loss = trainer->loss_steps ? trainer->loss_sum / (double)trainer->loss_steps : 0;
     int64_t values[VALUES] = {(int64_t)correct_all, llround(loss * 1e6), llround(train_loss * 1e6),
                               (int64_t)stats.sent_bytes, (int64_t)stats.received_bytes};
     struct weft_request request = {{0}};
-    TRY(trainer, "evaluation",
-        weft_all_reduce(trainer->session, values, values, VALUES, WEFT_I64, WEFT_SUM, &request));
-    if (!wait_request(trainer, "evaluation", &request)) return false;
+    PASS(trainer, "evaluation",
+         weft_all_reduce(trainer->session, values, values, VALUES, WEFT_I64, WEFT_SUM, &request));
+    PASS(trainer, "evaluation", weft_wait(&request, 0));
 
     trainer->loss_sum = 0;
     trainer->loss_steps = 0;
-    if (trainer->rank != 0) return true;
+    if (trainer->rank != 0) return WEFT_OK;
     report_add(&trainer->report, &(struct measurement){
-        .step = trainer->step,
-        .epoch = (double)trainer->step * trainer->options.batch * trainer->ranks / trainer->train.count,
-        .seconds = trainer->seconds,
-        .sent_bytes = (double)values[SENT] / trainer->ranks,
-        .received_bytes = (double)values[RECEIVED] / trainer->ranks,
-        .train_loss = (double)values[TRAIN_LOSS] * 1e-6 / trainer->ranks,
-        .test_loss = (double)values[TEST_LOSS] * 1e-6 / count,
-        .accuracy = (double)values[CORRECT] / count,
-    });
-    return true;
+                                     .step = trainer->step,
+                                     .epoch = (double)trainer->images / trainer->train.count,
+                                     .seconds = trainer->seconds,
+                                     .sent_bytes = (double)values[SENT] / trainer->ranks,
+                                     .received_bytes = (double)values[RECEIVED] / trainer->ranks,
+                                     .train_loss = (double)values[TRAIN_LOSS] * 1e-6 / trainer->ranks,
+                                     .test_loss = (double)values[TEST_LOSS] * 1e-6 / count,
+                                     .accuracy = (double)values[CORRECT] / count,
+                                 });
+    return WEFT_OK;
 }
 
 /* ---- training ---- */
@@ -256,67 +311,114 @@ static float learning_rate(const struct trainer *trainer, uint64_t step)
     return (float)(options->lr * share);
 }
 
-static bool start_push_pull(struct trainer *trainer, uint32_t index)
+static enum weft_status start_push_pull(struct trainer *trainer, uint32_t index)
 {
     struct tensor *tensor = &trainer->tensors[index];
-    TRY(trainer, "push_pull", weft_push_pull(tensor->weft, tensor->grad, tensor->weights, &tensor->request));
-    return true;
+    PASS(trainer, "push_pull", weft_push_pull(tensor->weft, tensor->grad, tensor->weights, &tensor->request));
+    return WEFT_OK;
 }
 
 enum { VOTE_STOP, VOTE_EVALUATE, VOTE_COUNT };
 
 /* Clocks differ, so workers vote on what depends on time, and all receive the result in the same step. */
-static bool start_vote(struct trainer *trainer, double started)
+static enum weft_status start_vote(struct trainer *trainer)
 {
     const struct trainer_options *options = &trainer->options;
-    double seconds = trainer->seconds + (now_seconds() - started);
+    double seconds = trainer->seconds + (now_seconds() - trainer->started);
     trainer->votes[VOTE_STOP] = options->seconds > 0 && seconds >= options->seconds;
     trainer->votes[VOTE_EVALUATE] =
         options->eval_seconds > 0 && seconds >= trainer->seconds_evaluated + options->eval_seconds;
-    TRY(trainer, "vote",
-        weft_all_reduce(trainer->session, trainer->votes, trainer->votes, VOTE_COUNT, WEFT_I64, WEFT_SUM,
-                        &trainer->vote_request));
-    return true;
+    PASS(trainer, "vote",
+         weft_all_reduce(trainer->session, trainer->votes, trainer->votes, VOTE_COUNT, WEFT_I64, WEFT_SUM,
+                         &trainer->vote_request));
+    return WEFT_OK;
 }
 
-/* Runs one step. started: begin of the training time that trainer->seconds does not contain yet. */
-static bool train_step(struct trainer *trainer, double started)
+static enum weft_status refuse_loss(struct trainer *trainer)
+{
+    char text[120];
+    snprintf(text, sizeof(text), "the loss of rank %u is not finite in step %" PRIu64 "; make --lr smaller",
+             trainer->rank, trainer->step + 1);
+    fprintf(stderr, "fashion_mnist: %s\n", text);
+    weft_abort(trainer->session, text);
+    trainer->is_explained = true;
+    return WEFT_ERR_ABORTED;
+}
+
+/* The operations of an open step. */
+static enum weft_status contribute(struct trainer *trainer, double *loss_out)
 {
     const struct trainer_options *options = &trainer->options;
-    uint64_t first = (trainer->step * trainer->ranks + trainer->rank) * options->batch;
-    batches_fill(&trainer->batches, first, options->batch, trainer->x, trainer->labels);
-    struct weft_step step = {
-        .step = trainer->step + 1, .lr = learning_rate(trainer, trainer->step), .weight = 1};
-    TRY(trainer, "step_begin", weft_step_begin(trainer->session, &step));
-
     bool voting = options->seconds > 0 || options->eval_seconds > 0;
-    if (voting && !start_vote(trainer, started)) return false; /* overlaps with the forward pass */
+    if (voting) PASS(trainer, "vote", start_vote(trainer)); /* overlaps with the forward pass */
     mlp_forward(&trainer->mlp, trainer->x, options->batch);
     double loss = mlp_loss(&trainer->mlp, trainer->labels, options->batch, true, NULL) / options->batch;
-    if (!isfinite(loss)) {
-        char text[120];
-        snprintf(text, sizeof(text),
-                 "the loss of rank %u is not finite in step %" PRIu64 "; make --lr smaller", trainer->rank,
-                 step.step);
-        fprintf(stderr, "fashion_mnist: %s\n", text);
-        weft_abort(trainer->session, text);
-        return false;
-    }
-    trainer->loss_sum += loss;
-    trainer->loss_steps++;
+    if (!isfinite(loss)) return refuse_loss(trainer);
+    *loss_out = loss;
     for (uint32_t l = LAYERS; l-- > 0;) {
         mlp_backward(&trainer->mlp, l, trainer->x, options->batch);
-        if (!start_push_pull(trainer, 2 * l) || !start_push_pull(trainer, 2 * l + 1)) return false;
+        PASS(trainer, "push_pull", start_push_pull(trainer, 2 * l));
+        PASS(trainer, "push_pull", start_push_pull(trainer, 2 * l + 1));
     }
-    for (uint32_t t = TENSORS; t-- > 0;) {
-        if (!wait_request(trainer, "push_pull", &trainer->tensors[t].request)) return false;
-    }
-    if (voting && !wait_request(trainer, "vote", &trainer->vote_request)) return false;
-    TRY(trainer, "step_end", weft_step_end(trainer->session));
+    for (uint32_t t = TENSORS; t-- > 0;)
+        PASS(trainer, "push_pull", weft_wait(&trainer->tensors[t].request, 0));
+    if (voting) PASS(trainer, "vote", weft_wait(&trainer->vote_request, 0));
+    return WEFT_OK;
+}
+
+static enum weft_status train_step(struct trainer *trainer)
+{
+    const struct trainer_options *options = &trainer->options;
+    batches_fill(&trainer->batches, trainer->images + (uint64_t)trainer->rank * options->batch,
+                 options->batch, trainer->x, trainer->labels);
+    struct weft_step step = {
+        .step = trainer->step + 1, .lr = learning_rate(trainer, trainer->step), .weight = 1};
+    double loss = 0;
+    PASS(trainer, "step_begin", weft_step_begin(trainer->session, &step));
+    enum weft_status status = contribute(trainer, &loss);
+    if (status < 0 && status != WEFT_ERR_PEER_LOST) return status;
+    if (status == WEFT_OK) trainer->doing = "step_end";
+    status = weft_step_end(trainer->session); /* after a loss it agrees with the other ranks */
+    if (status < 0) return status;
+    trainer->loss_sum += loss;
+    trainer->loss_steps++;
     trainer->step++;
+    trainer->images += (uint64_t)options->batch * trainer->ranks;
+    trainer->good = true;
     if (trainer->rank == 0)
         report_progress(&trainer->report, trainer->step, trainer->steps, trainer->seconds, loss);
-    return true;
+    return WEFT_OK;
+}
+
+static void write_hash(struct trainer *trainer)
+{
+    double before = now_seconds();
+    fprintf(trainer->hashes, "%" PRIu64 " %016" PRIx64 "\n", trainer->step, hash_weights(trainer));
+    trainer->started += now_seconds() - before;
+}
+
+/* An evaluation, if that is due, else a step. */
+static enum weft_status advance(struct trainer *trainer)
+{
+    const struct trainer_options *options = &trainer->options;
+    if (trainer->is_changed && !trainer->good) PASS(trainer, trainer->doing, share_state(trainer));
+    if (trainer->evaluate_due) {
+        double now = now_seconds();
+        trainer->seconds += now - trainer->started;
+        trainer->started = now;
+        trainer->seconds_evaluated = trainer->seconds;
+        PASS(trainer, "evaluation", evaluate(trainer));
+        trainer->evaluate_due = false;
+        trainer->started = now_seconds();
+        return WEFT_OK;
+    }
+    PASS(trainer, "step", train_step(trainer));
+    if (trainer->hashes) write_hash(trainer);
+    trainer->stop = trainer->votes[VOTE_STOP] > 0 || trainer->step == trainer->steps;
+    trainer->evaluate_due =
+        trainer->stop || (options->eval_seconds > 0 ? trainer->votes[VOTE_EVALUATE] > 0
+                                                    : trainer->step % trainer->eval_every == 0);
+    return WEFT_OK;
 }
 
 /* Runs steps, with evaluations in between, until the plan or the time is complete. */
@@ -329,25 +431,11 @@ static bool train(struct trainer *trainer)
     if (trainer->steps == 0) trainer->steps = 1;
     trainer->eval_every = options->eval_every ? options->eval_every
                                               : (uint32_t)(trainer->train.count / images_per_step / 4 + 1);
-
-    bool stop = false;
-    if (!evaluate(trainer)) return false;
-    double started = now_seconds();
-    while (!stop) {
-        if (!train_step(trainer, started)) return false;
-        stop = trainer->votes[VOTE_STOP] > 0 || trainer->step == trainer->steps;
-        bool due = options->eval_seconds > 0 ? trainer->votes[VOTE_EVALUATE] > 0
-                                             : trainer->step % trainer->eval_every == 0;
-        if (trainer->hashes) {
-            double before = now_seconds();
-            fprintf(trainer->hashes, "%" PRIu64 " %016" PRIx64 "\n", trainer->step, hash_weights(trainer));
-            started += now_seconds() - before;
-        }
-        if (!due && !stop) continue;
-        trainer->seconds += now_seconds() - started;
-        trainer->seconds_evaluated = trainer->seconds;
-        if (!evaluate(trainer)) return false;
-        started = now_seconds();
+    trainer->evaluate_due = true;
+    trainer->started = now_seconds();
+    while (!trainer->stop || trainer->evaluate_due) {
+        enum weft_status status = advance(trainer);
+        if (status < 0 && !changed(trainer, status)) return false;
     }
     return true;
 }
@@ -368,19 +456,29 @@ static bool summarise_tensors(struct trainer *trainer, struct tensor_summary *su
     return true;
 }
 
-/* Compares the workers' weights, then prints and writes the summary. */
-static bool finish(struct trainer *trainer)
+/* *equal_out: all workers have these weights. */
+static enum weft_status compare_weights(struct trainer *trainer, int64_t own, bool *equal_out)
 {
     int64_t *hashes = calloc(trainer->ranks, sizeof(*hashes));
-    if (!hashes) return fail(trainer, "summary", WEFT_ERR_NO_MEMORY);
-    int64_t own = (int64_t)hash_weights(trainer);
+    trainer->doing = "comparing the weights";
+    if (!hashes) return WEFT_ERR_NO_MEMORY;
     struct weft_request request = {{0}};
     enum weft_status status = weft_all_gather(trainer->session, &own, hashes, 1, WEFT_I64, &request);
     if (status >= 0) status = weft_wait(&request, 0);
-    bool equal = true;
-    for (uint32_t r = 0; r < trainer->ranks; r++) equal = equal && hashes[r] == own;
+    *equal_out = true;
+    for (uint32_t r = 0; r < trainer->ranks; r++) *equal_out = *equal_out && hashes[r] == own;
     free(hashes);
-    if (status < 0) return fail(trainer, "comparing the weights", status);
+    return status;
+}
+
+/* Compares the workers' weights, then prints and writes the summary. */
+static bool finish(struct trainer *trainer)
+{
+    int64_t own = (int64_t)hash_weights(trainer);
+    bool equal;
+    enum weft_status status;
+    while ((status = compare_weights(trainer, own, &equal)) < 0)
+        if (!changed(trainer, status)) return false;
     if (!equal)
         fprintf(stderr, "fashion_mnist: rank %u: the workers ended with different weights\n", trainer->rank);
     if (trainer->rank != 0) return equal;
@@ -391,7 +489,7 @@ static bool finish(struct trainer *trainer)
     TRY(trainer, "statistics", weft_stats_get(trainer->session, &stats));
     const struct trainer_options *options = &trainer->options;
     uint32_t shards = weft_shards(trainer->session);
-    double images = (double)trainer->step * options->batch * trainer->ranks;
+    double images = (double)trainer->images;
     struct summary summary = {
         .mode = options->mode ? options->mode
                 : shards > 0  ? "server"

@@ -288,6 +288,7 @@ int main(int argc, char **argv)
         if (status == WEFT_ERR_SHRUNK || status == WEFT_ERR_GREW) {
             fprintf(stderr, "%s\n", weft_error_text(session));
             shrunk += status == WEFT_ERR_SHRUNK;
+            if (grows && weft_ranks(session) != wanted) steps = UINT64_MAX;
             if (status == WEFT_ERR_GREW) {
                 due = true;
                 if (weft_ranks(session) == wanted) steps = weft_step_next(session) - 1 + more;

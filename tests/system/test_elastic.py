@@ -14,6 +14,9 @@ import harness
 
 ELASTIC = os.path.join(harness.BUILD, "tests", "client", "elastic")
 SERVED = os.path.join(harness.BUILD, "tests", "client", "served")
+EXAMPLES = os.path.join(harness.BUILD, "examples")
+# Rank 1 kills itself once, when the file of rank 0 has a line that begins so.
+DIES = 'if [ "$WEFT_RANK" = 1 ] && mkdir {mark} 2>/dev/null; then (until grep -q "^{line}" {file} 2>/dev/null; do sleep 0.01; done; kill -9 $$) & fi; exec {words}'
 SERVED_LINE = re.compile(r"^ranks (\d+) steps (\d+) shrunk (\d+) earlier (\d+) hash ([0-9a-f]+)$", re.MULTILINE)
 LINE = re.compile(r"^ranks (\d+) steps (\d+) shrunk (\d+) hash ([0-9a-f]+)$", re.MULTILINE)
 
@@ -399,6 +402,37 @@ class Elastic(harness.JobTest):
         self.assertEqual(process.returncode, 1, text + output)
         self.assertIn("shard 1", text)
         self.assertFalse(SERVED_LINE.findall(text))
+
+    def run_trainer(self, name, words, file, line, options):
+        """A trainer of three ranks, of which one is lost and, with --restarts, replaced. Rank 0's logs."""
+        script = DIES.format(mark=self.path("mark-" + name), line=line, file=file, words=words)
+        code, text, output = self.run_job_words(3, 2, ["sh", "-c", script], name, options=options)
+        text += self.again(name)
+        self.assertEqual(code, 0, text + output)
+        self.assertIn("the job continues without it", output)
+        self.assertIn("this is rank 0 of 2 now", text)
+        self.assertEqual("with new ranks" in text, "--restarts" in options, text)
+        return text + output
+
+    def test_trainer_of_one_tensor(self):
+        """examples/02_push_pull, with steps of some ms, so that the loss is in the middle."""
+        with mock.patch.dict(os.environ, {"WEFT_TRANSPORT_WRAP": "delay:delay_us=3000"}):
+            for name, best, options in (("shards", "1.0000", ["-s", "1", "--restarts", "1"]), ("plain", "0.5000", [])):
+                with self.subTest(name=name):
+                    name = "push-pull-" + name
+                    text = self.run_trainer(name, os.path.join(EXAMPLES, "02_push_pull"), self.path(name, "rank0.log"), "step 10", options)
+                    self.assertIn(f"the weights went to {best} (best: {best})", text)
+
+    def test_trainer_of_images(self):
+        """examples/fashion_mnist: the new worker gets the weights and the plan, and ends with the weights of the others."""
+        if not os.path.isdir(harness.DATA):
+            self.skipTest("dataset-fashion-mnist is not installed")
+        for name, codec in (("dense", "dense"), ("powersgd", "powersgd:rank=2")):
+            with self.subTest(name=name):
+                rows = self.path(name + ".csv")
+                words = f"{harness.PROGRAMS.trainer} --steps 160 --eval-every 20 --hidden 64 --batch 32 --codec {codec} --csv {rows}"
+                text = self.run_trainer("images-" + name, words, rows, "20,", ["-s", "1", "--restarts", "1"])
+                self.assertIn(f"codec {codec}, workers 3, shards 1, seed 1, steps 160", text)
 
     def test_killed_at_any_time(self):
         """Two of five at random times, sometimes while the others agree on the first loss."""

@@ -25,6 +25,30 @@ def test_regression_is_equal_through_shards_and_all_reduce(tmp_path):
     assert dense == run(tmp_path, 2, EXAMPLES / "regression.py", options=["-s", "1"])
 
 
+KILLED = """
+import os, runpy, signal, sys
+import weft
+begin = weft.Session.step_begin
+def step_begin(session, *arguments, **options):
+    if session.rank == 1 and session.ranks == 3 and session.step_next == 50 and not session.newcomer:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return begin(session, *arguments, **options)
+weft.Session.step_begin = step_begin
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("-s", "1")])
+def test_regression_without_a_lost_rank_and_with_a_new_one(tmp_path, options):
+    program = tmp_path / "killed.py"
+    program.write_text(KILLED)
+    options = ["--min-workers", "2", "--restarts", "1", *options]
+    job = jobs.run(tmp_path / "logs", 3, program, EXAMPLES / "regression.py", options=options, timeout=240)
+    assert job.status == 0, job.text()
+    assert "200 steps on 3 ranks: largest error" in job.logs["rank0.log"], job.text()
+    assert "the job continues without it" in job.text()
+
+
 def held_out(output):
     return float(output.splitlines()[-1].split()[-1])
 
