@@ -170,7 +170,10 @@ void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordi
         return;
     }
     char no_copy[100];
-    if (coordinator_slots_fail_over(coordinator, member, why, no_copy, sizeof no_copy)) return;
+    if (coordinator_slots_fail_over(coordinator, member, why, no_copy, sizeof no_copy)) {
+        coordinator_snapshot_shard_lost(coordinator);
+        return;
+    }
     bool goes_on = coordinator_shrink_begin(coordinator, member);
     char text[COORDINATOR_LABEL_BYTES + 160 + sizeof COORDINATOR_SHARDS_AHEAD_TEXT + sizeof no_copy];
     const bool beyond = !goes_on && !member->joined && coordinator_shards_are_ahead(coordinator);
@@ -540,6 +543,7 @@ static void on_hello(struct weft_coordinator *coordinator, struct coordinator_co
     member->reads_chunk_runs = hello->chunk_runs;
     member->supports_free = hello->frees;
     member->supports_progress = hello->progress;
+    member->has_snapshots = hello->snapshots;
     member->pid = hello->pid;
     if (newcomer)
         snprintf(member->label, sizeof member->label, "a new worker (%s, pid %llu)", member->host,
@@ -770,6 +774,7 @@ static void on_ready(struct weft_coordinator *coordinator, struct coordinator_me
     if (!all_members_at(coordinator, MEMBER_READY)) return;
     enter(coordinator, COORDINATOR_RUNNING);
     send_go(coordinator, NULL);
+    coordinator_snapshot_tick(coordinator, weft_now_ns(coordinator->env));
 }
 
 /* ---- leaving ---- */
@@ -819,6 +824,7 @@ static void on_leave(struct weft_coordinator *coordinator, struct coordinator_me
     if (worker && coordinator_active_count(coordinator) == 0) {
         Weft__Control__Finished finished = WEFT__CONTROL__FINISHED__INIT;
         Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+        coordinator_snapshot_finish(coordinator);
         finished.text = (char *)"all workers have left";
         message.body_case = WEFT__CONTROL__CONTROL__BODY_FINISHED;
         message.finished = &finished;
@@ -865,12 +871,18 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
                                            : "it declared a tensor, as only workers do");
         break;
     case WEFT__CONTROL__CONTROL__BODY_DECLARED_OK:
-        if (!worker && running) coordinator_declared_ok(coordinator, member, message->declared_ok->tensor);
+        if (!worker && running) coordinator_declared_ok(coordinator, member, message->declared_ok);
         else coordinator_member_lost(coordinator, member, "it sent DeclaredOk when that was not due");
         break;
     case WEFT__CONTROL__CONTROL__BODY_TENSOR_FREE:
         if (worker && running) coordinator_tensor_free(coordinator, member, message->tensor_free->tensor);
         else coordinator_member_lost(coordinator, member, "it sent TensorFree when that was not due");
+        break;
+    case WEFT__CONTROL__CONTROL__BODY_SNAP_ARMED:
+    case WEFT__CONTROL__CONTROL__BODY_SNAP_PASSED:
+    case WEFT__CONTROL__CONTROL__BODY_SNAP_PIECES:
+        if (!worker && running) coordinator_snapshot_message(coordinator, member, message);
+        else coordinator_member_lost(coordinator, member, "it sent a part of a snapshot unasked");
         break;
     case WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH:
         if (worker && running) coordinator_weight_hash(coordinator, member, message->weight_hash);
@@ -1047,6 +1059,7 @@ void weft_coordinator_tick(struct weft_coordinator *coordinator)
     tick_joining(coordinator, now_ns);
     coordinator_shrink_tick(coordinator, now_ns);
     coordinator_stall_tick(coordinator, now_ns);
+    coordinator_snapshot_tick(coordinator, now_ns);
 }
 
 /* ---- life ---- */
@@ -1086,6 +1099,7 @@ enum weft_status weft_coordinator_create(struct weft_env *env, const struct weft
     coordinator->transport_nonce = weft_random_u64(env);
     coordinator->next_incarnation = 1;
     coordinator->epoch = coordinator->epoch_in_force = COORDINATOR_EPOCH;
+    coordinator->committed = options->restored_step;
     bool with_secret = options->secret && options->secret[0];
     coordinator->job = weft_alloc_text(env, options->job);
     coordinator->secret = with_secret ? weft_alloc_text(env, options->secret) : NULL;
@@ -1100,7 +1114,8 @@ enum weft_status weft_coordinator_create(struct weft_env *env, const struct weft
     coordinator->workers = weft_alloc_zero(env, most * sizeof *coordinator->workers);
     coordinator->shards = weft_alloc_zero(env, (options->shards + 1) * sizeof *coordinator->shards);
     if (!coordinator->job || !coordinator->host || (with_secret && !coordinator->secret) ||
-        !coordinator->members || !coordinator->workers || !coordinator->shards) {
+        !coordinator->members || !coordinator->workers || !coordinator->shards ||
+        coordinator_snapshot_init(coordinator) < 0) {
         weft_coordinator_free(coordinator);
         return WEFT_ERR_NO_MEMORY;
     }
@@ -1122,6 +1137,7 @@ void weft_coordinator_free(struct weft_coordinator *coordinator)
     coordinator_tensors_free(coordinator);
     coordinator_slots_free(coordinator);
     cost_fini(coordinator);
+    weft_free_bytes(env, coordinator->snapshot.answered);
     weft_free_bytes(env, coordinator->endpoints);
     weft_free_bytes(env, coordinator->connections);
     weft_free_bytes(env, coordinator->members);

@@ -40,6 +40,16 @@ struct weft_coordinator_options {
                                * same */
     uint64_t pid;             /* process, so a lost coordinator means that this member is lost. Default "",
                                * 0 */
+    /* Snapshots of the shards: every so many steps, or ns; 0 and 0: none. The driver tells when a commit has
+     * ended (weft_coordinator_snapshot_committed). */
+    uint64_t snapshot_steps, snapshot_ns;
+    uint64_t restored_step; /* the shards restore the snapshot of this step; 0: none */
+    /* A new snapshot of the step begins: forget the pieces of the one before. Unused without snapshots. */
+    void (*snapshot_begin)(void *context, uint64_t step);
+    /* Pieces that a shard has stored. */
+    void (*snapshot_pieces)(void *context, const Weft__Control__SnapPieces *pieces);
+    /* All shards have stored all pieces: write the manifest. */
+    void (*snapshot_commit)(void *context, uint64_t step);
     /* Sends one control message; packs it before returning. send and close must not call back into the
      * coordinator. */
     void (*send)(void *context, uint64_t connection, const Weft__Control__Control *message);
@@ -69,6 +79,11 @@ void weft_coordinator_tick(struct weft_coordinator *coordinator);
 /* This process was suspended for pause_ns (debugger, live migration). Messages of the members may be unread,
  * so the pause does not count as silence. */
 void weft_coordinator_paused(struct weft_coordinator *coordinator, uint64_t pause_ns);
+/* The manifest is on disk, or writing it has failed. */
+void weft_coordinator_snapshot_committed(struct weft_coordinator *coordinator, bool is_good);
+/* The declaration of a tensor; NULL: not known, or freed. */
+const Weft__Control__Declare *weft_coordinator_declare_of(const struct weft_coordinator *coordinator,
+                                                          uint32_t ordinal);
 /* JSON of members, tensors and state, allocated with the env; NULL without memory. */
 char *weft_coordinator_status_json(struct weft_coordinator *coordinator);
 
@@ -126,7 +141,7 @@ enum weft_status weft_listen_check(const char *host, const char *secret, struct 
  * failure. */
 enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft_net *net, const char *host,
                                                uint16_t port,
-                                               /* send, close: ignored */
+                                               /* send, close: ignored; snapshot_... get `context` */
                                                const struct weft_coordinator_options *options,
                                                uint16_t *port_out, struct weft_coordinator_server **out,
                                                struct weft_error *error);
@@ -136,6 +151,8 @@ uint32_t weft_coordinator_server_connections(const struct weft_coordinator_serve
 /* Call after weft_net_free, whose callbacks use the server. NULL has no effect. */
 void weft_coordinator_server_free(struct weft_coordinator_server *server);
 char *weft_coordinator_server_status_json(struct weft_coordinator_server *server); /* net thread */
+/* Net thread. */
+struct weft_coordinator *weft_coordinator_server_inner(struct weft_coordinator_server *server);
 void weft_coordinator_server_stats(const struct weft_coordinator_server *server,
                                    struct weft_coordinator_stats *stats_out); /* net thread */
 /* Net thread. The reports are allocated with the env; NULL with *count_out 0: none, or no memory. */

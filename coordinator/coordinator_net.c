@@ -160,6 +160,24 @@ static void on_ended(void *context, enum weft_status status, const char *text)
     if (server->ended) server->ended(server->context, status, text);
 }
 
+static void on_snapshot_begin(void *context, uint64_t step)
+{
+    struct weft_coordinator_server *server = context;
+    server->snapshot_begin(server->context, step);
+}
+
+static void on_snapshot_pieces(void *context, const Weft__Control__SnapPieces *pieces)
+{
+    struct weft_coordinator_server *server = context;
+    server->snapshot_pieces(server->context, pieces);
+}
+
+static void on_snapshot_commit(void *context, uint64_t step)
+{
+    struct weft_coordinator_server *server = context;
+    server->snapshot_commit(server->context, step);
+}
+
 /* ---- in ---- */
 
 static void on_opened(void *context, struct weft_net_connection *net)
@@ -360,6 +378,9 @@ enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft
     server->ticked_ns = weft_now_ns(env);
     server->net = net;
     server->ended = options->ended;
+    server->snapshot_begin = options->snapshot_begin;
+    server->snapshot_pieces = options->snapshot_pieces;
+    server->snapshot_commit = options->snapshot_commit;
     server->context = options->context;
     const bool with_secret = options->secret && options->secret[0];
     server->secret = with_secret ? weft_alloc_text(env, options->secret) : NULL;
@@ -379,6 +400,9 @@ enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft
     inner.send_same = on_send_same;
     inner.close = coordinator_server_close;
     inner.ended = on_ended;
+    inner.snapshot_begin = on_snapshot_begin;
+    inner.snapshot_pieces = on_snapshot_pieces;
+    inner.snapshot_commit = on_snapshot_commit;
     inner.context = server;
     enum weft_status status = weft_coordinator_create(env, &inner, &server->coordinator);
     if (status != WEFT_OK) {
@@ -422,6 +446,11 @@ uint32_t weft_coordinator_server_connections(const struct weft_coordinator_serve
     for (size_t i = 0; i < server->coordinator->connection_count; i++)
         count += server->coordinator->connections[i]->state != CONNECTION_OBSERVER;
     return count;
+}
+
+struct weft_coordinator *weft_coordinator_server_inner(struct weft_coordinator_server *server)
+{
+    return server->coordinator;
 }
 
 char *weft_coordinator_server_status_json(struct weft_coordinator_server *server)

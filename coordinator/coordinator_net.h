@@ -38,6 +38,9 @@ struct weft_coordinator_server {
     uint64_t ticked_ns;           /* time of the last tick */
     struct weft_log_limit rejected; /* connections closed because of what they sent */
     uint64_t beat_ns;             /* a welcomed connection gets a message at least this often */
+    void (*snapshot_begin)(void *context, uint64_t step);
+    void (*snapshot_pieces)(void *context, const Weft__Control__SnapPieces *pieces);
+    void (*snapshot_commit)(void *context, uint64_t step);
     void (*ended)(void *context, enum weft_status status, const char *text);
     void *context;
 };

@@ -47,6 +47,7 @@ struct coordinator_member {
     bool supports_groups; /* a shard that supports message groups */
     bool supports_free;  /* a shard that supports TensorFree */
     bool supports_progress; /* it answers ask_progress */
+    bool has_snapshots;     /* a shard with a folder for snapshots */
     struct coordinator_progress progress;
     uint64_t pid, incarnation;
     uint32_t endpoint_first, endpoint_count;
@@ -102,6 +103,8 @@ struct coordinator_tensor {
     uint32_t first_rank;            /* rank of the first worker that declared it */
     uint32_t declared_count;        /* workers that have declared it */
     bool placed, announced;
+    bool has_answer;   /* of a shard, in `restored` */
+    uint64_t restored; /* 1 + its last closed step in the snapshot that the shards restored; 0: none */
     uint64_t elems;
     uint32_t chunk_count;
     Weft__Control__Chunk *chunks; /* owned */
@@ -131,6 +134,24 @@ struct coordinator_stall {
     uint64_t asked_ns; /* when all members were asked for their progress; 0: no worker is stalled */
     uint64_t began_ns; /* of the operation */
     char text[480];    /* which rank, link or host; "": not known yet */
+};
+
+enum coordinator_snapshot_state {
+    SNAPSHOT_IDLE = 0,    /* until due */
+    SNAPSHOT_ARMING = 1,  /* Snap sent; until SnapArmed of every shard */
+    SNAPSHOT_ARMED = 2,   /* until a worker has ended the step */
+    SNAPSHOT_WRITING = 3, /* until the last SnapPieces of every shard */
+    SNAPSHOT_COMMITTING = 4,
+};
+
+/* The snapshot that is being made (snapshot.c). */
+struct coordinator_snapshot {
+    enum coordinator_snapshot_state state;
+    uint32_t id, attempts, pending; /* tries to name a step; shards that have not answered */
+    uint64_t step, newest;          /* newest: largest step that a worker has pushed */
+    uint64_t due_ns, deadline_ns;   /* IDLE: when the next one begins; WRITING: when it is given up */
+    bool is_late, has_passed;       /* ARMING: a shard was late; a worker has ended the step */
+    uint64_t *answered;             /* owned, bits by shard: it has answered in this state */
 };
 
 struct weft_coordinator {
@@ -165,6 +186,7 @@ struct weft_coordinator {
     uint32_t liveness_seq;    /* number of the last liveness check */
     bool liveness_is_running; /* a worker has not replied to it yet */
     struct coordinator_stall stall;
+    struct coordinator_snapshot snapshot;
 
     struct coordinator_tensor **tensors; /* owned, by ordinal */
     uint32_t tensor_count, tensor_capacity;
@@ -256,6 +278,17 @@ uint64_t coordinator_stall_ns(const struct weft_coordinator *coordinator, uint64
 /* coordinator_status.c */
 const char *coordinator_state_name(enum coordinator_state state);
 
+/* snapshot.c */
+enum weft_status coordinator_snapshot_init(struct weft_coordinator *coordinator);
+/* Acts on SnapArmed, SnapPassed and SnapPieces of a shard. */
+void coordinator_snapshot_message(struct weft_coordinator *coordinator, struct coordinator_member *shard,
+                                  const Weft__Control__Control *message);
+void coordinator_snapshot_tick(struct weft_coordinator *coordinator, uint64_t now_ns);
+/* Call before Finished: all workers have left, and the armed step may have been the last one. */
+void coordinator_snapshot_finish(struct weft_coordinator *coordinator);
+/* A shard is lost and the job continues: a snapshot under way has failed. */
+void coordinator_snapshot_shard_lost(struct weft_coordinator *coordinator);
+
 /* coordinator_report.c */
 void coordinator_report(struct weft_coordinator *coordinator, struct coordinator_member *member,
                         const Weft__Control__Report *report);
@@ -311,7 +344,7 @@ void coordinator_check_left(struct weft_coordinator *coordinator);
 void coordinator_tensor_free(struct weft_coordinator *coordinator, struct coordinator_member *worker,
                              uint32_t ordinal);
 void coordinator_declared_ok(struct weft_coordinator *coordinator, struct coordinator_member *shard,
-                             uint32_t ordinal);
+                             const Weft__Control__DeclaredOk *ok);
 void coordinator_weight_hash(struct weft_coordinator *coordinator, struct coordinator_member *worker,
                              const Weft__Control__WeightHash *hash);
 void coordinator_tensors_free(struct weft_coordinator *coordinator);

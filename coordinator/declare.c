@@ -169,6 +169,12 @@ static enum weft_status check_declare(struct weft_coordinator *coordinator,
                               "shards keep copies of tensors with consistency bsp only: set server.copies=0 "
                               "to use %s",
                               declare->consistency);
+    if (declare->mode == WEFT_WIRE_MODE_SERVER && consistency.kind != WEFT_CONSISTENCY_BSP &&
+        (coordinator->snapshot.answered || coordinator->options.restored_step > 0))
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
+                              "snapshots have one step for all tensors, and %s has none: use consistency bsp, "
+                              "or start weftd without snapshots and without --restore",
+                              declare->consistency);
     if (declare->mode == WEFT_WIRE_MODE_SERVER && coordinator->options.shards == 0)
         return weft_error_set(
             error, WEFT_ERR_UNSUPPORTED,
@@ -400,6 +406,7 @@ static void send_declared(struct weft_coordinator *coordinator, struct coordinat
         declared.chunks = memory;
         for (uint32_t i = 0; i < tensor->chunk_count; i++) declared.chunks[i] = &tensor->chunks[i];
     }
+    declared.restored = tensor->restored;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_DECLARED;
     message.declared = &declared;
     coordinator_send_same(coordinator, &message);
@@ -516,8 +523,9 @@ void coordinator_check_left(struct weft_coordinator *coordinator)
 }
 
 void coordinator_declared_ok(struct weft_coordinator *coordinator, struct coordinator_member *shard,
-                             uint32_t ordinal)
+                             const Weft__Control__DeclaredOk *ok)
 {
+    const uint32_t ordinal = ok->tensor;
     if (ordinal >= coordinator->tensor_count ||
         !coordinator->tensors[ordinal]->shard_reply_pending[shard->index] ||
         !coordinator->tensors[ordinal]->placed) {
@@ -525,6 +533,15 @@ void coordinator_declared_ok(struct weft_coordinator *coordinator, struct coordi
         return;
     }
     struct coordinator_tensor *tensor = coordinator->tensors[ordinal];
+    if (tensor->has_answer && tensor->restored != ok->restored) {
+        coordinator_abort(coordinator, NULL, WEFT_ERR_MISMATCH,
+                          "%s has restored tensor '%.150s' from another snapshot than the shards before: "
+                          "give all shards the same --restore FOLDER:STEP",
+                          shard->label, tensor->declare.name);
+        return;
+    }
+    tensor->has_answer = true;
+    tensor->restored = ok->restored;
     tensor->shard_reply_pending[shard->index] = false;
     if (--tensor->replies_pending == 0) announce(coordinator, tensor);
 }

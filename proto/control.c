@@ -248,6 +248,35 @@ static bool map_ok(const Weft__Control__Map *map)
     return true;
 }
 
+static bool snap_range_ok(const Weft__Control__SnapRange *range)
+{
+    return range->tensor < WEFT_LIMIT_TENSORS && range->part < WEFT_LIMIT_SNAP_PARTS &&
+           range->offset < WEFT_LIMIT_TENSOR_ELEMS && range->count > 0 &&
+           range->count <= WEFT_LIMIT_TENSOR_ELEMS - range->offset;
+}
+
+static bool snap_piece_ok(const Weft__Control__SnapPiece *piece)
+{
+    const bool has_base = piece->base_name.len > 0;
+    if (piece->name.len != WEFT_SNAP_NAME_BYTES ||
+        (has_base && piece->base_name.len != WEFT_SNAP_NAME_BYTES) || has_base != (piece->chain > 0) ||
+        piece->chain > WEFT_LIMIT_SNAP_CHAIN || piece->n_ranges == 0 ||
+        piece->n_ranges > WEFT_LIMIT_SNAP_RANGES || piece->bytes > WEFT_LIMIT_SNAP_PIECE_BYTES ||
+        piece->stored > 2 * WEFT_LIMIT_SNAP_PIECE_BYTES)
+        return false;
+    for (size_t i = 0; i < piece->n_ranges; i++)
+        if (!snap_range_ok(piece->ranges[i])) return false;
+    return true;
+}
+
+static bool snap_pieces_ok(const Weft__Control__SnapPieces *pieces)
+{
+    if (pieces->n_pieces > WEFT_LIMIT_SNAP_PIECES || !text_ok(pieces->error)) return false;
+    for (size_t i = 0; i < pieces->n_pieces; i++)
+        if (!snap_piece_ok(pieces->pieces[i])) return false;
+    return true;
+}
+
 static bool control_ok(const Control *message)
 {
     switch (message->body_case) {
@@ -290,6 +319,10 @@ static bool control_ok(const Control *message)
     case WEFT__CONTROL__CONTROL__BODY_RESUMED: return message->resumed->proof.len == WEFT_PROOF_BYTES;
     case WEFT__CONTROL__CONTROL__BODY_ACK: return true;
     case WEFT__CONTROL__CONTROL__BODY_CLOSE: return text_ok(message->close->text);
+    case WEFT__CONTROL__CONTROL__BODY_SNAP:
+    case WEFT__CONTROL__CONTROL__BODY_SNAP_ARMED:
+    case WEFT__CONTROL__CONTROL__BODY_SNAP_PASSED: return true;
+    case WEFT__CONTROL__CONTROL__BODY_SNAP_PIECES: return snap_pieces_ok(message->snap_pieces);
     case WEFT__CONTROL__CONTROL__BODY__NOT_SET:
     default: return false;
     }
@@ -320,6 +353,7 @@ static void clean_texts(Control *message)
     case WEFT__CONTROL__CONTROL__BODY_LEFT: clean_text(message->left->text); break;
     case WEFT__CONTROL__CONTROL__BODY_MAP: clean_text(message->map->text); break;
     case WEFT__CONTROL__CONTROL__BODY_CLOSE: clean_text(message->close->text); break;
+    case WEFT__CONTROL__CONTROL__BODY_SNAP_PIECES: clean_text(message->snap_pieces->error); break;
     default: break;
     }
 }

@@ -30,6 +30,12 @@
 #define WEFT_LIMIT_TEXT_BYTES 1000u
 #define WEFT_LIMIT_ADDRESS_BYTES 4096u
 #define WEFT_LIMIT_FRAME_BYTES (8u << 20) /* without the MAC behind it */
+#define WEFT_LIMIT_SNAP_PIECES 256u       /* of one SnapPieces */
+#define WEFT_LIMIT_SNAP_RANGES 2048u      /* of one piece */
+#define WEFT_LIMIT_SNAP_PARTS 9u          /* values, states, residual of a chunk */
+#define WEFT_LIMIT_SNAP_CHAIN 8u          /* pieces that a piece depends on */
+#define WEFT_LIMIT_SNAP_PIECE_BYTES (16u << 20)
+#define WEFT_SNAP_NAME_BYTES 16u
 #define WEFT_LIMIT_HELLO_BYTES (64u << 10) /* frame of a connection that has not sent Hello */
 #define WEFT_LIMIT_STATUS_BYTES (4u << 20)
 

@@ -142,6 +142,7 @@ static void send_hello(struct weft_control_client *client, const Weft__Control__
     weft_process_identify(client->env, &own);
     weft_process_identity_encode(&own, process);
     if (own.space) hello.process = (ProtobufCBinaryData){sizeof process, process};
+    hello.snapshots = client->options.has_snapshots;
     hello.nonce = (ProtobufCBinaryData){WEFT_NONCE_BYTES, client->nonce};
     hello.seals = challenge->seals < WEFT_SEAL_VERSION ? 0 : WEFT_SEAL_VERSION;
     if (client->secret) {

@@ -21,6 +21,7 @@ struct weft_control_client_options {
     Weft__Control__Role role;
     int wanted_index;         /* rank or shard number; default -1: any */
     uint32_t endpoints;       /* of this process; default 1 */
+    bool has_snapshots;       /* a shard with a folder for snapshots; default false */
     uint64_t join_ns;         /* from start until Welcome; default 30 s */
     /* Callbacks on the net thread. welcomed: once, after admission and, if there is a secret, after the
      * coordinator's proof. message: every later message. closed: exactly once, with the reason (refused,
@@ -170,6 +171,7 @@ struct weftd_options {
     int index;                    /* shard number; default -1: any */
     uint32_t engines;             /* engine threads, each with one endpoint; 0: server.engines */
     const char *lanes, *devices;  /* of the transport; NULL: transport.lanes, transport.devices */
+    const char *restore;          /* FOLDER[:STEP] of a snapshot; NULL: snapshot.restore */
     struct weft_config *config;   /* borrowed; required */
 };
 void weftd_options_init(struct weftd_options *options);

@@ -67,16 +67,21 @@ void weft_piece_free(struct weft_piece *piece)
     weft_free_bytes(piece->env, piece);
 }
 
-void weft_piece_add(struct weft_piece *piece, const struct weft_piece_array *array, const float *values)
+float *weft_piece_place(struct weft_piece *piece, const struct weft_piece_array *array)
 {
-    const size_t bytes = array->count * sizeof *values;
+    const size_t bytes = array->count * sizeof(float);
     WEFT_ASSERT(piece->array_count < piece->array_capacity && bytes <= piece->capacity - piece->bytes);
     struct weft_piece_array *added = &piece->arrays[piece->array_count++];
     *added = *array;
     added->dtype = WEFT_PIECE_F32;
     added->at = piece->bytes;
-    memcpy(piece->data + piece->bytes, values, bytes);
     piece->bytes += bytes;
+    return (float *)(void *)(piece->data + added->at);
+}
+
+void weft_piece_add(struct weft_piece *piece, const struct weft_piece_array *array, const float *values)
+{
+    memcpy(weft_piece_place(piece, array), values, array->count * sizeof *values);
 }
 
 /* ---- quantisation ---- */

@@ -38,8 +38,9 @@ struct weft_piece_array {
     char tensor[WEFT_LIMIT_NAME_BYTES + 1];
     uint8_t part, dtype;
     uint64_t offset, count;
-    uint64_t step; /* last closed step of the elements; in the manifest, not in the piece */
-    size_t at;     /* first byte in the piece's data */
+    uint64_t step;      /* last closed step of the elements; in the manifest, not in the file */
+    uint32_t tensor_id; /* number of the tensor in its job; not in the file */
+    size_t at;          /* first byte in the piece's data */
 };
 
 struct weft_piece {
@@ -54,7 +55,10 @@ struct weft_piece {
 /* Has memory for arrays of `bytes` f32 in all. NULL: no memory. */
 struct weft_piece *weft_piece_create(struct weft_env *env, uint32_t array_capacity, size_t bytes);
 void weft_piece_free(struct weft_piece *piece); /* NULL has no effect */
-/* Copies an array of f32 into the piece. Preconditions: it fits, and the name is valid. */
+/* Adds an array of f32 whose values the caller writes to the result; they are not initialised. Preconditions:
+ * it fits, and the name is valid. */
+float *weft_piece_place(struct weft_piece *piece, const struct weft_piece_array *array);
+/* The same with a copy of the values. */
 void weft_piece_add(struct weft_piece *piece, const struct weft_piece_array *array, const float *values);
 size_t weft_piece_array_bytes(enum weft_piece_dtype dtype, uint64_t count); /* with scales */
 /* Converts the arrays of values in place; states and residuals stay f32. */
@@ -166,6 +170,28 @@ struct weft_snapshot_interval {
 };
 enum weft_status weft_snapshot_interval_parse(const char *text, struct weft_snapshot_interval *out,
                                               struct weft_error *error);
+
+/* ---- verify and export ---- */
+
+/* Called after each piece, with bytes of arrays. May be NULL. */
+struct weft_snapshot_progress {
+    void (*fn)(void *context, uint64_t done_bytes, uint64_t total_bytes);
+    void *context;
+};
+/* Bytes of arrays, and of the files of all pieces. */
+void weft_snapshot_sizes(const struct weft_snapshot *snapshot, uint64_t *bytes_out, uint64_t *stored_out);
+/* Reads every piece, compares content and arrays with names and manifest. */
+enum weft_status weft_snapshot_verify(const struct weft_snapshot *snapshot, const char *folder,
+                                      const struct weft_snapshot_progress *progress,
+                                      struct weft_error *error);
+/* Writes one safetensors file of f32: TENSOR in its shape, and, if asked, TENSOR.state0 and further. */
+enum weft_status weft_snapshot_export(const struct weft_snapshot *snapshot, const char *folder,
+                                      const char *path, bool with_states,
+                                      const struct weft_snapshot_progress *progress,
+                                      struct weft_error *error);
+/* Loads a piece of the snapshot; its arrays are those of the manifest, with their steps. */
+enum weft_status weft_snapshot_load_piece(const struct weft_snapshot *snapshot, const char *folder,
+                                          uint32_t index, struct weft_piece **out, struct weft_error *error);
 
 /* ---- prune ---- */
 struct weft_snapshot_prune_result {

@@ -148,6 +148,8 @@ static int parse(int argc, char **argv, struct command_line *line)
          CLI_TEXT(&options->port_file)},
         {"lanes", 0, "LANES", "transport lanes: tcp, shm", "transport.lanes", CLI_TEXT(&options->lanes)},
         {"devices", 0, "LIST", "network devices", "transport.devices", CLI_TEXT(&options->devices)},
+        {"restore", 0, "FOLDER[:STEP]", "snapshot to restore; without STEP the newest one",
+         "snapshot.restore", CLI_TEXT(&options->restore)},
         {"config", 0, "FILE", "INI file with options", "", CLI_CALL(read_config, config)},
         {"set", 0, "NAME=VALUE", "one option of the configuration", "", CLI_CALL(set_assignment, config)},
         {"check-config", 0, NULL,
@@ -193,6 +195,7 @@ static enum weft_status override_config(const struct command_line *line, struct 
         {"server.engines", engines, "--engines"},
         {"transport.lanes", options->lanes, "--lanes"},
         {"transport.devices", options->devices, "--devices"},
+        {"snapshot.restore", options->restore, "--restore"},
     };
     for (size_t i = 0; i < sizeof given / sizeof given[0]; i++)
         if (given[i].value && given[i].value[0])

@@ -141,6 +141,21 @@ const struct weft_option weft_option_table[] = {
     COUNT("server.hash_every", "50", 0, 1000000,
           "Steps between comparisons of the weight hash with codecs. 0: never."),
 
+    TEXT("snapshot.folder", "",
+         "Folder for snapshots of the shards' weights and optimizer states, the same for all shards. Empty: "
+         "no snapshots."),
+    TEXT("snapshot.every", "10min",
+         "Interval of snapshots: steps (\"100 steps\") or a time (\"60s\", \"10min\")."),
+    COUNT("snapshot.keep", "3", 1, 1000000,
+          "Snapshots that stay in the folder. Older ones are removed after each snapshot."),
+    CHOICE("snapshot.weights", "f32", "f32|bf16|int8",
+           "Type of the weights in a snapshot. Optimizer states are always f32."),
+    BYTES("snapshot.memory_bytes", "256MiB", MIB, (uint64_t)1 << 40,
+          "Memory of a server for captured arrays that are not on disk yet. If it is used up, pushes wait."),
+    TEXT("snapshot.restore", "",
+         "Snapshot that the shards restore at the start, as FOLDER or FOLDER:STEP. Without STEP the newest "
+         "one. Empty: none."),
+
     CHOICE("log.level", "warn", "error|warn|info|debug|trace",
            "Highest level that is logged to standard error."),
     CHOICE("log.format", "text", "text|json",

@@ -1,5 +1,6 @@
 /* init.c - weft_tensor_init: rank 0 sends its weights to the shards, then broadcasts them to the workers. A
- * rank that has received the broadcast knows that the shards have the weights. */
+ * rank that has received the broadcast knows that the shards have the weights. If the shards have restored
+ * the tensor from a snapshot, rank 0 receives their weights instead, and the arrays of its own optimiser. */
 #include <stdio.h>
 
 #include "client/call/call.h"
@@ -9,9 +10,23 @@
 #include "client/session/session.h"
 #include "client/tensor/tensor.h"
 
-static enum weft_status install(struct weft_tensor *tensor, const void *weights, const char *what)
+static enum weft_status restore(struct weft_tensor *tensor, void *weights, const char *what)
 {
     struct weft_request request = {{0}};
+    WEFT_TRY(client_tensor_start_pull(tensor, weights, "init", &request));
+    WEFT_TRY(client_request_wait_internal(tensor->session, &request, what));
+    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->states[s]; s++) {
+        WEFT_TRY(client_tensor_start_state(tensor, WEFT_WIRE_PART_OPTIMIZER + s, NULL, tensor->states[s],
+                                           &request));
+        WEFT_TRY(client_request_wait_internal(tensor->session, &request, what));
+    }
+    return WEFT_OK;
+}
+
+static enum weft_status install(struct weft_tensor *tensor, void *weights, const char *what)
+{
+    struct weft_request request = {{0}};
+    if (tensor->is_restored) return restore(tensor, weights, what);
     WEFT_TRY(client_tensor_start_init(tensor, weights, &request));
     return client_request_wait_internal(tensor->session, &request, what);
 }
@@ -47,10 +62,18 @@ enum weft_status client_tensor_shards_have_weights(struct weft_tensor *tensor, c
     return WEFT_OK;
 }
 
+static enum weft_status broadcast_array(struct weft_tensor *tensor, void *array, const char *what)
+{
+    const struct client_simple_call call = client_simple_broadcast(array, tensor->elems, tensor->dtype, 0);
+    return client_call_run_internal(tensor->session, WEFT_COLL_LABEL_TENSOR_INIT, &call, what);
+}
+
 static enum weft_status broadcast_weights(struct weft_tensor *tensor, void *weights, const char *what)
 {
-    const struct client_simple_call call = client_simple_broadcast(weights, tensor->elems, tensor->dtype, 0);
-    return client_call_run_internal(tensor->session, WEFT_COLL_LABEL_TENSOR_INIT, &call, what);
+    WEFT_TRY(broadcast_array(tensor, weights, what));
+    for (uint32_t s = 0; tensor->is_restored && s < WEFT_OPTIMIZER_STATES_MAX && tensor->states[s]; s++)
+        WEFT_TRY(broadcast_array(tensor, tensor->states[s], what));
+    return WEFT_OK;
 }
 
 /* Returns when all ranks know that the weights are incomplete; only then may they change. */

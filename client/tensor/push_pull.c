@@ -215,9 +215,9 @@ enum weft_status client_tensor_start_init(struct weft_tensor *tensor, const void
 }
 
 enum weft_status client_tensor_start_pull(struct weft_tensor *tensor, void *weights,
-                                          struct weft_request *request)
+                                          const char *call, struct weft_request *request)
 {
-    WEFT_TRY(check_call(tensor, weights, "tensor_share"));
+    WEFT_TRY(check_call(tensor, weights, call));
     tensor->op.out = weights;
     return start(tensor, CLIENT_OP_PULL, request);
 }

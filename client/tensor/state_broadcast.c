@@ -119,7 +119,7 @@ static enum weft_status pull_state(struct weft_tensor *tensor, void *weights, co
     if (!shards_have_weights) return client_tensor_init_elastic(tensor, weights, what);
     struct weft_request request = {{0}};
     WEFT_TRY(copy_state(tensor, weights));
-    WEFT_TRY(client_tensor_start_pull(tensor, weights, &request));
+    WEFT_TRY(client_tensor_start_pull(tensor, weights, "tensor_share", &request));
     WEFT_TRY(client_request_wait_internal(tensor->session, &request, what));
     for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->states[s]; s++) {
         WEFT_TRY(client_tensor_start_state(tensor, s, NULL, tensor->states[s], &request));

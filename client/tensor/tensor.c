@@ -592,6 +592,10 @@ enum weft_status weft_declare(struct weft_session *session, const struct weft_te
     if (status == WEFT_OK) status = install_chunks(tensor, answer->declared);
     if (status == WEFT_OK && (status = alloc_placed(tensor)) < 0) /* the other ranks depend on this one */
         client_fail(session, status, true, "rank %u: %s", session->rank, session->error.text);
+    if (status == WEFT_OK && answer->declared->restored > 0) {
+        tensor->is_restored = true;
+        tensor->last_step = answer->declared->restored - 1;
+    }
     if (answer) weft_control_free(session->env, answer);
     if (status < 0) {
         client_tensor_free(tensor);

@@ -176,6 +176,7 @@ struct weft_tensor {
     void *stream;
     bool host_codec_logged;            /* the reason why a device tensor uses the host codec was logged */
     bool initialised;
+    bool is_restored;                  /* the shards have its weights from a snapshot */
     bool broadcast_required;           /* push_pull requires weft_tensor_share first (state_broadcast.c) */
     uint32_t broadcast_epoch;          /* epoch of the last weft_tensor_share */
     uint64_t shared_step;              /* last good step of the job at that time */
@@ -312,9 +313,9 @@ enum weft_status client_tensor_check_no_group(struct weft_tensor *tensor, const 
 /* Sends rank 0's weights (elems,) to the shards (push_pull.c). Caller's thread, does not block. */
 enum weft_status client_tensor_start_init(struct weft_tensor *tensor, const void *weights,
                                           struct weft_request *request);
-/* Receives the shards' weights, which may be of a later step than this rank knows (push_pull.c). Caller's
- * thread, does not block. */
-enum weft_status client_tensor_start_pull(struct weft_tensor *tensor, void *weights,
+/* Receives the shards' weights, which may be of a later step than this rank knows, or of a snapshot
+ * (push_pull.c). call: for error texts. Caller's thread, does not block. */
+enum weft_status client_tensor_start_pull(struct weft_tensor *tensor, void *weights, const char *call,
                                           struct weft_request *request);
 /* Receives part `part` of the shards' state in out (elems,), or sends rank 0's `in` (elems,) to them
  * (push_pull.c). Caller's thread, does not block. */

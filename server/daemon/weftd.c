@@ -40,6 +40,7 @@ static enum weft_status complete_options(const struct weftd_options *given, stru
     if (!options->listen) options->listen = weft_config_text(config, "server.listen");
     /* ::1 on a host without IPv4 */
     if (strcmp(options->listen, "127.0.0.1") == 0) options->listen = weft_loopback_host();
+    if (!options->restore) options->restore = weft_config_text(config, "snapshot.restore");
     if (!options->lanes) options->lanes = weft_config_text(config, "transport.lanes");
     if (!options->devices) options->devices = weft_config_text(config, "transport.devices");
     if (options->port < 0) options->port = (int)weft_config_u64(config, "server.port");
@@ -85,6 +86,8 @@ static enum weft_status start_coordinator(struct weftd *weftd, uint16_t *port_ou
     options.copies_on_one_host = weft_config_bool(weftd->options.config, "server.copies_on_one_host");
     options.ended = weftd_coordinator_ended;
     options.context = weftd;
+    options.restored_step = weftd->restored ? weftd->restored->step : 0;
+    weftd_snapshots_coordinate(weftd, &options);
     return weft_coordinator_server_start(weftd->env, weftd->net, weftd->options.listen,
                                          (uint16_t)weftd->options.port, &options, port_out,
                                          &weftd->coordinator, error);
@@ -122,6 +125,8 @@ static enum weft_status start(struct weftd *weftd, struct weft_error *error)
 {
     char host[256], shown[300], ports[900] = "";
     uint16_t port = 0, http_port = 0;
+    WEFT_TRY(weftd_restore_load(weftd, error));
+    WEFT_TRY(weftd_snapshots_start(weftd, error));
     reachable_host(weftd->options.listen, shown, sizeof shown);
     if (weftd->options.coordinator) {
         WEFT_TRY(weft_host_port_parse(weftd->options.coordinator, host, &port, error));
@@ -230,9 +235,12 @@ static void release(struct weftd *weftd)
 {
     weft_net_free(weftd->http); /* first: its pages use everything below */
     weftd_engines_stop(weftd);
+    weftd_snapshots_stop(weftd);
     weft_net_free(weftd->net);
     weftd_commands_free(weftd);
     weftd_engines_free(weftd);
+    weftd_snapshots_free(weftd);
+    weftd_restore_free(weftd);
     weft_control_client_free(weftd->member);
     weft_coordinator_server_free(weftd->coordinator);
     weft_control_free(weftd->env, weftd->roster);

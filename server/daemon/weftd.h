@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 
 #include "server/server.h"
+#include "snapshot/snapshot.h"
 
 struct weftd;
 
@@ -82,6 +83,8 @@ struct weftd_engine {
     struct weft_transport *transport;
     struct weft_shard_engine *shard;
     struct weft_event_ring *events;
+    struct weft_piece *restored_piece; /* owned; the last piece that was restored from; NULL: none */
+    uint32_t restored_index;       /* its index in the manifest */
 
     /* one request at a time: open (at thread start), then connect (at the roster) */
     struct weft_command request, reply;
@@ -109,6 +112,9 @@ struct weftd {
 
     WEFTD_PUBLISHED(struct weftd_job_view) published;
     struct weftd_job_view seen; /* HTTP thread: its last copy */
+    struct weftd_snapshots *snapshots; /* owned; NULL: snapshot.folder is empty (weftd_snapshot.c) */
+    struct weft_snapshot *restored;    /* owned; snapshot to restore; NULL: none. Not changed after start */
+    char restored_folder[1024];
     struct weftd_status_text status;
     struct weftd_reports_view reports;
 
@@ -212,6 +218,28 @@ char *weftd_view_status_json(struct weftd *weftd);
 const struct weft_member_report *weftd_view_lock_reports(struct weftd *weftd, uint32_t *count_out);
 void weftd_view_unlock_reports(struct weftd *weftd);
 void weftd_view_free(struct weftd *weftd); /* after both threads */
+
+/* weftd_snapshot.c. The folder is made and the thread started before the net thread. */
+enum weft_status weftd_snapshots_start(struct weftd *weftd, struct weft_error *error);
+/* Net thread, when the engines have been made and before they run. */
+void weftd_snapshots_attach(struct weftd *weftd);
+/* Fills in the options of an embedded coordinator. */
+void weftd_snapshots_coordinate(struct weftd *weftd, struct weft_coordinator_options *options);
+void weftd_snapshots_message(struct weftd *weftd, const Weft__Control__Control *message); /* net thread */
+/* Net thread. true: a snapshot is being stored, and the process leaves the job after its report. */
+bool weftd_snapshots_defer_leave(struct weftd *weftd);
+/* Main thread, after the engines have ended: writes what is captured, then ends the thread. */
+void weftd_snapshots_stop(struct weftd *weftd);
+void weftd_snapshots_free(struct weftd *weftd); /* after the net */
+
+/* weftd_restore.c */
+/* Reads the manifest of the snapshot to restore. */
+enum weft_status weftd_restore_load(struct weftd *weftd, struct weft_error *error);
+void weftd_restore_free(struct weftd *weftd);
+/* Engine thread, after the declaration: fills the engine's chunks of the tensor. *restored_out: 1 + its last
+ * closed step; 0: it is not in the snapshot. */
+enum weft_status weftd_restore_tensor(struct weftd_engine *engine, const Weft__Control__Declared *declared,
+                                      uint64_t *restored_out, struct weft_error *error);
 
 /* weftd_report.c; net thread: replies to ask_progress of the coordinator */
 void weftd_progress_asked(struct weftd *weftd);

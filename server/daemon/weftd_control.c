@@ -180,6 +180,7 @@ struct declaration {
     struct weft_error error; /* first error among the replies */
     struct declaration_reply {
         struct weft_error error;
+        uint64_t restored; /* 1 + the tensor's last closed step; 0: it is not restored */
     } *replies;                         /* (engines,) */
     struct declaration_request *requests; /* (engines,) */
 };
@@ -206,6 +207,7 @@ static void on_declaration_replied(struct weft_command *command)
         Weft__Control__DeclaredOk ok = WEFT__CONTROL__DECLARED_OK__INIT;
         Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
         ok.tensor = declaration->message->declared->tensor;
+        ok.restored = declaration->replies[request->engine->index].restored; /* equal for all engines */
         message.body_case = WEFT__CONTROL__CONTROL__BODY_DECLARED_OK;
         message.declared_ok = &ok;
         (void)weft_control_client_send(weftd->member, &message);
@@ -228,6 +230,9 @@ static void on_declaration(struct weft_command *command)
     if (status != WEFT_OK)
         weft_error_set(error, status, "tensor '%.100s': %s", declaration->message->declared->declare->name,
                        weft_reason_text(status));
+    else
+        (void)weftd_restore_tensor(request->engine, declaration->message->declared,
+                                   &declaration->replies[request->engine->index].restored, error);
     request->command.fn = on_declaration_replied;
     weft_net_post(declaration->weftd->net, &request->command);
 }
@@ -348,6 +353,23 @@ static void on_tensor_free(struct weftd *weftd, uint32_t tensor)
 
 /* ---- messages ---- */
 
+/* The coordinator and all shards restore one step: the workers continue behind it. */
+static void on_go(struct weftd *weftd, const Weft__Control__Go *go)
+{
+    const uint64_t step = weftd->restored ? weftd->restored->step : 0;
+    if (go->committed == step) {
+        weftd->running = true;
+        return;
+    }
+    char text[200];
+    snprintf(text, sizeof text,
+             "%s restores step %llu and the coordinator step %llu (0: none): give all the same --restore "
+             "FOLDER:STEP",
+             weftd->label, (unsigned long long)step, (unsigned long long)go->committed);
+    (void)weft_control_client_abort(weftd->member, WEFT_ERR_MISMATCH, text);
+    weftd_fail(weftd, WEFT_ERR_MISMATCH, "%s", text);
+}
+
 static void on_member_lost(struct weftd *weftd, const Weft__Control__MemberLost *lost)
 {
     if (weftd_members_lost(weftd, lost)) return;
@@ -362,12 +384,14 @@ static void on_message(void *context, const Weft__Control__Control *message)
     if (weftd->failing) return;
     switch (message->body_case) {
     case WEFT__CONTROL__CONTROL__BODY_ROSTER: on_roster(weftd, message); break;
-    case WEFT__CONTROL__CONTROL__BODY_GO: weftd->running = true; break;
+    case WEFT__CONTROL__CONTROL__BODY_GO: on_go(weftd, message->go); break;
     case WEFT__CONTROL__CONTROL__BODY_DECLARED: on_declared(weftd, message); break;
     case WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH: on_weight_hash(weftd, message->weight_hash); break;
     case WEFT__CONTROL__CONTROL__BODY_TENSOR_FREE:
         if (weftd->running) on_tensor_free(weftd, message->tensor_free->tensor);
         break;
+    case WEFT__CONTROL__CONTROL__BODY_SNAP:
+    case WEFT__CONTROL__CONTROL__BODY_SNAP_PASSED: weftd_snapshots_message(weftd, message); break;
     case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST: on_member_lost(weftd, message->member_lost); break;
     case WEFT__CONTROL__CONTROL__BODY_MAP: weftd_map(weftd, message); break;
     case WEFT__CONTROL__CONTROL__BODY_LEFT: weftd_members_left(weftd, message->left); break;
@@ -377,7 +401,9 @@ static void on_message(void *context, const Weft__Control__Control *message)
     case WEFT__CONTROL__CONTROL__BODY_ABORT:
         weftd_fail(weftd, (enum weft_status)message->abort->status, "%s", message->abort->text);
         break;
-    case WEFT__CONTROL__CONTROL__BODY_FINISHED: (void)weft_control_client_leave(weftd->member, ""); break;
+    case WEFT__CONTROL__CONTROL__BODY_FINISHED:
+        if (!weftd_snapshots_defer_leave(weftd)) (void)weft_control_client_leave(weftd->member, "");
+        break;
     case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT:
         if (message->heartbeat->ask_progress) weftd_progress_asked(weftd);
         break;
@@ -423,6 +449,7 @@ enum weft_status weftd_control_start(struct weftd *weftd, const char *host, uint
     options.role = WEFT__CONTROL__ROLE__ROLE_SHARD;
     options.wanted_index = weftd->options.index;
     options.endpoints = weftd->options.engines;
+    options.has_snapshots = weftd->snapshots != NULL;
     options.welcomed = on_welcomed;
     options.message = on_message;
     options.closed = on_closed;

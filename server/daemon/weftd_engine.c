@@ -265,6 +265,7 @@ enum weft_status weftd_engines_start(struct weftd *weftd, struct weft_error *err
     weftd->engines = weft_alloc_zero(weftd->env, weftd->options.engines * sizeof *weftd->engines);
     enum weft_status status = weftd->engines ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     weftd->engines_waited_for = weftd->options.engines;
+    if (status == WEFT_OK) weftd_snapshots_attach(weftd);
     for (uint32_t i = 0; status == WEFT_OK && i < weftd->options.engines; i++)
         status = engine_start(weftd, &weftd->engines[i], i);
     if (status != WEFT_OK)
@@ -297,6 +298,7 @@ void weftd_engines_free(struct weftd *weftd)
 {
     for (uint32_t i = 0; weftd->engines && i < weftd->options.engines; i++) {
         weft_event_ring_free(weftd->engines[i].events);
+        weft_piece_free(weftd->engines[i].restored_piece);
         weft_loop_free(weftd->engines[i].loop);
     }
     weft_free_bytes(weftd->env, weftd->engines);

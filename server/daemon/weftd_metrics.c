@@ -3,6 +3,7 @@
  *     process   every weftd: build, up, resources
  *     job       the weftd with the coordinator: members by state, age of a wait
  *     worker    the weftd with the coordinator: the newest report of each worker, by rank
+ *     snapshot  every weftd with a folder for them (weftd_snapshot_metrics.c)
  *     shard     every engine: memory, rounds, age of the oldest open round, messages, histograms of times
  *
  * Names end in their unit, counters in _total. The label of the job is weft_job, since Prometheus sets a
@@ -310,4 +311,5 @@ void weftd_metrics_write(struct weftd *weftd, struct weftd_page *page)
     write_process(weftd, page);
     if (page->job->coordinates) write_job(weftd, page);
     write_engines(weftd, page);
+    weftd_snapshot_metrics_write(weftd, page);
 }

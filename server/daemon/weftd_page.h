@@ -28,6 +28,9 @@ struct weftd_process_usage {
 /* false: /proc cannot be read; nothing is written */
 bool weftd_process_usage(struct weftd_process_usage *usage_out);
 
+/* weftd_snapshot_metrics.c; nothing without snapshots */
+void weftd_snapshot_metrics_write(struct weftd *weftd, struct weftd_page *page);
+
 /* weftd_metrics.c */
 void weftd_metrics_write(struct weftd *weftd, struct weftd_page *page);
 

@@ -371,6 +371,7 @@ void weft_shard_engine_close(struct weft_shard_engine *engine)
     weft_timer_stop(engine->loop, &engine->release_timer);
     weft_timer_stop(engine->loop, &engine->open_timer);
     shard_groups_close(engine);
+    shard_snapshot_forget(engine);
     shard_contributions_defer_held(engine);
     discard_all(engine, &engine->pulls);
     discard_all(engine, &engine->deferred);
@@ -397,6 +398,7 @@ void weft_shard_engine_free(struct weft_shard_engine *engine)
     weft_timer_stop(engine->loop, &engine->retry_timer);
     weft_timer_stop(engine->loop, &engine->release_timer);
     weft_timer_stop(engine->loop, &engine->open_timer);
+    shard_snapshot_forget(engine);
     cancel_tasks(engine);
     shard_table_free(engine);
     shard_arena_fini(&engine->arena, engine->env);

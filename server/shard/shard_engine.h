@@ -14,6 +14,7 @@
  *     Map                          shard_map.c          leader, copy and term of each slot
  *     closed step -> copy          shard_replicate.c    the leader's side: holds the result until the ack
  *     leader -> held, applied      shard_copy.c         the copy's side
+ *    snapshot                      shard_snapshot.c     copies of values and states after one step
  *
  * One thread: the owner of the engine's loop. After declare no function allocates, except for skips and
  * states. */
@@ -187,6 +188,7 @@ struct shard_chunk {
                            * folded again */
     struct shard_backup backup;
     uint16_t skips;   /* skipped steps that the last request carried */
+    uint32_t capture; /* 1 + its entry in the armed snapshot, while that lacks the chunk; else 0 */
 
     /* Result of the last closed round. Readers: sends in flight and pending replies. */
     uint64_t result_step;
@@ -368,6 +370,8 @@ struct weft_shard_engine {
     bool pumping, pump_again;
 
     struct weft_timer deadline_timer, retry_timer, release_timer, open_timer;
+    struct shard_snapshot *snapshot; /* owned; NULL: none is armed (shard_snapshot.c) */
+    uint64_t newest_step;            /* largest step of an accepted push */
 
     bool closed;             /* uses neither transport nor timers any more */
     enum weft_status failed; /* WEFT_OK, or the status that every request gets */
@@ -605,6 +609,12 @@ enum weft_status shard_skip_undo(struct shard_chunk *chunk, const struct weft_wi
 void shard_skip_free(struct shard_chunk *chunk);
 void shard_hash_forget(struct shard_tensor *tensor, uint64_t step); /* the step was undone */
 void shard_hash_step(struct shard_chunk *chunk);
+
+/* shard_snapshot.c */
+/* Call before a push is accepted. false: the chunk must be captured first, and there is no memory for that;
+ * defer the push. */
+bool shard_snapshot_admit(struct shard_chunk *chunk, const struct weft_wire_header *header);
+void shard_snapshot_forget(struct weft_shard_engine *engine); /* of the armed snapshot: frees the memory */
 
 /* shard_members.c */
 /* Forgets the replies and errors that workers are due. */

@@ -8,6 +8,7 @@
  * worker can have received. Requests wait while it applies. A leader that is replaced discards its open
  * rounds and replies to no worker. */
 #include "server/shard/shard_engine.h"
+#include "server/shard/shard_snapshot.h"
 
 enum weft_status shard_map_init(struct weft_shard_engine *engine, size_t copy_bytes)
 {
@@ -117,6 +118,7 @@ void weft_shard_engine_map(struct weft_shard_engine *engine, const Weft__Control
                                         .copy = entry->n_copies > 0 ? entry->copies[0] + 1 : 0};
         if (before.term > 0) chunks_changed(engine, entry->slot, &before);
     }
+    if (map->lost > 0) weft_shard_engine_snapshot_abandon(engine, "a shard was lost");
     while (!weft_list_empty(&engine->replication.newer_terms)) {
         struct weft_arrival *arrival =
             weft_list_first(&engine->replication.newer_terms, struct weft_arrival, link);

@@ -157,6 +157,10 @@ void shard_push_request(struct shard_chunk *chunk, const struct weft_wire_header
         return;
     }
     if (!push_is_due(chunk, header, arrival) || !push_is_usable(chunk, header, arrival)) return;
+    if (!shard_snapshot_admit(chunk, header)) {
+        shard_reply_defer(engine, arrival);
+        return;
+    }
 
     char text[SHARD_TEXT_BYTES];
     const bool agrees = step_agrees(chunk, header, text);

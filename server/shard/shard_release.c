@@ -4,6 +4,7 @@
  * use the tensor. It is freed when no chunk is in use, on a timer after the event that ended the use, because
  * the code of that event may still hold the chunk. */
 #include "server/shard/shard_engine.h"
+#include "server/shard/shard_snapshot.h"
 
 static bool contribution_is_idle(const struct shard_contribution *contribution)
 {
@@ -56,5 +57,6 @@ void weft_shard_engine_release(struct weft_shard_engine *engine, uint32_t id)
     if (!tensor || engine->closed) return;
     tensor->released = true;
     engine->releasing++;
+    weft_shard_engine_snapshot_abandon(engine, "a tensor was freed");
     shard_engine_resume(engine);
 }

@@ -1,0 +1,265 @@
+/* snapshot.c - names the step of a snapshot to all shards, commits it when every shard has stored it.
+ *
+ *     IDLE -- due --> ARMING -- SnapArmed of all --> ARMED -- SnapPassed --> WRITING -- last SnapPieces
+ *      ^                | a shard was late:            (to all shards)          |   of all --> COMMITTING
+ *      |                +-- a later step is named                               |                  |
+ *      +------------------------------------------------------- error, deadline +------------------+
+ *
+ * The step must lie above all steps that workers have pushed when the shards arm it. With an interval in time
+ * the first Snap names step 0, which asks for the newest step. Each further try doubles the distance, because
+ * steps may be shorter than a message. A snapshot that fails changes nothing for the job. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "coordinator/coordinator_state.h"
+
+#define WRITING_NS WEFT_SECONDS(600)
+#define RETRY_NS WEFT_SECONDS(1)
+#define ATTEMPTS_MAX 20u /* 2^20 steps within one message: the shards do not answer in time */
+
+static bool is_wanted(const struct weft_coordinator *coordinator)
+{
+    const struct weft_coordinator_options *options = &coordinator->options;
+    return options->shards > 0 && (options->snapshot_steps > 0 || options->snapshot_ns > 0);
+}
+
+enum weft_status coordinator_snapshot_init(struct weft_coordinator *coordinator)
+{
+    if (!is_wanted(coordinator)) return WEFT_OK;
+    const size_t words = (coordinator->options.shards + 63) / 64;
+    coordinator->snapshot.answered = weft_alloc_zero(coordinator->env, words * sizeof(uint64_t));
+    coordinator->snapshot.newest = coordinator->options.restored_step;
+    coordinator->snapshot.due_ns =
+        weft_deadline_ns(weft_now_ns(coordinator->env), coordinator->options.snapshot_ns);
+    return coordinator->snapshot.answered ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+static void send_all(struct weft_coordinator *coordinator, const Weft__Control__Control *message)
+{
+    coordinator_send_same(coordinator, message);
+    for (uint32_t i = 0; i < coordinator->options.shards; i++)
+        if (coordinator->shards[i]) coordinator_send(coordinator, coordinator->shards[i], message);
+    coordinator_send_same(coordinator, NULL);
+}
+
+static void send_snap(struct weft_coordinator *coordinator, bool drop)
+{
+    Weft__Control__Snap snap = WEFT__CONTROL__SNAP__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    snap.id = coordinator->snapshot.id;
+    snap.step = coordinator->snapshot.step;
+    snap.drop = drop;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_SNAP;
+    message.snap = &snap;
+    send_all(coordinator, &message);
+}
+
+/* With copies the job continues without a lost shard. */
+static bool is_present(const struct coordinator_member *shard)
+{
+    return shard && shard->state < MEMBER_LEFT;
+}
+
+/* Every shard has to answer in this state. */
+static void enter(struct weft_coordinator *coordinator, enum coordinator_snapshot_state state)
+{
+    struct coordinator_snapshot *snapshot = &coordinator->snapshot;
+    snapshot->state = state;
+    snapshot->pending = 0;
+    for (uint32_t i = 0; i < coordinator->options.shards; i++)
+        snapshot->pending += is_present(coordinator->shards[i]);
+    memset(snapshot->answered, 0, (coordinator->options.shards + 63) / 64 * sizeof(uint64_t));
+}
+
+static void idle(struct weft_coordinator *coordinator, uint64_t wait_ns)
+{
+    coordinator->snapshot.state = SNAPSHOT_IDLE;
+    coordinator->snapshot.attempts = 0;
+    coordinator->snapshot.due_ns = weft_deadline_ns(weft_now_ns(coordinator->env), wait_ns);
+}
+
+static void give_up(struct weft_coordinator *coordinator, const char *why)
+{
+    weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
+             "the snapshot of step %" PRIu64 " has failed: %s", coordinator->snapshot.step, why);
+    send_snap(coordinator, true);
+    idle(coordinator, coordinator->options.snapshot_ns ? coordinator->options.snapshot_ns : RETRY_NS);
+}
+
+void coordinator_snapshot_shard_lost(struct weft_coordinator *coordinator)
+{
+    const enum coordinator_snapshot_state state = coordinator->snapshot.state;
+    if (state != SNAPSHOT_IDLE && state != SNAPSHOT_COMMITTING) give_up(coordinator, "a shard was lost");
+}
+
+/* ---- naming a step ---- */
+
+static uint64_t next_step(const struct weft_coordinator *coordinator)
+{
+    const struct coordinator_snapshot *snapshot = &coordinator->snapshot;
+    const uint64_t every = coordinator->options.snapshot_steps,
+                   distance = (uint64_t)1 << (snapshot->attempts - (snapshot->attempts > 0)),
+                   least = snapshot->newest + distance;
+    return every > 0 ? (least + every - 1) / every * every : least;
+}
+
+/* Asks for the newest step only. */
+static bool is_question(const struct weft_coordinator *coordinator)
+{
+    return coordinator->snapshot.attempts == 0 && coordinator->options.snapshot_steps == 0;
+}
+
+static void arm(struct weft_coordinator *coordinator)
+{
+    struct coordinator_snapshot *snapshot = &coordinator->snapshot;
+    snapshot->id++;
+    snapshot->step = is_question(coordinator) ? 0 : next_step(coordinator);
+    snapshot->is_late = snapshot->has_passed = false;
+    enter(coordinator, SNAPSHOT_ARMING);
+    send_snap(coordinator, false);
+}
+
+static void pass(struct weft_coordinator *coordinator)
+{
+    Weft__Control__SnapPassed passed = WEFT__CONTROL__SNAP_PASSED__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    enter(coordinator, SNAPSHOT_WRITING);
+    if (coordinator->snapshot.newest <= coordinator->snapshot.step) /* a later step has begun */
+        coordinator->snapshot.newest = coordinator->snapshot.step + 1;
+    coordinator->snapshot.deadline_ns = weft_deadline_ns(weft_now_ns(coordinator->env), WRITING_NS);
+    passed.id = coordinator->snapshot.id;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_SNAP_PASSED;
+    message.snap_passed = &passed;
+    send_all(coordinator, &message);
+}
+
+/* Every shard has answered. */
+static void armed(struct weft_coordinator *coordinator)
+{
+    struct coordinator_snapshot *snapshot = &coordinator->snapshot;
+    const bool asks = is_question(coordinator);
+    if (asks && snapshot->newest <= coordinator->options.restored_step) { /* no step has begun */
+        send_snap(coordinator, true);
+        idle(coordinator, RETRY_NS);
+        return;
+    }
+    if (asks || snapshot->is_late) {
+        send_snap(coordinator, true);
+        if (++snapshot->attempts > ATTEMPTS_MAX) give_up(coordinator, "the shards arm it too late");
+        else arm(coordinator);
+        return;
+    }
+    snapshot->state = SNAPSHOT_ARMED;
+    coordinator->options.snapshot_begin(coordinator->options.context, snapshot->step);
+    if (snapshot->has_passed) pass(coordinator);
+}
+
+/* ---- messages ---- */
+
+/* The shard's answer in this state; false: a repeated one. */
+static bool answer(struct weft_coordinator *coordinator, const struct coordinator_member *shard)
+{
+    struct coordinator_snapshot *snapshot = &coordinator->snapshot;
+    const uint64_t bit = (uint64_t)1 << shard->index % 64;
+    if (snapshot->answered[shard->index / 64] & bit) return false;
+    snapshot->answered[shard->index / 64] |= bit;
+    snapshot->pending--;
+    return true;
+}
+
+static void on_pieces(struct weft_coordinator *coordinator, const struct coordinator_member *shard,
+                      const Weft__Control__SnapPieces *pieces)
+{
+    struct coordinator_snapshot *snapshot = &coordinator->snapshot;
+    char why[COORDINATOR_LABEL_BYTES + 320];
+    if (pieces->error[0]) {
+        snprintf(why, sizeof why, "%s: %.300s", shard->label, pieces->error);
+        give_up(coordinator, why);
+        return;
+    }
+    if (snapshot->state != SNAPSHOT_WRITING) return;
+    coordinator->options.snapshot_pieces(coordinator->options.context, pieces);
+    if (!pieces->last || !answer(coordinator, shard) || snapshot->pending > 0) return;
+    snapshot->state = SNAPSHOT_COMMITTING;
+    coordinator->options.snapshot_commit(coordinator->options.context, snapshot->step);
+}
+
+/* Messages of an earlier snapshot may be under way. */
+static bool is_current(const struct coordinator_snapshot *snapshot, const Weft__Control__Control *message)
+{
+    const uint32_t id =
+        message->body_case == WEFT__CONTROL__CONTROL__BODY_SNAP_ARMED    ? message->snap_armed->id
+        : message->body_case == WEFT__CONTROL__CONTROL__BODY_SNAP_PASSED ? message->snap_passed->id
+                                                                         : message->snap_pieces->id;
+    return snapshot->answered && snapshot->state != SNAPSHOT_IDLE && id == snapshot->id;
+}
+
+void coordinator_snapshot_message(struct weft_coordinator *coordinator, struct coordinator_member *shard,
+                                  const Weft__Control__Control *message)
+{
+    struct coordinator_snapshot *snapshot = &coordinator->snapshot;
+    if (!is_current(snapshot, message)) return;
+    if (message->body_case == WEFT__CONTROL__CONTROL__BODY_SNAP_PIECES) {
+        on_pieces(coordinator, shard, message->snap_pieces);
+    } else if (message->body_case == WEFT__CONTROL__CONTROL__BODY_SNAP_PASSED) {
+        snapshot->has_passed = true;
+        if (snapshot->state == SNAPSHOT_ARMED) pass(coordinator);
+    } else if (snapshot->state == SNAPSHOT_ARMING && answer(coordinator, shard)) {
+        if (message->snap_armed->newest > snapshot->newest) snapshot->newest = message->snap_armed->newest;
+        snapshot->is_late |= message->snap_armed->late;
+        if (snapshot->pending == 0) armed(coordinator);
+    }
+}
+
+/* ---- time ---- */
+
+static bool shards_have_folders(struct weft_coordinator *coordinator)
+{
+    for (uint32_t i = 0; i < coordinator->options.shards; i++) {
+        const struct coordinator_member *shard = coordinator->shards[i];
+        if (is_present(shard) ? shard->has_snapshots : coordinator->options.copies > 0) continue;
+        weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
+                 "no snapshots are made: %s has no snapshot.folder",
+                 shard ? shard->label : "a shard that has not joined");
+        return false;
+    }
+    return true;
+}
+
+void coordinator_snapshot_tick(struct weft_coordinator *coordinator, uint64_t now_ns)
+{
+    struct coordinator_snapshot *snapshot = &coordinator->snapshot;
+    if (!snapshot->answered || coordinator->state != COORDINATOR_RUNNING) return;
+    if (snapshot->state == SNAPSHOT_WRITING && now_ns >= snapshot->deadline_ns)
+        give_up(coordinator, "not every shard has stored its pieces within 600 s");
+    if (snapshot->state != SNAPSHOT_IDLE || now_ns < snapshot->due_ns) return;
+    if (shards_have_folders(coordinator)) arm(coordinator);
+    else snapshot->due_ns = WEFT_NEVER;
+}
+
+void coordinator_snapshot_finish(struct weft_coordinator *coordinator)
+{
+    const struct coordinator_snapshot *snapshot = &coordinator->snapshot;
+    if (snapshot->state == SNAPSHOT_ARMED && coordinator->committed == snapshot->step) pass(coordinator);
+}
+
+/* ---- calls of the driver ---- */
+
+void weft_coordinator_snapshot_committed(struct weft_coordinator *coordinator, bool is_good)
+{
+    const struct coordinator_snapshot *snapshot = &coordinator->snapshot;
+    if (snapshot->state != SNAPSHOT_COMMITTING) return;
+    weft_log(coordinator->env, is_good ? WEFT_LOG_INFO : WEFT_LOG_WARN, "coordinator",
+             "the snapshot of step %" PRIu64 " %s", snapshot->step,
+             is_good ? "is committed" : "has failed: its manifest was not written");
+    idle(coordinator, coordinator->options.snapshot_ns);
+    coordinator_snapshot_tick(coordinator, weft_now_ns(coordinator->env));
+}
+
+const Weft__Control__Declare *weft_coordinator_declare_of(const struct weft_coordinator *coordinator,
+                                                          uint32_t ordinal)
+{
+    const struct coordinator_tensor *tensor =
+        ordinal < coordinator->tensor_count ? coordinator->tensors[ordinal] : NULL;
+    return tensor && tensor->chunk_count > 0 ? &tensor->declare : NULL;
+}

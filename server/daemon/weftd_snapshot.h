@@ -1,0 +1,100 @@
+/* weftd_snapshot.h - what the parts of weftd's snapshots share: weftd_snapshot.c, weftd_snapshot_writer.c. */
+#ifndef WEFT_SERVER_DAEMON_WEFTD_SNAPSHOT_H
+#define WEFT_SERVER_DAEMON_WEFTD_SNAPSHOT_H
+
+#include "server/daemon/weftd.h"
+
+enum snapshot_task_kind { SNAPSHOT_TASK_PIECE, SNAPSHOT_TASK_END, SNAPSHOT_TASK_COMMIT };
+
+/* Work of the writer. */
+struct snapshot_task {
+    struct weft_list link;
+    enum snapshot_task_kind kind;
+    uint32_t id;                   /* of the snapshot: PIECE, END */
+    struct weft_piece *piece;      /* PIECE: owned */
+    char text[200];                /* END of an engine: why it failed; "": it did not */
+    struct weft_snapshot manifest; /* COMMIT: owned */
+};
+
+/* From the writer to the net thread: what this shard has stored of a snapshot. */
+struct snapshot_report {
+    struct weft_command command;
+    struct weftd_snapshots *snapshots;
+    uint32_t id;
+    char text[480];              /* why it failed; "": it did not */
+    struct weft_snapshot stored; /* pieces; tensors are numbers of the job */
+};
+
+/* One engine's side; the context of its callbacks. */
+struct snapshot_engine {
+    struct weftd_snapshots *snapshots;
+    struct weftd_engine *engine;
+    struct weft_command resume, passed;
+    atomic_bool wants_memory, resume_posted, passed_posted;
+    atomic_bool has_lost; /* a captured piece was lost for want of memory */
+    atomic_uint passed_id;
+};
+
+/* Answers of the engines to the last Snap; net thread. */
+struct snapshot_arming {
+    uint32_t id, pending;
+    uint64_t newest;
+    bool is_late;
+};
+
+/* The last full piece of a layout; writer. */
+struct snapshot_base {
+    uint64_t layout;
+    struct weft_piece_ref ref;
+    uint32_t uses;
+};
+
+/* Figures for metrics; any thread. */
+struct snapshot_stats {
+    _Atomic uint64_t committed, failed, step, time_s; /* step, time_s: of the last committed one */
+    _Atomic uint64_t pieces, bytes, stored_bytes;     /* written by this shard */
+    _Atomic uint64_t stall_ns, write_ns;
+};
+
+struct weftd_snapshots {
+    struct weftd *weftd;
+    char folder[1024];
+    uint32_t keep;
+    enum weft_piece_dtype weights;
+    struct weft_snapshot_interval interval;
+    struct snapshot_engine *engines; /* (engines,) owned */
+    size_t most_bytes;
+    atomic_size_t used_bytes; /* captured and not on disk */
+    struct snapshot_stats stats;
+
+    pthread_t thread;
+    bool has_thread;
+    pthread_mutex_t lock; /* guards queue and stops */
+    pthread_cond_t changed;
+    struct weft_list queue;
+    bool stops;
+
+    struct snapshot_report *report; /* owned; the snapshot that is being stored; NULL: none. Writer */
+    uint32_t newest_id;             /* of all reports so far; writer */
+    uint32_t ended;                 /* engines that have ended it; writer */
+    struct snapshot_base *bases;    /* (base_count,) owned; writer */
+    uint32_t base_count, base_capacity;
+
+    struct snapshot_arming arming;
+    bool is_storing, leaves; /* from SnapPassed to the report; the job has finished meanwhile; net thread */
+    uint32_t storing_id;     /* of the last SnapPassed; net thread */
+    struct weft_snapshot manifest; /* of the pieces so far; net thread */
+    bool manifest_failed;
+    struct weft_command committed;
+    bool commit_is_good; /* written before `committed` is posted */
+};
+
+/* weftd_snapshot.c */
+void weftd_snapshot_on_report(struct weft_command *command); /* net thread; a report is complete */
+void weftd_snapshot_give_back(struct weftd_snapshots *snapshots, size_t bytes); /* any thread */
+
+/* weftd_snapshot_writer.c */
+enum weft_status weftd_snapshot_writer_start(struct weftd_snapshots *snapshots, struct weft_error *error);
+void weftd_snapshot_writer_fini(struct weftd_snapshots *snapshots); /* after its thread */
+
+#endif

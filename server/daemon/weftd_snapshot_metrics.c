@@ -1,0 +1,61 @@
+/* weftd_snapshot_metrics.c - figures of this process's snapshots on /metrics. HTTP thread. */
+#include <inttypes.h>
+
+#include "server/daemon/weftd_page.h"
+#include "server/daemon/weftd_snapshot.h"
+
+static void write_head(const struct weftd *weftd, struct weftd_page *page, const char *name, const char *kind,
+                       const char *help)
+{
+    weftd_page_print(page, "# HELP %s %s\n# TYPE %s %s\n%s{weft_job=\"", name, help, name, kind, name);
+    weftd_page_label(page, weftd->options.job);
+    weftd_page_print(page, "\",shard=\"%u\"} ", page->job->index);
+}
+
+static void write_count(const struct weftd *weftd, struct weftd_page *page, const char *name,
+                        const char *kind, const char *help, uint64_t value)
+{
+    write_head(weftd, page, name, kind, help);
+    weftd_page_print(page, "%" PRIu64 "\n", value);
+}
+
+static void write_seconds(const struct weftd *weftd, struct weftd_page *page, const char *name,
+                          const char *help, uint64_t ns)
+{
+    write_head(weftd, page, name, "counter", help);
+    weftd_page_print(page, "%.6f\n", (double)ns * 1e-9);
+}
+
+/* The figures of a commit are those of the process that coordinates. */
+static void write_commits(const struct weftd *weftd, const struct snapshot_stats *stats,
+                          struct weftd_page *page)
+{
+    write_count(weftd, page, "weft_snapshot_commits_total", "counter", "Snapshots committed.",
+                atomic_load(&stats->committed));
+    write_count(weftd, page, "weft_snapshot_commit_failures_total", "counter",
+                "Manifests that could not be written.", atomic_load(&stats->failed));
+    write_count(weftd, page, "weft_snapshot_step", "gauge", "Step of the last committed snapshot; 0: none.",
+                atomic_load(&stats->step));
+    write_count(weftd, page, "weft_snapshot_commit_time_seconds", "gauge",
+                "Time of the last commit, since 1970; 0: none.", atomic_load(&stats->time_s));
+}
+
+void weftd_snapshot_metrics_write(struct weftd *weftd, struct weftd_page *page)
+{
+    const struct weftd_snapshots *snapshots = weftd->snapshots;
+    if (!snapshots) return;
+    const struct snapshot_stats *stats = &snapshots->stats;
+    write_count(weftd, page, "weft_snapshot_pieces_total", "counter", "Pieces stored, known contents too.",
+                atomic_load(&stats->pieces));
+    write_count(weftd, page, "weft_snapshot_captured_bytes_total", "counter",
+                "Arrays of these pieces, as f32.", atomic_load(&stats->bytes));
+    write_count(weftd, page, "weft_snapshot_stored_bytes_total", "counter", "Files of these pieces.",
+                atomic_load(&stats->stored_bytes));
+    write_count(weftd, page, "weft_snapshot_memory_used_bytes", "gauge",
+                "Captured arrays that are not on disk yet.", atomic_load(&snapshots->used_bytes));
+    write_seconds(weftd, page, "weft_snapshot_write_seconds_total", "Time of the thread that stores pieces.",
+                  atomic_load(&stats->write_ns));
+    write_seconds(weftd, page, "weft_snapshot_stall_seconds_total",
+                  "Time that pushes waited for memory of snapshots.", atomic_load(&stats->stall_ns));
+    if (page->job->coordinates) write_commits(weftd, stats, page);
+}

@@ -1,0 +1,223 @@
+/* weftd_snapshot_writer.c - the thread that writes captured pieces and commits manifests.
+ *
+ *     PIECE   -> quantise -> xor with the last full piece of its layout -> file -> memory is free
+ *     END of every engine -> report to the net thread
+ *     COMMIT  -> manifest -> prune -> net thread
+ *
+ * A newer snapshot's first task discards what is left of the one before. At the end the thread empties its
+ * queue, so that a snapshot whose pieces are all captured is committed. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "server/daemon/weftd_snapshot.h"
+
+#define BASE_USES_MAX 7u /* a piece is written in full every so many snapshots, plus one */
+#define PRUNE_AGE_S 3600u
+
+static struct weft_env *env_of(const struct weftd_snapshots *snapshots)
+{
+    return snapshots->weftd->env;
+}
+
+/* ---- bases ---- */
+
+static struct snapshot_base *base_find(struct weftd_snapshots *snapshots, uint64_t layout)
+{
+    for (uint32_t i = 0; i < snapshots->base_count; i++)
+        if (snapshots->bases[i].layout == layout) return &snapshots->bases[i];
+    return NULL;
+}
+
+/* NULL: no memory, so the next piece of this layout is written in full too. */
+static struct snapshot_base *base_add(struct weftd_snapshots *snapshots, uint64_t layout)
+{
+    struct snapshot_base *found = base_find(snapshots, layout);
+    if (found) return found;
+    if (snapshots->base_count == snapshots->base_capacity) {
+        const uint32_t capacity = snapshots->base_capacity ? 2 * snapshots->base_capacity : 64;
+        struct snapshot_base *more = weft_alloc_array(env_of(snapshots), capacity, sizeof *more);
+        if (!more) return NULL;
+        if (snapshots->base_count > 0) memcpy(more, snapshots->bases, snapshots->base_count * sizeof *more);
+        weft_free_bytes(env_of(snapshots), snapshots->bases);
+        snapshots->bases = more;
+        snapshots->base_capacity = capacity;
+    }
+    snapshots->bases[snapshots->base_count].layout = layout;
+    return &snapshots->bases[snapshots->base_count++];
+}
+
+/* Stores the piece on its base, or in full. A base that cannot be read is not used. */
+static enum weft_status store(struct weftd_snapshots *snapshots, const struct weft_piece *piece,
+                              struct weft_piece_ref *ref_out, struct weft_error *error)
+{
+    uint64_t layout;
+    struct weft_piece *base = NULL;
+    if (weft_piece_layout(piece, &layout) < 0)
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a piece");
+    struct snapshot_base *last = base_find(snapshots, layout);
+    const bool is_on_base =
+        last && last->uses < BASE_USES_MAX &&
+        weft_piece_load(env_of(snapshots), snapshots->folder, last->ref.name, &base, NULL) == WEFT_OK;
+    const enum weft_status status = weft_piece_store(piece, snapshots->folder, is_on_base ? base : NULL,
+                                                     is_on_base ? &last->ref : NULL, ref_out, error);
+    if (is_on_base) weft_piece_free(base);
+    if (status < 0) return status;
+    if (is_on_base) last->uses++;
+    else if (ref_out->chain == 0) {
+        last = base_add(snapshots, layout);
+        if (last) *last = (struct snapshot_base){.layout = layout, .ref = *ref_out};
+    }
+    return WEFT_OK;
+}
+
+/* ---- the report ---- */
+
+static void report_free(struct weftd_snapshots *snapshots)
+{
+    if (!snapshots->report) return;
+    weft_snapshot_fini(&snapshots->report->stored);
+    weft_free_bytes(env_of(snapshots), snapshots->report);
+    snapshots->report = NULL;
+}
+
+/* The report of the task's snapshot; NULL: the task is of an older one, or no memory. */
+static struct snapshot_report *report_of(struct weftd_snapshots *snapshots, const struct snapshot_task *task)
+{
+    if (snapshots->report && snapshots->report->id == task->id) return snapshots->report;
+    if (task->id <= snapshots->newest_id) return NULL;
+    report_free(snapshots);
+    snapshots->newest_id = task->id;
+    snapshots->ended = 0;
+    snapshots->report = weft_alloc_zero(env_of(snapshots), sizeof *snapshots->report);
+    if (!snapshots->report) return NULL;
+    snapshots->report->command.fn = weftd_snapshot_on_report;
+    snapshots->report->snapshots = snapshots;
+    snapshots->report->id = task->id;
+    weft_snapshot_init(&snapshots->report->stored, env_of(snapshots));
+    return snapshots->report;
+}
+
+static void report_fail(struct snapshot_report *report, const char *text)
+{
+    if (!report->text[0]) snprintf(report->text, sizeof report->text, "%s", text);
+}
+
+static void report_add(struct snapshot_report *report, const struct weft_piece *piece,
+                       const struct weft_piece_ref *ref)
+{
+    struct weft_snapshot_piece *added = weft_snapshot_add_piece(&report->stored, piece->array_count);
+    if (!added) {
+        report_fail(report, "no memory for a list of pieces");
+        return;
+    }
+    added->ref = *ref;
+    for (uint32_t i = 0; i < piece->array_count; i++) {
+        const struct weft_piece_array *array = &piece->arrays[i];
+        added->ranges[i] = (struct weft_snapshot_range){.tensor = array->tensor_id,
+                                                        .part = array->part,
+                                                        .offset = array->offset,
+                                                        .count = array->count,
+                                                        .step = array->step};
+    }
+}
+
+/* ---- tasks ---- */
+
+static void write_piece(struct weftd_snapshots *snapshots, struct snapshot_task *task)
+{
+    struct snapshot_report *report = report_of(snapshots, task);
+    struct weft_error error = {0};
+    struct weft_piece_ref ref;
+    const uint64_t began_ns = weft_now_ns(env_of(snapshots));
+    const size_t bytes = task->piece->bytes;
+    if (report && !report->text[0]) {
+        weft_piece_quantise(task->piece, snapshots->weights);
+        if (store(snapshots, task->piece, &ref, &error) == WEFT_OK) {
+            report_add(report, task->piece, &ref);
+            atomic_fetch_add(&snapshots->stats.pieces, 1);
+            atomic_fetch_add(&snapshots->stats.bytes, bytes);
+            atomic_fetch_add(&snapshots->stats.stored_bytes, ref.stored);
+        } else report_fail(report, error.text);
+    }
+    atomic_fetch_add(&snapshots->stats.write_ns, weft_elapsed_ns(began_ns, weft_now_ns(env_of(snapshots))));
+    weft_piece_free(task->piece);
+    weftd_snapshot_give_back(snapshots, bytes);
+}
+
+static void end_engine(struct weftd_snapshots *snapshots, const struct snapshot_task *task)
+{
+    struct snapshot_report *report = report_of(snapshots, task);
+    if (!report) return;
+    if (task->text[0]) report_fail(report, task->text);
+    if (++snapshots->ended < snapshots->weftd->options.engines) return;
+    snapshots->report = NULL; /* the net thread frees it */
+    weft_net_post(snapshots->weftd->net, &report->command);
+}
+
+static void commit(struct weftd_snapshots *snapshots, struct snapshot_task *task)
+{
+    struct weft_env *env = env_of(snapshots);
+    struct weft_error error = {0}, prune_error = {0};
+    struct weft_snapshot_prune_result result;
+    const bool is_good = weft_snapshot_commit(&task->manifest, snapshots->folder, &error) == WEFT_OK;
+    if (is_good) {
+        atomic_fetch_add(&snapshots->stats.committed, 1);
+        atomic_store(&snapshots->stats.step, task->manifest.step);
+        atomic_store(&snapshots->stats.time_s, task->manifest.time_s);
+    } else {
+        atomic_fetch_add(&snapshots->stats.failed, 1);
+        weft_log(env, WEFT_LOG_WARN, "weftd", "snapshot: %s", error.text);
+    }
+    if (is_good &&
+        weft_snapshot_prune(env, snapshots->folder, snapshots->keep, PRUNE_AGE_S, &result, &prune_error) < 0)
+        weft_log(env, WEFT_LOG_WARN, "weftd", "old snapshots stay: %s", prune_error.text);
+    weft_snapshot_fini(&task->manifest);
+    snapshots->commit_is_good = is_good;
+    weft_net_post(snapshots->weftd->net, &snapshots->committed);
+}
+
+static void run_task(struct weftd_snapshots *snapshots, struct snapshot_task *task)
+{
+    switch (task->kind) {
+    case SNAPSHOT_TASK_PIECE: write_piece(snapshots, task); break;
+    case SNAPSHOT_TASK_END: end_engine(snapshots, task); break;
+    case SNAPSHOT_TASK_COMMIT: commit(snapshots, task); break;
+    }
+    weft_free_bytes(env_of(snapshots), task);
+}
+
+static void *writer_main(void *argument)
+{
+    struct weftd_snapshots *snapshots = argument;
+    pthread_mutex_lock(&snapshots->lock);
+    for (;;) {
+        while (weft_list_empty(&snapshots->queue) && !snapshots->stops)
+            pthread_cond_wait(&snapshots->changed, &snapshots->lock);
+        if (weft_list_empty(&snapshots->queue)) break;
+        struct snapshot_task *task = weft_list_first(&snapshots->queue, struct snapshot_task, link);
+        weft_list_remove(&task->link);
+        pthread_mutex_unlock(&snapshots->lock);
+        run_task(snapshots, task);
+        pthread_mutex_lock(&snapshots->lock);
+    }
+    pthread_mutex_unlock(&snapshots->lock);
+    return NULL;
+}
+
+/* ---- life ---- */
+
+enum weft_status weftd_snapshot_writer_start(struct weftd_snapshots *snapshots, struct weft_error *error)
+{
+    snapshots->has_thread = pthread_create(&snapshots->thread, NULL, writer_main, snapshots) == 0;
+    return snapshots->has_thread
+               ? WEFT_OK
+               : weft_error_set(error, weft_limit_status("threads", errno),
+                                "cannot start the snapshot thread: %s", weft_reason_text(WEFT_ERR_LIMIT));
+}
+
+void weftd_snapshot_writer_fini(struct weftd_snapshots *snapshots)
+{
+    report_free(snapshots);
+    weft_free_bytes(env_of(snapshots), snapshots->bases);
+}

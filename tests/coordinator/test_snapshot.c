@@ -1,0 +1,229 @@
+/* test_snapshot.c - the coordinator's side of snapshots: which step is named, when the manifest is committed,
+ * and what ends a snapshot. */
+#include <string.h>
+
+#include "coordinator/coordinator_state.h"
+#include "tests/coordinator/coordinator_harness.h"
+#include "tests/lib/check.h"
+
+#define BODY(name) WEFT__CONTROL__CONTROL__BODY_##name
+enum { WORKERS = 2, SHARDS = 3, MEMBERS = WORKERS + SHARDS };
+
+static struct {
+    uint64_t begun, committed;
+    uint32_t begins, commits, pieces;
+} seen;
+
+static void on_begin(void *context, uint64_t step) { seen.begun = step, seen.begins++; }
+static void on_pieces(void *context, const Weft__Control__SnapPieces *pieces) { seen.pieces++; }
+static void on_commit(void *context, uint64_t step) { seen.committed = step, seen.commits++; }
+
+/* A running job. ids: connections of the workers, then of the shards. */
+static struct harness *running(uint64_t steps, uint64_t ns, uint64_t *ids)
+{
+    struct harness *h = harness_create(WORKERS, SHARDS, NULL);
+    struct weft_coordinator_options *options = &h->coordinator->options;
+    memset(&seen, 0, sizeof seen);
+    options->snapshot_steps = steps;
+    options->snapshot_ns = ns;
+    options->snapshot_begin = on_begin;
+    options->snapshot_pieces = on_pieces;
+    options->snapshot_commit = on_commit;
+    assert_int_equal(coordinator_snapshot_init(h->coordinator), WEFT_OK);
+    harness_run(h, ids, 1);
+    for (uint32_t i = 0; i < SHARDS; i++) h->coordinator->shards[i]->has_snapshots = true;
+    h->coordinator->snapshot.due_ns = ns > 0 ? h->now_ns + ns : 0;
+    return h;
+}
+
+static void tick(struct harness *h, uint64_t ns)
+{
+    h->now_ns += ns;
+    /* no member is silent */
+    for (size_t i = 0; i < h->coordinator->connection_count; i++)
+        h->coordinator->connections[i]->last_received_ns = h->now_ns;
+    weft_coordinator_tick(h->coordinator);
+}
+
+/* Reads Snap at every shard; returns its id. */
+static uint32_t expect_snap(struct harness *h, const uint64_t *ids, uint64_t step, bool drops)
+{
+    uint32_t id = 0;
+    for (uint32_t i = WORKERS; i < MEMBERS; i++) {
+        const Weft__Control__Snap *snap = harness_expect(h, ids[i], BODY(SNAP))->snap;
+        assert_int_equal(snap->step, step);
+        assert_int_equal(snap->drop, drops);
+        id = snap->id;
+    }
+    return id;
+}
+
+static void answer(struct harness *h, uint64_t connection, uint32_t id, uint64_t newest, bool is_late)
+{
+    Weft__Control__SnapArmed armed = WEFT__CONTROL__SNAP_ARMED__INIT;
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    armed.id = id, armed.newest = newest, armed.late = is_late;
+    message.body_case = BODY(SNAP_ARMED), message.snap_armed = &armed;
+    harness_deliver(h, connection, &message);
+}
+
+static void answer_all(struct harness *h, const uint64_t *ids, uint32_t id, uint64_t newest, bool is_late)
+{
+    for (uint32_t i = WORKERS; i < MEMBERS; i++) answer(h, ids[i], id, newest, is_late && i == WORKERS + 1);
+}
+
+static void send_passed(struct harness *h, uint64_t connection, uint32_t id)
+{
+    Weft__Control__SnapPassed passed = WEFT__CONTROL__SNAP_PASSED__INIT;
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    passed.id = id;
+    message.body_case = BODY(SNAP_PASSED), message.snap_passed = &passed;
+    harness_deliver(h, connection, &message);
+}
+
+static void send_pieces(struct harness *h, uint64_t connection, uint32_t id, bool is_last, const char *error)
+{
+    Weft__Control__SnapPieces pieces = WEFT__CONTROL__SNAP_PIECES__INIT;
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    pieces.id = id, pieces.last = is_last, pieces.error = (char *)error;
+    message.body_case = BODY(SNAP_PIECES), message.snap_pieces = &pieces;
+    harness_deliver(h, connection, &message);
+}
+
+static void expect_passed(struct harness *h, const uint64_t *ids)
+{
+    for (uint32_t i = WORKERS; i < MEMBERS; i++) (void)harness_expect(h, ids[i], BODY(SNAP_PASSED));
+}
+
+static void commits_once(void **state)
+{
+    uint64_t ids[MEMBERS];
+    struct harness *h = running(10, 0, ids);
+    tick(h, WEFT_SECONDS(1));
+    const uint32_t id = expect_snap(h, ids, 10, false);
+    answer(h, ids[WORKERS], id, 3, false);
+    answer(h, ids[WORKERS], id, 3, false); /* a repeated answer does not count */
+    answer(h, ids[WORKERS + 1], id, 4, false);
+    assert_int_equal(seen.begins, 0);
+    answer(h, ids[WORKERS + 2], id, 0, false);
+    assert_int_equal(seen.begins, 1);
+    assert_int_equal(seen.begun, 10);
+    send_passed(h, ids[WORKERS + 2], id + 1); /* of another snapshot */
+    harness_expect_nothing(h, ids[WORKERS]);
+    send_passed(h, ids[WORKERS + 2], id);
+    send_passed(h, ids[WORKERS], id);
+    expect_passed(h, ids);
+    send_pieces(h, ids[WORKERS], id, false, "");
+    for (uint32_t i = WORKERS; i < MEMBERS; i++) {
+        assert_int_equal(seen.commits, 0);
+        send_pieces(h, ids[i], id, true, "");
+        send_pieces(h, ids[WORKERS], id, true, "");
+    }
+    assert_int_equal(seen.commits, 1);
+    assert_int_equal(seen.committed, 10);
+    tick(h, WEFT_SECONDS(5)); /* the next one begins after the commit */
+    harness_expect_nothing(h, ids[WORKERS]);
+    weft_coordinator_snapshot_committed(h->coordinator, true);
+    (void)expect_snap(h, ids, 20, false);
+    harness_free(h);
+}
+
+static void names_a_later_step(void **state)
+{
+    uint64_t ids[MEMBERS];
+    struct harness *h = running(10, 0, ids);
+    tick(h, WEFT_SECONDS(1));
+    uint32_t id = expect_snap(h, ids, 10, false);
+    send_passed(h, ids[WORKERS], id); /* before all have answered */
+    answer_all(h, ids, id, 12, true);
+    (void)expect_snap(h, ids, 10, true);
+    id = expect_snap(h, ids, 20, false);
+    answer_all(h, ids, id, 29, true);
+    (void)expect_snap(h, ids, 20, true);
+    id = expect_snap(h, ids, 40, false); /* at least two steps above 29 */
+    send_passed(h, ids[WORKERS], id);
+    answer_all(h, ids, id, 39, false);
+    assert_int_equal(seen.begun, 40);
+    expect_passed(h, ids); /* a shard saw the end of the step before another answered */
+    harness_free(h);
+}
+
+static void asks_for_the_newest_step(void **state)
+{
+    uint64_t ids[MEMBERS];
+    struct harness *h = running(0, WEFT_SECONDS(60), ids);
+    tick(h, WEFT_SECONDS(59));
+    harness_expect_nothing(h, ids[WORKERS]);
+    tick(h, WEFT_SECONDS(2));
+    uint32_t id = expect_snap(h, ids, 0, false);
+    answer_all(h, ids, id, 0, false); /* no step has begun */
+    (void)expect_snap(h, ids, 0, true);
+    tick(h, WEFT_SECONDS(2));
+    id = expect_snap(h, ids, 0, false);
+    answer_all(h, ids, id, 41, true);
+    (void)expect_snap(h, ids, 0, true);
+    id = expect_snap(h, ids, 42, false);
+    answer_all(h, ids, id, 42, false);
+    assert_int_equal(seen.begun, 42);
+    harness_free(h);
+}
+
+/* An error of a shard, or its silence, ends the snapshot and not the job. */
+static void fails_alone(void **state)
+{
+    uint64_t ids[MEMBERS];
+    struct harness *h = running(0, WEFT_SECONDS(60), ids);
+    tick(h, WEFT_SECONDS(61));
+    uint32_t id = expect_snap(h, ids, 0, false);
+    answer_all(h, ids, id, 7, true);
+    (void)expect_snap(h, ids, 0, true);
+    id = expect_snap(h, ids, 8, false);
+    answer_all(h, ids, id, 8, false);
+    send_passed(h, ids[WORKERS], id);
+    expect_passed(h, ids);
+    send_pieces(h, ids[WORKERS], id, true, "");
+    send_pieces(h, ids[WORKERS + 1], id, false, "disk full");
+    (void)expect_snap(h, ids, 8, true);
+    send_pieces(h, ids[WORKERS + 2], id, true, "");
+    assert_int_equal(seen.commits, 0);
+    tick(h, WEFT_SECONDS(59));
+    harness_expect_nothing(h, ids[WORKERS]);
+    tick(h, WEFT_SECONDS(2));
+    id = expect_snap(h, ids, 0, false);
+    answer_all(h, ids, id, 9, true);
+    (void)expect_snap(h, ids, 0, true);
+    id = expect_snap(h, ids, 10, false);
+    answer_all(h, ids, id, 9, false);
+    send_passed(h, ids[WORKERS], id);
+    expect_passed(h, ids);
+    tick(h, WEFT_SECONDS(601)); /* no shard reports */
+    (void)expect_snap(h, ids, 10, true);
+    assert_int_equal(seen.commits, 0);
+    assert_int_equal(h->ended_count, 0);
+    harness_free(h);
+}
+
+/* A shard without a folder, or of an earlier release: no message that it does not know is sent. */
+static void needs_every_shard(void **state)
+{
+    uint64_t ids[MEMBERS];
+    struct harness *h = running(10, 0, ids);
+    h->coordinator->shards[2]->has_snapshots = false;
+    tick(h, WEFT_SECONDS(1));
+    tick(h, WEFT_SECONDS(100));
+    for (uint32_t i = WORKERS; i < MEMBERS; i++) harness_expect_nothing(h, ids[i]);
+    send_pieces(h, ids[WORKERS], 0, true, ""); /* without a snapshot it has no effect */
+    assert_int_equal(seen.pieces, 0);
+    assert_int_equal(h->ended_count, 0);
+    harness_free(h);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(commits_once), cmocka_unit_test(names_a_later_step),
+        cmocka_unit_test(asks_for_the_newest_step), cmocka_unit_test(fails_alone),
+        cmocka_unit_test(needs_every_shard),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,112 @@
+/* snapshot_trainer.c - a trainer for tests of snapshots: every step depends on all weights and on its number.
+ *
+ *     snapshot_trainer LAST [MILLISECONDS [CODEC]]     steps weft_step_next .. LAST, each at least so long
+ *
+ * Prints "steps FIRST to LAST: HASH", the FNV-1a of the weights of all tensors. The tensor `frozen` moves in
+ * step 1 only, and `mean` has no optimizer. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <weft/weft.h>
+
+struct model {
+    const char *name, *optimizer;
+    uint64_t count, last_step; /* last_step 0: it moves in every step */
+    struct weft_tensor *tensor;
+    float *weights, *gradient;
+    struct weft_request request;
+};
+
+static struct model models[] = {
+    {.name = "large", .optimizer = "adam", .count = 300000},
+    {.name = "small", .optimizer = "sgd:momentum=0.9", .count = 1001},
+    {.name = "frozen", .optimizer = "sgd:momentum=0.9", .count = 5000, .last_step = 1},
+    {.name = "mean", .optimizer = "none", .count = 400},
+};
+enum { MODELS = sizeof models / sizeof models[0] };
+
+static int fail(struct weft_session *session, const char *what)
+{
+    fprintf(stderr, "%s: %s\n", what, weft_error_text(session));
+    return 1;
+}
+
+static int declare(struct weft_session *session, const char *codec)
+{
+    for (int m = 0; m < MODELS; m++) {
+        struct weft_tensor_options options;
+        weft_tensor_options_init(&options);
+        options.name = models[m].name;
+        options.dim_count = 1;
+        options.dims[0] = models[m].count;
+        options.optimizer = models[m].optimizer;
+        options.codec = m == 0 ? codec : "dense";
+        if (weft_declare(session, &options, &models[m].tensor) < 0) return fail(session, "declare");
+        models[m].weights = calloc(models[m].count, sizeof(float));
+        models[m].gradient = calloc(models[m].count, sizeof(float));
+        if (!models[m].weights || !models[m].gradient) return 1;
+        for (uint64_t i = 0; i < models[m].count; i++) models[m].weights[i] = (float)(i % 97) * 0.01f;
+        if (weft_tensor_init(models[m].tensor, models[m].weights) < 0) return fail(session, "init");
+    }
+    return 0;
+}
+
+static bool moves(const struct model *model, uint64_t step)
+{
+    return model->last_step == 0 || step <= model->last_step;
+}
+
+static int train(struct weft_session *session, uint64_t step, uint32_t milliseconds)
+{
+    const struct weft_step begun = {.step = step, .lr = 0.01f, .weight = 1};
+    if (weft_step_begin(session, &begun) < 0) return fail(session, "step_begin");
+    for (int m = 0; m < MODELS; m++) {
+        struct model *model = &models[m];
+        if (!moves(model, step)) continue;
+        const float pull = strcmp(model->optimizer, "none") == 0 ? 0 : 1; /* no snapshot has the last mean */
+        for (uint64_t i = 0; i < model->count; i++)
+            model->gradient[i] =
+                pull * model->weights[i] - (float)((i * 31 + step * 7 + weft_rank(session)) % 13);
+        if (weft_push_pull(model->tensor, model->gradient, model->weights, &model->request) < 0)
+            return fail(session, "push_pull");
+    }
+    for (int m = 0; m < MODELS; m++)
+        if (moves(&models[m], step) && weft_wait(&models[m].request, 0) < 0) return fail(session, "wait");
+    const struct timespec pause = {milliseconds / 1000, milliseconds % 1000 * 1000000L};
+    if (milliseconds > 0) nanosleep(&pause, NULL);
+    return weft_step_end(session) < 0 ? fail(session, "step_end") : 0;
+}
+
+static uint64_t hash_weights(void)
+{
+    uint64_t hash = 1469598103934665603u;
+    for (int m = 0; m < MODELS; m++) {
+        const unsigned char *bytes = (const unsigned char *)models[m].weights;
+        for (uint64_t i = 0; i < models[m].count * sizeof(float); i++)
+            hash = (hash ^ bytes[i]) * 1099511628211u;
+    }
+    return hash;
+}
+
+int main(int argc, char **argv)
+{
+    struct weft_session *session = NULL;
+    if (argc < 2) return 2;
+    const uint64_t last = strtoull(argv[1], NULL, 10);
+    const uint32_t milliseconds = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 0;
+    if (weft_init(NULL, &session) < 0) return fail(NULL, "init");
+    const uint64_t first = weft_step_next(session);
+    int status = declare(session, argc > 3 ? argv[3] : "dense");
+    for (uint64_t step = first; status == 0 && step <= last; step++)
+        status = train(session, step, milliseconds);
+    if (status == 0)
+        printf("steps %llu to %llu: %016llx\n", (unsigned long long)first, (unsigned long long)last,
+               (unsigned long long)hash_weights());
+    weft_finalize(session);
+    for (int m = 0; m < MODELS; m++) {
+        free(models[m].weights);
+        free(models[m].gradient);
+    }
+    return status;
+}
