@@ -8,6 +8,7 @@ int weft_status_main(int argc, char **argv);
 int weft_top_main(int argc, char **argv);
 int weft_support_main(int argc, char **argv);
 int weft_doctor_main(int argc, char **argv);
+int weft_snapshot_main(int argc, char **argv);
 int weft_trace_main(int argc, char **argv);
 int weft_inspect_main(int argc, char **argv);
 int weft_sim_main(int argc, char **argv);

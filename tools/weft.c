@@ -24,6 +24,7 @@ static const struct command commands[] = {
     {"support", weft_support_main, "write one file for a report of a problem, without secrets"},
     {"inspect", weft_inspect_main, "find the ranks that held up a failed job, from its flight records"},
     {"sim", weft_sim_main, "run a collective of thousands of ranks on a simulated network"},
+    {"snapshot", weft_snapshot_main, "list, verify, export and prune snapshots of the shards"},
     {"trace", weft_trace_main, "merge the trace files of a job's processes"},
 };
 enum { LINK_WORDS_MAX = 256 };
