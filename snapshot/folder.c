@@ -107,6 +107,13 @@ enum weft_status weft_snapshot_folder_make(const char *folder, struct weft_error
     return folder_make(pieces, error);
 }
 
+enum weft_status snapshot_folder_make_inner(const char *folder, const char *name, struct weft_error *error)
+{
+    char path[SNAPSHOT_PATH_BYTES];
+    WEFT_TRY(path_make(path, error, "%s/%s", folder, name));
+    return folder_make(path, error);
+}
+
 static enum weft_status piece_write(const struct weft_piece *piece, const struct weft_piece *base,
                                     const char *path, struct weft_piece_ref *ref, struct weft_error *error)
 {
@@ -267,8 +274,7 @@ static int compare_steps(const void *a, const void *b)
     return *x < *y ? -1 : *x > *y;
 }
 
-/* false: the name is not that of a manifest. */
-static bool manifest_step(const char *name, uint64_t *step_out)
+bool snapshot_manifest_step(const char *name, uint64_t *step_out)
 {
     char again[64];
     if (sscanf(name, "snap-%20" SCNu64, step_out) != 1) return false;
@@ -287,7 +293,7 @@ enum weft_status weft_snapshot_steps(struct weft_env *env, const char *folder, u
     enum weft_status status = WEFT_OK;
     for (struct dirent *entry; status == WEFT_OK && (entry = readdir(stream));) {
         uint64_t step;
-        if (!manifest_step(entry->d_name, &step)) continue;
+        if (!snapshot_manifest_step(entry->d_name, &step)) continue;
         if (*count_out == capacity) {
             capacity = capacity ? 2 * capacity : 16;
             uint64_t *more = weft_alloc_array(env, capacity, sizeof *more);

@@ -23,5 +23,9 @@ enum weft_status snapshot_file_read(struct weft_env *env, const char *path, size
 enum weft_status snapshot_piece_read(struct weft_env *env, const char *folder, const char *name,
                                      struct weft_piece **out, struct weft_piece_ref *ref_out,
                                      struct weft_error *error);
+/* FOLDER/NAME, if it is not there. */
+enum weft_status snapshot_folder_make_inner(const char *folder, const char *name, struct weft_error *error);
+/* false: the name is not that of a manifest. */
+bool snapshot_manifest_step(const char *name, uint64_t *step_out);
 
 #endif

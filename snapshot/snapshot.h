@@ -193,6 +193,19 @@ enum weft_status weft_snapshot_export(const struct weft_snapshot *snapshot, cons
 enum weft_status weft_snapshot_load_piece(const struct weft_snapshot *snapshot, const char *folder,
                                           uint32_t index, struct weft_piece **out, struct weft_error *error);
 
+/* ---- hook: a program that copies files to and from another store (hook.c) ---- */
+struct weft_snapshot_hook;
+enum weft_status weft_snapshot_hook_create(struct weft_env *env, const char *program,
+                                           struct weft_snapshot_hook **out, struct weft_error *error);
+void weft_snapshot_hook_free(struct weft_snapshot_hook *hook); /* ends its calls; NULL has no effect */
+/* Starts `put` of a file of the folder; waits while four others run. An error is that of the next wait. */
+void weft_snapshot_hook_put(struct weft_snapshot_hook *hook, const char *folder, const char *name);
+/* Waits for all puts. WEFT_ERR_IO: one has failed three times. */
+enum weft_status weft_snapshot_hook_wait(struct weft_snapshot_hook *hook, struct weft_error *error);
+/* Gets the manifest and the pieces that the folder lacks. *step WEFT_NEVER: the newest that is listed. */
+enum weft_status weft_snapshot_hook_fetch(struct weft_snapshot_hook *hook, const char *folder, uint64_t *step,
+                                          struct weft_error *error);
+
 /* ---- prune ---- */
 struct weft_snapshot_prune_result {
     uint32_t manifests, pieces; /* removed files */

@@ -152,6 +152,9 @@ const struct weft_option weft_option_table[] = {
            "Type of the weights in a snapshot. Optimizer states are always f32."),
     BYTES("snapshot.memory_bytes", "256MiB", MIB, (uint64_t)1 << 40,
           "Memory of a server for captured arrays that are not on disk yet. If it is used up, pushes wait."),
+    TEXT("snapshot.hook", "",
+         "Program that copies the files of a snapshot to another store: PROGRAM put FILE NAME, get NAME "
+         "FILE, list PREFIX. Empty: none."),
     TEXT("snapshot.restore", "",
          "Snapshot that the shards restore at the start, as FOLDER or FOLDER:STEP. Without STEP the newest "
          "one. Empty: none."),

@@ -15,6 +15,18 @@
 #include "server/daemon/weftd.h"
 #include "server/shard/shard_snapshot.h"
 
+/* With a hook: copies what the folder lacks. */
+static enum weft_status fetch(struct weftd *weftd, uint64_t *step, struct weft_error *error)
+{
+    struct weft_snapshot_hook *hook;
+    const char *program = weft_config_text(weftd->options.config, "snapshot.hook");
+    if (!program[0]) return WEFT_OK;
+    WEFT_TRY(weft_snapshot_hook_create(weftd->env, program, &hook, error));
+    const enum weft_status status = weft_snapshot_hook_fetch(hook, weftd->restored_folder, step, error);
+    weft_snapshot_hook_free(hook);
+    return status;
+}
+
 enum weft_status weftd_restore_load(struct weftd *weftd, struct weft_error *error)
 {
     uint64_t step;
@@ -22,6 +34,7 @@ enum weft_status weftd_restore_load(struct weftd *weftd, struct weft_error *erro
     if (!place[0]) return WEFT_OK;
     WEFT_TRY(weft_snapshot_place_parse(place, weftd->restored_folder, sizeof weftd->restored_folder, &step,
                                        error));
+    WEFT_TRY(fetch(weftd, &step, error));
     struct weft_snapshot *snapshot = weft_alloc_zero(weftd->env, sizeof *snapshot);
     if (!snapshot) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a manifest");
     const enum weft_status status =

@@ -490,6 +490,8 @@ static enum weft_status options_read(struct weftd_snapshots *snapshots, struct w
     (void)weft_piece_dtype_parse(weft_config_text(config, "snapshot.weights"), &snapshots->weights);
     WEFT_TRY(weft_snapshot_interval_parse(weft_config_text(config, "snapshot.every"), &snapshots->interval,
                                           error));
+    const char *hook = weft_config_text(config, "snapshot.hook");
+    if (hook[0]) WEFT_TRY(weft_snapshot_hook_create(snapshots->weftd->env, hook, &snapshots->hook, error));
     return weft_snapshot_folder_make(snapshots->folder, error);
 }
 

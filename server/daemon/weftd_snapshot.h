@@ -74,10 +74,11 @@ struct weftd_snapshots {
     struct weft_list queue;
     bool stops;
 
-    struct snapshot_report *report; /* owned; the snapshot that is being stored; NULL: none. Writer */
-    uint32_t newest_id;             /* of all reports so far; writer */
-    uint32_t ended;                 /* engines that have ended it; writer */
-    struct snapshot_base *bases;    /* (base_count,) owned; writer */
+    struct weft_snapshot_hook *hook; /* owned; NULL: none. Writer */
+    struct snapshot_report *report;  /* owned; the snapshot that is being stored; NULL: none. Writer */
+    uint32_t newest_id;              /* of all reports so far; writer */
+    uint32_t ended;                  /* engines that have ended it; writer */
+    struct snapshot_base *bases;     /* (base_count,) owned; writer */
     uint32_t base_count, base_capacity;
 
     struct snapshot_arming arming;

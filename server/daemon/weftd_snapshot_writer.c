@@ -4,9 +4,12 @@
  *     END of every engine -> report to the net thread
  *     COMMIT  -> manifest -> prune -> net thread
  *
+ * With a hook each file is copied too: the pieces before the report, the manifest last.
+ *
  * A newer snapshot's first task discards what is left of the one before. At the end the thread empties its
  * queue, so that a snapshot whose pieces are all captured is committed. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -124,6 +127,25 @@ static void report_add(struct snapshot_report *report, const struct weft_piece *
 
 /* ---- tasks ---- */
 
+static bool is_base_of_ours(const struct weftd_snapshots *snapshots, const char *name)
+{
+    for (uint32_t i = 0; i < snapshots->base_count; i++)
+        if (strcmp(snapshots->bases[i].ref.name, name) == 0) return true;
+    return false;
+}
+
+static void put_piece(struct weftd_snapshots *snapshots, const struct weft_piece_ref *ref)
+{
+    char name[64 + WEFT_PIECE_NAME_BYTES];
+    if (!snapshots->hook) return;
+    snprintf(name, sizeof name, "pieces/%.2s/%s.st.zst", ref->name, ref->name);
+    weft_snapshot_hook_put(snapshots->hook, snapshots->folder, name);
+    if (!ref->base[0] || is_base_of_ours(snapshots, ref->base)) return;
+    /* content of an earlier process, whose base may not have been copied */
+    snprintf(name, sizeof name, "pieces/%.2s/%s.st.zst", ref->base, ref->base);
+    weft_snapshot_hook_put(snapshots->hook, snapshots->folder, name);
+}
+
 static void write_piece(struct weftd_snapshots *snapshots, struct snapshot_task *task)
 {
     struct snapshot_report *report = report_of(snapshots, task);
@@ -135,6 +157,7 @@ static void write_piece(struct weftd_snapshots *snapshots, struct snapshot_task 
         weft_piece_quantise(task->piece, snapshots->weights);
         if (store(snapshots, task->piece, &ref, &error) == WEFT_OK) {
             report_add(report, task->piece, &ref);
+            put_piece(snapshots, &ref);
             atomic_fetch_add(&snapshots->stats.pieces, 1);
             atomic_fetch_add(&snapshots->stats.bytes, bytes);
             atomic_fetch_add(&snapshots->stats.stored_bytes, ref.stored);
@@ -151,6 +174,9 @@ static void end_engine(struct weftd_snapshots *snapshots, const struct snapshot_
     if (!report) return;
     if (task->text[0]) report_fail(report, task->text);
     if (++snapshots->ended < snapshots->weftd->options.engines) return;
+    struct weft_error error = {0};
+    if (snapshots->hook && weft_snapshot_hook_wait(snapshots->hook, &error) < 0)
+        report_fail(report, error.text);
     snapshots->report = NULL; /* the net thread frees it */
     weft_net_post(snapshots->weftd->net, &report->command);
 }
@@ -160,7 +186,13 @@ static void commit(struct weftd_snapshots *snapshots, struct snapshot_task *task
     struct weft_env *env = env_of(snapshots);
     struct weft_error error = {0}, prune_error = {0};
     struct weft_snapshot_prune_result result;
-    const bool is_good = weft_snapshot_commit(&task->manifest, snapshots->folder, &error) == WEFT_OK;
+    char name[64];
+    bool is_good = weft_snapshot_commit(&task->manifest, snapshots->folder, &error) == WEFT_OK;
+    if (is_good && snapshots->hook) {
+        snprintf(name, sizeof name, "snap-%" PRIu64 ".json", task->manifest.step);
+        weft_snapshot_hook_put(snapshots->hook, snapshots->folder, name);
+        is_good = weft_snapshot_hook_wait(snapshots->hook, &error) == WEFT_OK;
+    }
     if (is_good) {
         atomic_fetch_add(&snapshots->stats.committed, 1);
         atomic_store(&snapshots->stats.step, task->manifest.step);
@@ -219,5 +251,6 @@ enum weft_status weftd_snapshot_writer_start(struct weftd_snapshots *snapshots, 
 void weftd_snapshot_writer_fini(struct weftd_snapshots *snapshots)
 {
     report_free(snapshots);
+    weft_snapshot_hook_free(snapshots->hook);
     weft_free_bytes(env_of(snapshots), snapshots->bases);
 }

@@ -1,34 +1,18 @@
 """test_snapshot.py - snapshots of running jobs: a job that is restored from one, on any number of shards, goes on bit for bit."""
 
 import glob
-import json
 import os
 import random
-import re
 import signal
 import subprocess
 import time
 import unittest
 
 import harness
+import snapshot_jobs
 
-TRAINER = os.path.join(harness.BUILD, "tests", "system", "snapshot_trainer")
 
-
-class Snapshot(harness.JobTest):
-    def train_to(self, last, shards=2, workers=2, pause_ms=0, codec="dense", **options):
-        """Runs one job. Returns (its first step, the hash of its weights); None if it did not finish."""
-        self.jobs = getattr(self, "jobs", 0) + 1
-        environment = {"WEFT_" + name.upper(): value for name, value in options.items()}
-        done = self.run_job(shards, workers, [TRAINER, str(last), str(pause_ms), codec], name=f"run{self.jobs}",
-                            environment={"WEFT_LOG_LEVEL": "info", **environment})
-        self.output = done.stdout
-        found = re.search(r"steps (\d+) to \d+: (\S+)", done.stdout)
-        return (int(found[1]), found[2]) if done.returncode == 0 and found else None
-
-    def snapshots(self, folder):
-        return sorted(int(re.search(r"snap-(\d+)\.json$", path)[1]) for path in glob.glob(os.path.join(folder, "snap-*.json")))
-
+class Snapshot(snapshot_jobs.SnapshotTest):
     def test_restore(self):
         folder = self.path("snapshots")
         whole = self.train_to(60, pause_ms=10, snapshot_folder=folder, snapshot_every="20 steps")
@@ -48,28 +32,6 @@ class Snapshot(harness.JobTest):
         self.assertEqual(self.snapshots(folder), [10], self.output)
         self.assertEqual(self.train_to(20, shards=1, snapshot_restore=folder), (11, whole[1]), self.output)
         self.assertEqual(self.train_to(12, workers=3, snapshot_restore=folder)[0], 11, self.output)
-
-    def test_commands(self):
-        folder, exported = self.path("snapshots"), self.path("out.safetensors")
-        self.assertIsNotNone(self.train_to(10, snapshot_folder=folder, snapshot_every="5 steps", pause_ms=100), self.output)
-        rows = json.loads(self.weft("list", folder, "--json"))
-        self.assertEqual([row["step"] for row in rows], [5, 10], self.output)
-        self.assertEqual([rows[0][name] for name in ("workers", "shards", "weights", "tensors")], [2, 2, "f32", 3])
-        self.assertEqual(len(self.weft("list", folder).splitlines()), 3)
-        self.assertEqual([row["is_whole"] for row in json.loads(self.weft("verify", folder, "--json"))], [True, True])
-        self.weft("export", folder + ":5", "-o", exported, "--states")
-        with open(exported, "rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        self.assertEqual(sorted(name for name in header if name.startswith("large")), ["large", "large.state0", "large.state1"])
-        self.assertEqual(header["large"]["shape"], [300000])
-        self.weft("prune", folder, "--keep", "1", "--age", "0")
-        self.assertEqual(self.snapshots(folder), [10])
-        self.assertEqual(self.weft("verify", folder), "step 10 is whole\n")
-        piece = glob.glob(os.path.join(folder, "pieces", "*", "*"))[0]
-        with open(piece, "r+b") as file:
-            file.seek(20)
-            file.write(b"damage")
-        self.assertIn(os.path.basename(piece)[:32], self.weft("verify", folder, status=1))
 
     def shards_of(self, launcher):
         """Process ids of the shards that a `weft run` has started."""
@@ -93,7 +55,7 @@ class Snapshot(harness.JobTest):
                 environment["WEFT_SNAPSHOT_RESTORE"] = folder
             before = self.snapshots(folder)
             launcher = subprocess.Popen([harness.PROGRAMS.weft, "run", "-s", "2", "-n", "2", "--log-dir", self.path(f"killed{seed}"), "--",
-                                         TRAINER, "1000000", "1"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                                         snapshot_jobs.TRAINER, "1000000", "1"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             try:
                 self.wait_for("a new snapshot", lambda: len(set(self.snapshots(folder)) - set(before)) > 1)
                 time.sleep(random.Random(seed).random() * 0.1)
@@ -106,11 +68,6 @@ class Snapshot(harness.JobTest):
             self.assertIn("is whole", self.weft("verify", folder))
             newest = self.snapshots(folder)[-1]
             self.assertEqual(self.train_to(newest + 2, snapshot_restore=folder)[0], newest + 1, self.output)
-
-    def weft(self, *words, status=0):
-        done = subprocess.run([harness.PROGRAMS.weft, "snapshot", *words], capture_output=True, text=True, timeout=60)
-        self.assertEqual(done.returncode, status, done.stderr)
-        return done.stdout + done.stderr
 
 
 if __name__ == "__main__":

@@ -1,0 +1,81 @@
+"""test_snapshot_store.py - the folder of a job's snapshots: the commands on it, and the program that copies it elsewhere."""
+
+import glob
+import json
+import os
+import unittest
+
+import snapshot_jobs
+
+HOOK = """#!/bin/sh
+# put FILE NAME, get NAME FILE, list PREFIX over a folder; every fifth call fails
+exec 9> {store}/lock
+flock 9
+case $1 in put) name=$3;; *) name=$2;; esac
+if [ $(($(wc -l < {store}/calls 2>/dev/null || echo 0) % 5)) = 4 ]; then
+    echo "failed: $1 $name" >> {store}/calls
+    exit 1
+fi
+echo "done: $1 $name" >> {store}/calls
+case $1 in
+put) mkdir -p "$(dirname "{store}/$3")" && cp "$2" "{store}/$3" ;;
+get) cp "{store}/$2" "$3" ;;
+list) ls {store} | grep "^$2" ;;
+esac
+"""
+
+
+class SnapshotStore(snapshot_jobs.SnapshotTest):
+    def test_commands(self):
+        folder, exported = self.path("snapshots"), self.path("out.safetensors")
+        self.assertIsNotNone(self.train_to(10, snapshot_folder=folder, snapshot_every="5 steps", pause_ms=100), self.output)
+        rows = json.loads(self.weft("list", folder, "--json"))
+        self.assertEqual([row["step"] for row in rows], [5, 10], self.output)
+        self.assertEqual([rows[0][name] for name in ("workers", "shards", "weights", "tensors")], [2, 2, "f32", 3])
+        self.assertEqual(len(self.weft("list", folder).splitlines()), 3)
+        self.assertEqual([row["is_whole"] for row in json.loads(self.weft("verify", folder, "--json"))], [True, True])
+        self.weft("export", folder + ":5", "-o", exported, "--states")
+        with open(exported, "rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        self.assertEqual(sorted(name for name in header if name.startswith("large")), ["large", "large.state0", "large.state1"])
+        self.assertEqual(header["large"]["shape"], [300000])
+        self.weft("prune", folder, "--keep", "1", "--age", "0")
+        self.assertEqual(self.snapshots(folder), [10])
+        self.assertEqual(self.weft("verify", folder), "step 10 is whole\n")
+        piece = glob.glob(os.path.join(folder, "pieces", "*", "*"))[0]
+        with open(piece, "r+b") as file:
+            file.seek(20)
+            file.write(b"damage")
+        self.assertIn(os.path.basename(piece)[:32], self.weft("verify", folder, status=1))
+
+    def test_hook(self):
+        """A program that fails every fifth time copies all files, the manifest last, and a restore gets them back."""
+        store, folder, script = self.path("store"), self.path("snapshots"), self.path("hook")
+        os.mkdir(store)
+        with open(script, "w") as file:
+            file.write(HOOK.format(store=store))
+        os.chmod(script, 0o755)
+        whole = self.train_to(20)
+        self.assertIsNotNone(self.train_to(10, snapshot_folder=folder, snapshot_every="5 steps", snapshot_hook=script, pause_ms=100),
+                             self.output)
+        self.assertEqual(self.snapshots(store), [5, 10], self.output)
+        with open(os.path.join(store, "calls")) as file:
+            calls = file.read().split("\n")
+        self.assertTrue(any(call.startswith("failed: put") for call in calls), calls)
+        self.assertIn("put snap-10.json", calls[-2].split(": ")[1])
+        self.assertEqual(self.weft("verify", store), "step 5 is whole\nstep 10 is whole\n")
+        again = self.train_to(20, shards=1, snapshot_restore=self.path("elsewhere"), snapshot_hook=script)
+        self.assertEqual(again, (11, whole[1]), self.output)
+        self.assertEqual(self.snapshots(self.path("elsewhere")), [10])
+
+    def test_hook_fails(self):
+        """A program that always fails ends the snapshot with a sentence, and the job goes on."""
+        folder = self.path("snapshots")
+        self.assertIsNotNone(self.train_to(10, snapshot_folder=folder, snapshot_every="5 steps", snapshot_hook="/bin/false",
+                                           pause_ms=50), self.output)
+        self.assertEqual(self.snapshots(folder), [], self.output)
+        self.assertIn("the hook of snapshots has failed 3 times: /bin/false put", self.output)
+
+
+if __name__ == "__main__":
+    unittest.main()
