@@ -79,7 +79,6 @@ static void map_arrived(struct weft_session *session)
 void client_shard_map_init(struct weft_session *session)
 {
     session->ops.map_arrived = map_arrived;
-    session->tensors->session = session;
     session->tensors->shard_map.command.fn = apply_all;
 }
 

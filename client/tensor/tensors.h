@@ -26,7 +26,6 @@ struct client_tensors {
     struct weft_list leaders;     /* struct weft_tensor.call_group_link: leaders of the open group of calls */
     struct client_codec_tuner codec_tuner;
     struct client_skip skip;
-    struct weft_session *session;
     /* the engine thread */
     struct weft_tensor *by_id[CLIENT_TENSOR_BUCKETS]; /* chained */
     struct weft_list send_queue;     /* struct client_chunk.send_link: the transport had no space */
