@@ -23,7 +23,7 @@
  * A failing seed prints the command that replays it.
  *
  *     sim_job_seeds [--seeds N] [--first S] [--found] [--updates] [--auto-codec] [--shards] [--newcomers]
- *     [--coded] [--still] [--verbose]
+ *     [--coded] [--copies] [--still] [--verbose]
  *
  * --still: a host's clock does not advance during a callback.
  * --found: the seeds that found a bug, with --still, before the others.
@@ -38,6 +38,7 @@
  * --coded: the shards keep the tensor with a codec, too; in half of the jobs it has an optimizer. Ranks and
  * shards have equal weights of it after each step (hashes), and a discarded step leaves weights and arrays as
  * before, on ranks and shards.
+ * --copies: shards with copies. One shard dies, visibly or silently, and that ends no job.
  * --auto-codec: codec "auto", chosen anew by each membership: the ranks of a step have equal codecs, sums and
  * counts. */
 #include <math.h>
@@ -80,7 +81,7 @@ static const uint64_t found[] = {
     /* some of five ranks were cut off from each other: a fifth, one operation further, reported that four
      * ranks had not called it, without a reason */
     98310,
-    655,   /* a rank was given up and took that for a loss of the coordinator */
+    655, /* a rank was given up and took that for a loss of the coordinator */
     /* a newcomer was notified of a rank lost during its rest, in the membership that it had entered with,
      * and left it */
     11339,
@@ -103,7 +104,8 @@ static const uint64_t found[] = {
     4016990,
 };
 
-static const uint64_t found_with_shards[] = { /* with --updates */
+static const uint64_t found_with_shards[] = {
+    /* with --updates */
     76,     /* a rank returned from its rest and waited for the shards' weights of before the rest */
     146482, /* all active ranks were lost, some steps further than the resting ones */
     /* two tries of a step made equal weights of different gradients; the test attributed the shards'
@@ -115,7 +117,8 @@ static const uint64_t found_with_shards[] = { /* with --updates */
 
 static bool coded_too;     /* --coded: shards keep the tensor with a codec */
 static bool newcomers_too; /* --newcomers: new workers join a job with shards */
-static bool still; /* the clock of this seed's hosts does not advance during a callback */
+static bool with_copies;   /* --copies */
+static bool still;         /* the clock of this seed's hosts does not advance during a callback */
 
 /* ---- one seed ---- */
 /* End of a program. */
@@ -123,34 +126,34 @@ enum ending { RUNS, FINISHED, FAILED, REFUSED };
 
 struct worker {
     uint32_t host;
-    uint64_t after_ns;        /* start time; newcomers start while the job runs */
+    uint64_t after_ns;             /* start time; newcomers start while the job runs */
     bool newcomer, killed, trains; /* trains: it has declared all tensors */
-    uint64_t trains_ns;       /* time of that */
-    uint32_t slow;            /* computes for up to this many microseconds between two calls */
-    bool apart;               /* stopped or cut off from the coordinator long enough to be given up */
+    uint64_t trains_ns;            /* time of that */
+    uint32_t slow;                 /* computes for up to this many microseconds between two calls */
+    bool apart;                    /* stopped or cut off from the coordinator long enough to be given up */
     /* it left in order while cut off: the coordinator did not learn that and gave it up */
     bool unheard;
-    uint32_t data[ROUNDS_MAX];/* steps until it runs out of data, in each round */
+    uint32_t data[ROUNDS_MAX]; /* steps until it runs out of data, in each round */
     struct weft_session *session;
     struct weft_request requests[6]; /* not on the stack: after a failed wait weft_finalize ends them */
     enum ending ending;
     enum weft_status status;
-    bool rests;               /* in weft_join */
-    bool late;                /* it ended by a loss, and learned that much later */
+    bool rests; /* in weft_join */
+    bool late;  /* it ended by a loss, and learned that much later */
     char text[480];
     /* of the program */
-    bool take;                /* all ranks take the state of one rank before they continue */
-    bool due;                 /* ranks have entered or returned, and no step has been good since */
+    bool take; /* all ranks take the state of one rank before they continue */
+    bool due;  /* ranks have entered or returned, and no step has been good since */
     uint64_t newest[WORKERS_MAX];
-    uint64_t state;           /* last step in its state */
-    uint64_t committed;       /* its last good step; 0: none, or it has rested */
-    bool was_notified;                /* a call has reported lost or new ranks since then */
-    bool knew;                /* when that step began, a call had reported a waiting newcomer */
+    uint64_t state;                      /* last step in its state */
+    uint64_t committed;                  /* its last good step; 0: none, or it has rested */
+    bool was_notified;                   /* a call has reported lost or new ranks since then */
+    bool knew;                           /* when that step began, a call had reported a waiting newcomer */
     uint32_t members, born[WORKERS_MAX]; /* of that step */
-    uint64_t filled;          /* step whose inputs are filled, unless it was good */
+    uint64_t filled;                     /* step whose inputs are filled, unless it was good */
     uint64_t round;
-    uint32_t ran;             /* steps of this round */
-    uint64_t last;            /* the last step that it completed; members and results of each step */
+    uint32_t ran;  /* steps of this round */
+    uint64_t last; /* the last step that it completed; members and results of each step */
     uint64_t bits[STEPS_MAX];
     /* step count of its codec, plus one; 0: it learned that the step was good after the members changed */
     uint64_t counted[STEPS_MAX];
@@ -166,25 +169,25 @@ static struct run {
     uint32_t workers, newcomers, workers_min, workers_max, rounds, goal, count, shards;
     struct worker all[WORKERS_MAX];
     struct weft_sim *sim;
-    struct weft_loop *hand;   /* the loop of HAND */
+    struct weft_loop *hand; /* the loop of HAND */
     bool all_done, coordinator_killed, job_ended, joins, updates, auto_codec;
-    uint64_t chosen; /* steps with a codec that the codec tuner chose */
-    bool killed_early;        /* a rank died before all had declared their tensors: that ends a job */
-    bool silence;             /* a rank died silently, or was slow, stopped or cut off */
-    uint64_t suspects;        /* hosts that were stopped or cut off, as bits */
-    bool cut_long;            /* a cut between workers for about a deadline */
-    uint64_t apart_ns;        /* the first fault that may give a rank up or time an operation out */
+    uint64_t chosen;   /* steps with a codec that the codec tuner chose */
+    bool killed_early; /* a rank died before all had declared their tensors: that ends a job */
+    bool silence;      /* a rank died silently, or was slow, stopped or cut off */
+    uint64_t suspects; /* hosts that were stopped or cut off, as bits */
+    bool cut_long;     /* a cut between workers for about a deadline */
+    uint64_t apart_ns; /* the first fault that may give a rank up or time an operation out */
     /* the same for a shard: a lost shard ends the job, and ranks wait for one that is cut off */
     bool shard_apart;
     /* stopped so long that members may seem silent, or that a rank that asks it gives up */
     bool coordinator_apart;
     uint64_t heartbeat_ns;
-    uint64_t gone_ns;         /* time of the last kill, leave or broken link */
+    uint64_t gone_ns;            /* time of the last kill, leave or broken link */
     const struct worker *cut[2]; /* the link between these two is broken */
     uint32_t kills;
     const struct worker *aborter;
     uint64_t shrunk, grew, steps_done, again, joined;
-    struct weft_config *config;                         /* of the shards */
+    struct weft_config *config; /* of the shards */
     /* members of each try of a step, as seen by the ranks that began it */
     struct step_record tries[STEPS_MAX][TRIES_MAX];
     /* 1 + the try that made a chunk of the tensor with an optimizer; 0: not seen yet */
@@ -198,7 +201,7 @@ struct fault {
     struct weft_timer timer;
     uint32_t host;
     bool silent, abort;
-    uint32_t cut;             /* the other host of the cut; 0: none */
+    uint32_t cut; /* the other host of the cut; 0: none */
     uint64_t stall_ns;
 };
 
@@ -253,7 +256,10 @@ static float input_of(uint32_t born, uint64_t step, uint32_t tensor, uint32_t i)
     return x >> 60 ? fraction : fraction * 4096;
 }
 
-static float weight_of(uint32_t born, uint64_t step) { return 0.5f * (float)(1 + (born + step) % 4); }
+static float weight_of(uint32_t born, uint64_t step)
+{
+    return 0.5f * (float)(1 + (born + step) % 4);
+}
 
 /* The tree over [a, b) of the members, as docs/collectives.md defines it. */
 static float tree_sum(const struct step_record *record, uint32_t a, uint32_t b, uint64_t step,
@@ -271,7 +277,7 @@ struct buffers {
     float in_place[COUNT_MAX], grad[COUNT_MAX], mean[COUNT_MAX], coded[COUNT_MAX];
     int64_t whole[8], whole_out[8];
     uint32_t born[WORKERS_MAX];
-    float grads[COUNT_MAX], weights[COUNT_MAX]; /* of the tensor with an optimiser */
+    float grads[COUNT_MAX], weights[COUNT_MAX];            /* of the tensor with an optimiser */
     float model[1 + WEFT_OPTIMIZER_STATES_MAX][COUNT_MAX]; /* expected weights and arrays */
     /* weights and arrays of the coded tensor after its last good step, or as they were shared */
     float coded_before[1 + WEFT_OPTIMIZER_STATES_MAX][COUNT_MAX];
@@ -341,9 +347,9 @@ static void follow_model(const struct worker *worker, const struct weft_tensor *
 struct piece {
     const struct step_record *record;
     uint64_t step, offset, count;
-    uint32_t tensor; /* of input_of */
+    uint32_t tensor;    /* of input_of */
     uint32_t chunk, at; /* at: the try */
-    float scale;     /* 1 / sum of the weights */
+    float scale;        /* 1 / sum of the weights */
     float sum[COUNT_MAX];
 };
 
@@ -513,8 +519,7 @@ static void check_results(struct worker *worker, uint64_t step, uint32_t epoch, 
     if (run.auto_codec && !codec != !tensors[1]->codec_choice.chosen)
         fail_seed("h%u: step %llu has another codec than was chosen", worker->host, (unsigned long long)step);
     if (run.auto_codec && ranks == 1 && codec)
-        fail_seed("h%u: step %llu is coded, and no rank receives it", worker->host,
-                  (unsigned long long)step);
+        fail_seed("h%u: step %llu is coded, and no rank receives it", worker->host, (unsigned long long)step);
     worker->bits[step] = weft_fnv_bytes(hash, b->coded, run.count * sizeof(float)) | 1;
     worker->last = step;
     double weights = 0;
@@ -618,8 +623,8 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
     uint64_t step = weft_step_next(session);
     const bool late = with_late && mix(run.seed * 17 + step) % 2;
     enum weft_status status = weft_step_begin_with(
-        session, WEFT_STEP(.step = step, .lr = 1, .weight = weight_of(worker->host, step),
-                           .deliver_late = late));
+        session,
+        WEFT_STEP(.step = step, .lr = 1, .weight = weight_of(worker->host, step), .deliver_late = late));
     if (is_change(status)) return changed(worker, status);
     if (status < 0) return status;
     uint32_t ranks = weft_ranks(session), epoch = session->epoch;
@@ -646,10 +651,10 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
     int calls = 5;
     started[0] = weft_all_gather(session, &worker->host, b->born, 1, WEFT_U32, &requests[0]);
     started[1] = weft_call_start(session,
-                              WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = b->in_place, .out = b->in_place,
-                                        .count = run.count, .dtype = WEFT_F32, .reproducible = true,
-                                        .preserve_input = true),
-                              &requests[1]);
+                                 WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = b->in_place,
+                                           .out = b->in_place, .count = run.count, .dtype = WEFT_F32,
+                                           .reproducible = true, .preserve_input = true),
+                                 &requests[1]);
     if (roll(2) && started[1] >= 0 && !passing(worker, weft_wait(&requests[1], 0))) return worker->status;
     compute(worker);
     started[2] = weft_push_pull(tensors[0], b->grad, b->mean, &requests[2]);
@@ -935,8 +940,14 @@ static void shard_main(void *context)
 
 /* ---- faults ---- */
 
-static uint64_t net_random(uint64_t below) { return roll(below); }
-static void wake(uint32_t host) { weft_sim_wake(run.sim, host); }
+static uint64_t net_random(uint64_t below)
+{
+    return roll(below);
+}
+static void wake(uint32_t host)
+{
+    weft_sim_wake(run.sim, host);
+}
 
 /* Both ranks live and the link between them fails; after both are connected. */
 static void break_link(struct worker *a, struct worker *b, struct weft_timer *timer)
@@ -977,7 +988,7 @@ static void strike(struct weft_timer *timer)
         sim_net_stall(fault->host, weft_sim_now_ns(run.sim) + fault->stall_ns);
     } else {
         if (worker) worker->killed = true;
-        else run.coordinator_killed = true;
+        else if (!a_shard) run.coordinator_killed = true;
         for (uint32_t i = 0; i < run.workers; i++) run.killed_early |= !run.all[i].trains;
         run.kills++;
         run.gone_ns = weft_sim_now_ns(run.sim);
@@ -996,7 +1007,10 @@ static void add_fault(struct weft_env *env, struct fault fault, uint64_t time_ns
     weft_timer_start(run.hand, &kept->timer, time_ns);
 }
 
-static uint64_t bit(uint32_t host) { return 1ull << host; }
+static uint64_t bit(uint32_t host)
+{
+    return 1ull << host;
+}
 
 static uint64_t some_workers(void)
 {
@@ -1052,7 +1066,10 @@ static void choose_apart(uint64_t span_ns)
     sim_fault_add(run.sim, run.hand, &fault);
 }
 
-static uint32_t some_worker(void) { return FIRST_WORKER + (uint32_t)roll(run.workers + run.newcomers); }
+static uint32_t some_worker(void)
+{
+    return FIRST_WORKER + (uint32_t)roll(run.workers + run.newcomers);
+}
 
 /* Each random draw is a statement of its own: equal jobs with any compiler. */
 static void choose_faults(struct weft_env *env)
@@ -1125,7 +1142,21 @@ static void choose_shard_fault(void)
     sim_fault_add(run.sim, run.hand, &fault);
 }
 
-static void job_ended(void *context, enum weft_status status, const char *text) { run.job_ended = true; }
+/* One shard dies: its copies lead. Separate draws, as above. */
+static void choose_shard_death(struct weft_env *env)
+{
+    const uint64_t draws[] = {mix(run.seed + 1000), mix(run.seed + 2000), mix(run.seed + 3000)};
+    const struct fault fault = {.host = FIRST_WORKER + run.workers + (uint32_t)(draws[0] % run.shards),
+                                .silent = draws[2] % 3 == 0};
+    if (mix(run.seed + 11) % 4 == 0) return;
+    run.suspects |= bit(fault.host);
+    add_fault(env, fault, WEFT_MS(3) + draws[1] % (WEFT_MS(1) << draws[2] % 8));
+}
+
+static void job_ended(void *context, enum weft_status status, const char *text)
+{
+    run.job_ended = true;
+}
 
 static void choose_job(uint64_t seed)
 {
@@ -1153,6 +1184,7 @@ static void choose_shards(struct weft_config *config)
 {
     run.config = config;
     run.shards = 1 + (uint32_t)roll(SHARDS_MAX);
+    if (with_copies && run.shards == 1) run.shards = 2;
     if (!newcomers_too) run.newcomers = run.workers_max = 0;
 }
 
@@ -1168,6 +1200,8 @@ static bool start_coordinator(struct weft_env *env, struct weft_coordinator_serv
     options.workers_min = run.workers_min;
     options.workers_max = run.workers_max;
     options.shards = run.shards;
+    options.copies = with_copies;
+    options.copies_on_one_host = true;
     options.heartbeat_ns = run.heartbeat_ns;
     options.join_ns = WEFT_SECONDS(30);
     options.ended = job_ended;
@@ -1325,8 +1359,7 @@ static bool may_differ(const struct worker *worker, uint64_t step)
 {
     if (!is_gone(worker)) return false;
     if (worker->apart && step == worker->last) return true;
-    for (uint32_t i = 0; i < run.workers + run.newcomers; i++)
-        /* a member of it may not have learned it */
+    for (uint32_t i = 0; i < run.workers + run.newcomers; i++) /* a member of it may not have learned it */
         if (worker->bits[step] == run.all[i].bits[step] && !is_gone(&run.all[i])) return false;
     return true;
 }
@@ -1408,7 +1441,8 @@ static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool aut
             return false;
     choose_faults(weft_sim_env(run.sim, HAND));
     if (run.shards) choose_late_shards(weft_sim_env(run.sim, HAND));
-    if (run.shards) choose_shard_fault();
+    if (run.shards && with_copies) choose_shard_death(weft_sim_env(run.sim, HAND));
+    else if (run.shards) choose_shard_fault();
     weft_sim_run(run.sim, &run.all_done, WEFT_SECONDS(300));
     check_ends();
     find_unheard(server);
@@ -1430,6 +1464,7 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--late") == 0) with_late = true;
         else if (strcmp(argv[i], "--auto-codec") == 0) auto_codec = true;
         else if (strcmp(argv[i], "--shards") == 0) shards = true;
+        else if (strcmp(argv[i], "--copies") == 0) shards = with_copies = true;
         else if (strcmp(argv[i], "--found") == 0) with_found = true;
         else if (strcmp(argv[i], "--newcomers") == 0) newcomers_too = true;
         else if (strcmp(argv[i], "--coded") == 0) coded_too = true;
@@ -1438,7 +1473,7 @@ int main(int argc, char **argv)
         else {
             fprintf(stderr,
                     "usage: %s [--seeds N] [--first S] [--found] [--updates] [--auto-codec] [--shards] "
-                    "[--newcomers] [--coded] "
+                    "[--newcomers] [--coded] [--copies] "
                     "[--still] [--late] [--verbose]\n",
                     argv[0]);
             return 2;
@@ -1468,7 +1503,10 @@ int main(int argc, char **argv)
         if (!run_seed(&env, seed, updates, auto_codec, config)) {
             printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s%s%s%s%s --verbose\n",
                    (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed,
-                   updates ? " --updates" : "", auto_codec ? " --auto-codec" : "", shards ? " --shards" : "",
+                   updates ? " --updates" : "", auto_codec ? " --auto-codec" : "",
+                   with_copies ? " --copies"
+                   : shards    ? " --shards"
+                               : "",
                    newcomers_too ? " --newcomers" : "", coded_too ? " --coded" : "", still ? " --still" : "",
                    with_late ? " --late" : "");
             return 1;

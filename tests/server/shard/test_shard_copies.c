@@ -38,6 +38,13 @@ static void first_weights_are_copied(void **state)
     fleet_settle(fleet, WEFT_MS(10));
     assert_true(copy->initialised);
     assert_memory_equal(leader->values, copy->values, 100 * sizeof(float));
+    /* a step costs one payload more, whatever the number of workers */
+    struct weft_shard_engine_stats before, after;
+    weft_shard_engine_stats(fleet->shard[0].engine, &before);
+    assert_true(fleet_train(fleet, 1, 10));
+    weft_shard_engine_stats(fleet->shard[0].engine, &after);
+    assert_int_equal(after.replicated - before.replicated, 10);
+    assert_int_equal(after.replicated_bytes - before.replicated_bytes, 10 * 100 * sizeof(float));
     fleet_free(fleet);
 }
 
