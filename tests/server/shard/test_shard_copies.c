@@ -48,6 +48,23 @@ static void first_weights_are_copied(void **state)
     fleet_free(fleet);
 }
 
+/* So are states that rank 0 restores: here the velocity, with values that no step has made. */
+static void states_are_copied(void **state)
+{
+    struct fleet *fleet = start();
+    struct fleet_request request = {0};
+    float velocity[100];
+    for (int i = 0; i < 100; i++) velocity[i] = (float)i + 0.5f;
+    struct weft_wire_header header = fleet_header(fleet, 0, 0, WEFT_WIRE_STATE_INIT, 0);
+    fleet_send(fleet, 0, 0, &request, &header, velocity, sizeof velocity);
+    assert_true(fleet_await(fleet, &request));
+    assert_int_equal(request.status, WEFT_OK);
+    for (uint32_t s = 0; s < SHARDS; s++)
+        assert_memory_equal(chunk_at(fleet, s, 0)->states[0], velocity, sizeof velocity);
+    fleet_request_free(fleet, &request);
+    fleet_free(fleet);
+}
+
 /* While the copy cannot be reached, no result leaves; a pull waits, too. */
 static void no_result_before_the_copy_holds_it(void **state)
 {
@@ -201,9 +218,11 @@ static void skipped_step(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(first_weights_are_copied), cmocka_unit_test(no_result_before_the_copy_holds_it),
-        cmocka_unit_test(lower_term_is_refused), cmocka_unit_test(other_steps_and_terms),
-        cmocka_unit_test(skipped_step)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(first_weights_are_copied),
+                                       cmocka_unit_test(states_are_copied),
+                                       cmocka_unit_test(no_result_before_the_copy_holds_it),
+                                       cmocka_unit_test(lower_term_is_refused),
+                                       cmocka_unit_test(other_steps_and_terms),
+                                       cmocka_unit_test(skipped_step)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
