@@ -22,7 +22,7 @@
 #include "client/tensor/codec_tuner.h"
 #include "client/tensor/order/push_order.h"
 #include "client/tensor/server_mode.h"
-#include "client/tensor/shard_map.h"
+#include "client/tensor/shard/shard_map.h"
 #include "client/tensor/tensors.h"
 
 static const struct weft_tensor_options DEFAULTS = {.size = sizeof DEFAULTS, .dtype = WEFT_F32};

@@ -10,7 +10,7 @@
 #include "client/tensor/codec_tuner.h"
 #include "client/tensor/order/push_order.h"
 #include "client/tensor/server_mode.h"
-#include "client/tensor/shard_map.h"
+#include "client/tensor/shard/shard_map.h"
 #include "client/tensor/tensor.h"
 
 struct weft_tensor *client_tensor_find(const struct weft_session *session, uint32_t id)

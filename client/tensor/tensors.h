@@ -8,7 +8,7 @@
 #include "client/tensor/codec_tuner.h"
 #include "client/tensor/order/push_group.h"
 #include "client/tensor/order/push_order.h"
-#include "client/tensor/shard_map.h"
+#include "client/tensor/shard/shard_map.h"
 #include "client/tensor/skip_nonfinite.h"
 
 struct weft_session;

@@ -32,7 +32,7 @@ class Failover(harness.JobTest):
         harness.kill(shard)
         shard.wait()
         at = self.steps(group)
-        self.wait_for(f"steps without shard {number}", lambda: self.steps(group) >= at + 40, group, 30)
+        self.wait_for(f"steps without shard {number}", lambda: self.steps(group) >= at + 20, group, 30)
 
     def end(self, group, workers):
         open(self.path("stop"), "w").close()
@@ -66,7 +66,7 @@ class Failover(harness.JobTest):
         group.processes = [(name, process) for name, process in group.processes if process is not shard]
         self.assertIsNotNone(harness.ends([("shard2", shard)], 15)["shard2"])
         self.assertEqual(shard.returncode, 1)
-        self.wait_for("steps after it has ended", lambda: self.steps(group) >= at + 40, group, 30)
+        self.wait_for("steps after it has ended", lambda: self.steps(group) >= at + 20, group, 30)
         self.end(group, 2)
 
     def test_under_weft_run(self):
@@ -79,7 +79,7 @@ class Failover(harness.JobTest):
         shards = subprocess.run(["pgrep", "-P", str(run.pid), "-x", "weftd"], stdout=subprocess.PIPE, text=True).stdout.split()
         os.kill(int(shards[2]), signal.SIGKILL)
         at = self.steps(group)
-        self.wait_for("steps without a shard", lambda: self.steps(group) >= at + 40, group, 30)
+        self.wait_for("steps without a shard", lambda: self.steps(group) >= at + 20, group, 30)
         self.end(group, 2)
         self.assertIn("the job continues with the copies of its chunks", self.log(group, "run"))
 

@@ -4,7 +4,7 @@
  *                                             \ the lost shard's endpoints fail, which frees their buffers
  *
  * Terms only rise. A tensor that is attached later gets the slots' present leaders. */
-#include "client/tensor/shard_map.h"
+#include "client/tensor/shard/shard_map.h"
 
 #include "client/engine/engine.h"
 #include "client/session/control.h"

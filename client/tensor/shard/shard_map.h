@@ -1,6 +1,6 @@
 /* shard_map.h - the slots of the shards in a job with copies: struct client_shard_map. */
-#ifndef WEFT_CLIENT_TENSOR_SHARD_MAP_H
-#define WEFT_CLIENT_TENSOR_SHARD_MAP_H
+#ifndef WEFT_CLIENT_TENSOR_SHARD_SHARD_MAP_H
+#define WEFT_CLIENT_TENSOR_SHARD_SHARD_MAP_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
