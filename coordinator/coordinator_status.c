@@ -110,6 +110,19 @@ static json_t *json_of_tensor(const struct coordinator_tensor *tensor)
                      (int)tensor->announced, "freed", (int)(tensor->freed_count > 0));
 }
 
+/* without_copy: slots with chunks whose loss would end the job. All 0 in a job without copies. */
+static json_t *json_of_slots(const struct weft_coordinator *coordinator)
+{
+    const struct coordinator_slots *slots = &coordinator->slots;
+    uint32_t without_copy = 0, term_max = 0;
+    for (uint32_t i = 0; i < slots->count; i++) {
+        without_copy += slots->all[i].chunks > 0 && slots->all[i].copy == 0;
+        if (slots->all[i].term > term_max) term_max = slots->all[i].term;
+    }
+    return json_pack("{s:i, s:i, s:i, s:i}", "copies", (int)coordinator->options.copies, "count",
+                     (int)slots->count, "without_copy", (int)without_copy, "term_max", (int)term_max);
+}
+
 const char *const weft_coordinator_states[WEFT_COORDINATOR_STATES] = {"joining", "connecting", "running",
                                                                       "ended"};
 
@@ -126,14 +139,14 @@ char *weft_coordinator_status_json(struct weft_coordinator *coordinator)
     for (uint32_t i = 0; i < coordinator->tensor_count && i < TENSORS_MAX; i++)
         json_array_append_new(tensors, json_of_tensor(coordinator->tensors[i]));
     json_t *root = json_pack(
-        "{s:o, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:o, s:I, s:o, s:s, s:o, s:I, s:o}", "job",
+        "{s:o, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:o, s:I, s:o, s:o, s:s, s:o, s:I, s:o}", "job",
         json_of_text(coordinator->job), "state", coordinator_state_name(coordinator->state), "weft_version",
         weft_proto_release(), "wire_version", WEFT_WIRE_VERSION, "epoch", (int)coordinator->epoch_in_force,
         "workers", (int)coordinator->options.workers, "shards", (int)coordinator->options.shards, "uptime_ms",
         (json_int_t)((weft_now_ns(coordinator->env) - coordinator->created_ns) / WEFT_MS(1)), "members",
-        members, "tensor_count", (json_int_t)coordinator->tensor_count, "tensors", tensors, "end_status",
-        weft_status_name(coordinator->end_status), "end_text", json_of_text(coordinator->end.text),
-        "stall_ms",
+        members, "tensor_count", (json_int_t)coordinator->tensor_count, "tensors", tensors, "slots",
+        json_of_slots(coordinator), "end_status", weft_status_name(coordinator->end_status), "end_text",
+        json_of_text(coordinator->end.text), "stall_ms",
         (json_int_t)(coordinator_stall_ns(coordinator, weft_now_ns(coordinator->env)) / WEFT_MS(1)),
         "stall_text", json_of_text(coordinator->stall.text));
     if (!root) return NULL;
