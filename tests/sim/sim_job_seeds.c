@@ -23,7 +23,7 @@
  * A failing seed prints the command that replays it.
  *
  *     sim_job_seeds [--seeds N] [--first S] [--found] [--updates] [--auto-codec] [--shards] [--newcomers]
- *     [--coded] [--copies] [--still] [--verbose]
+ *     [--coded] [--copies] [--breaks] [--still] [--verbose]
  *
  * --still: a host's clock does not advance during a callback.
  * --found: the seeds that found a bug, with --still, before the others.
@@ -39,6 +39,7 @@
  * shards have equal weights of it after each step (hashes), and a discarded step leaves weights and arrays as
  * before, on ranks and shards.
  * --copies: shards with copies. One shard dies, visibly or silently, and that ends no job.
+ * --breaks: beside the faults, the network breaks control connections by chance, which changes no end.
  * --auto-codec: codec "auto", chosen anew by each membership: the ranks of a step have equal codecs, sums and
  * counts. */
 #include <math.h>
@@ -613,6 +614,7 @@ static void check_codec(const struct worker *worker, const struct weft_codec *co
                   codec->ranks, weft_rank(worker->session), weft_ranks(worker->session));
 }
 
+static bool breaks;    /* --breaks: the network also breaks control connections */
 static bool with_late; /* --late: half of the steps have deliver_late */
 
 /* One try. WEFT_OK: the step is good. WEFT_IN_PROGRESS: run it again. */
@@ -1429,6 +1431,7 @@ static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool aut
     if (weft_sim_create(env, &options, &run.sim) < 0) return false;
     sim_processes_begin(run.sim, options.host_count);
     sim_net_begin(sim_process_host, wake, net_random, 1000 + roll(WEFT_MS(1) << roll(4)));
+    if (breaks) sim_net_break(COORDINATOR, 0, 10 + roll(100));
     if (weft_loop_create(weft_sim_env(run.sim, HAND), NULL, &run.hand) < 0 ||
         weft_sim_add(run.sim, HAND, run.hand) < 0)
         return false;
@@ -1462,6 +1465,7 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--updates") == 0) updates = true;
         else if (strcmp(argv[i], "--late") == 0) with_late = true;
+        else if (strcmp(argv[i], "--breaks") == 0) breaks = true;
         else if (strcmp(argv[i], "--auto-codec") == 0) auto_codec = true;
         else if (strcmp(argv[i], "--shards") == 0) shards = true;
         else if (strcmp(argv[i], "--copies") == 0) shards = with_copies = true;
@@ -1474,7 +1478,7 @@ int main(int argc, char **argv)
             fprintf(stderr,
                     "usage: %s [--seeds N] [--first S] [--found] [--updates] [--auto-codec] [--shards] "
                     "[--newcomers] [--coded] [--copies] "
-                    "[--still] [--late] [--verbose]\n",
+                    "[--still] [--late] [--breaks] [--verbose]\n",
                     argv[0]);
             return 2;
         }
@@ -1501,14 +1505,14 @@ int main(int argc, char **argv)
         uint64_t seed = i < found_count ? again_first[i] : first + i - found_count;
         still = all_still || i < found_count;
         if (!run_seed(&env, seed, updates, auto_codec, config)) {
-            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s%s%s%s%s --verbose\n",
+            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s%s%s%s%s%s --verbose\n",
                    (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed,
                    updates ? " --updates" : "", auto_codec ? " --auto-codec" : "",
                    with_copies ? " --copies"
                    : shards    ? " --shards"
                                : "",
                    newcomers_too ? " --newcomers" : "", coded_too ? " --coded" : "", still ? " --still" : "",
-                   with_late ? " --late" : "");
+                   with_late ? " --late" : "", breaks ? " --breaks" : "");
             return 1;
         }
         chosen += run.chosen;

@@ -11,6 +11,8 @@
 
 #define FLUSH_NS WEFT_SECONDS(5) /* as base/net/net_connection.c */
 
+enum { KIND_WELCOME = 3, KIND_RESUME = 40 }; /* control frames (proto/control.proto) */
+
 enum event_kind { EVENT_OPENED, EVENT_FRAME, EVENT_CLOSED, EVENT_ACCEPT };
 
 struct event {
@@ -58,6 +60,7 @@ struct weft_net_connection {
     void *context;
     struct weft_net_listener *listener; /* that will accept it */
     bool open, closing, closed;
+    bool has_session;                 /* Welcome has arrived, or Resume was sent */
     struct weft_timer arrives, limit; /* limit: of a closing end */
     uint64_t back_ns;                 /* latency of the notification of the other's end */
     struct event *events;
@@ -165,6 +168,13 @@ static void accepted(struct weft_net_connection *caller)
     end->handler.opened(end->context, end);
 }
 
+/* The kind of a control frame is its first field number: two bytes from 16 on. */
+static uint32_t kind_of(const uint8_t *data, size_t bytes)
+{
+    if (bytes < 2) return 0;
+    return data[0] & 0x80 ? ((data[0] & 0x7fu) | (uint32_t)data[1] << 7) >> 3 : data[0] >> 3u;
+}
+
 static void happen(struct weft_net_connection *end, const struct event *event)
 {
     switch (event->kind) {
@@ -173,6 +183,7 @@ static void happen(struct weft_net_connection *end, const struct event *event)
         if (end->handler.opened) end->handler.opened(end->context, end);
         break;
     case EVENT_FRAME:
+        end->has_session |= kind_of(event->data, event->bytes) == KIND_WELCOME;
         if (end->open && !end->closing) end->handler.frame(end->context, end, event->data, event->bytes);
         break;
     case EVENT_CLOSED: end_closed(end, event->reason); break;
@@ -355,19 +366,14 @@ static void drop_events(struct weft_net_connection *end)
     add_event(end, end->net->host, EVENT_CLOSED, WEFT_ERR_PEER_LOST, NULL, 0);
 }
 
-/* Challenge, Hello and Welcome: without them there is no session. */
-static bool is_of_join(const uint8_t *data, size_t bytes)
-{
-    return bytes > 0 && (data[0] == (1 << 3 | 2) || data[0] == (2 << 3 | 2) || data[0] == (3 << 3 | 2));
-}
-
 /* Counts a frame. Returns whether the network breaks the connection that carries it. */
-static bool is_broken_by(const struct weft_net_connection *end, const uint8_t *data, size_t bytes)
+static bool is_broken_by(struct weft_net_connection *end, const uint8_t *data, size_t bytes)
 {
     const bool is_of_host =
         end->net->host == world.break_host || end->other->net->host == world.break_host;
-    const bool is_counted = is_of_host && !is_of_join(data, bytes);
-    if (!is_counted || (world.break_frame == 0 && world.break_one_in == 0)) return false;
+    if (kind_of(data, bytes) == KIND_RESUME) end->has_session = true;
+    const bool has_session = end->has_session || end->other->has_session;
+    if (!is_of_host || !has_session || (world.break_frame == 0 && world.break_one_in == 0)) return false;
     world.frames++;
     return world.frames == world.break_frame || (world.break_one_in && world.random(world.break_one_in) == 0);
 }

@@ -23,7 +23,8 @@ void sim_net_stall(uint32_t host, uint64_t until_ns);
 bool sim_net_has_died(uint32_t host);
 /* Breaks connections between two live hosts: the n-th frame that is sent from or to the host is lost with all
  * that have not arrived on its connection, and both ends are notified. n = 0: none. Further ones break by
- * chance, each frame's chance is 1 / one_in; 0: none. Challenge, Hello and Welcome do not count. */
+ * chance, each frame's chance is 1 / one_in; 0: none. Frames count once Welcome has arrived: without it there
+ * is no session. */
 void sim_net_break(uint32_t host, uint64_t n, uint64_t one_in);
 /* Frames that were sent from or to that host. */
 uint64_t sim_net_frames(void);
