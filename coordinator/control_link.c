@@ -174,7 +174,8 @@ static void take_connection(struct weft_control_link *link, struct weft_net_conn
     close_if_acknowledged(link);
 }
 
-/* The answer to Resume: Resumed with a MAC, or a refusal without one. Otherwise another attempt follows. */
+/* The answer to Resume: Resumed with a MAC, or without one the refusal of this member (PEER_LOST). Otherwise
+ * another attempt follows: the coordinator may have had no time or no place for this connection. */
 static void take_answer(struct weft_control_link *link, struct weft_net_connection *connection,
                         const uint8_t *data, size_t bytes)
 {
@@ -184,7 +185,8 @@ static void take_answer(struct weft_control_link *link, struct weft_net_connecti
         weft_net_close(connection);
         return;
     }
-    if (message->body_case == WEFT__CONTROL__CONTROL__BODY_ABORT)
+    if (message->body_case == WEFT__CONTROL__CONTROL__BODY_ABORT &&
+        message->abort->status == WEFT_ERR_PEER_LOST)
         end(link, WEFT_ERR_ABORTED, message->abort->text);
     else if (is_sealed && message->body_case == WEFT__CONTROL__CONTROL__BODY_RESUMED &&
              weft_resume_accept(&link->resume, link->secret, link->next.nonce, message->resumed))
@@ -257,13 +259,22 @@ static enum weft_status connect_again(struct weft_control_link *link)
                             &link->next.connection);
 }
 
+/* An attempt that is connected may wait for an answer: the network, or the coordinator, has stopped. */
+static void on_limit(void *context)
+{
+    struct weft_control_link *link = context;
+    if (link->next.until_ns && weft_now_ns(link->env) >= link->next.until_ns) end_lost(link);
+}
+
 void weft_control_link_closed(struct weft_control_link *link, enum weft_status reason, const char *text)
 {
     const bool has_left = link->is_leaving && weft_list_empty(&link->resume.kept);
     link->connection = NULL;
     if (reason == WEFT_ERR_PEER_LOST && link->resume.is_possible && !has_left) {
         link->next.until_ns = weft_deadline_ns(weft_now_ns(link->env), link->resume.period_ns);
-        if (connect_again(link) == WEFT_OK) return;
+        if (weft_net_timer_once(link->net, link->resume.period_ns + WEFT_MS(1), on_limit, link) == WEFT_OK &&
+            connect_again(link) == WEFT_OK)
+            return;
     }
     end(link, reason, text);
 }

@@ -32,7 +32,8 @@ static const char *reason_to_end(const struct server_connection *connection, uin
         weft_elapsed_ns(connection->suspended_ns, now_ns) >= server->coordinator->options.resume_ns;
     const bool can_resume = connection->resume.is_possible && !connection->is_final;
     if (is_late || !can_resume) return connection->why;
-    return weft_process_state(server->env, &connection->process) == WEFT_PROCESS_DEAD ? connection->why : NULL;
+    const bool is_dead = weft_process_state(server->env, &connection->process) == WEFT_PROCESS_DEAD;
+    return is_dead ? connection->why : NULL;
 }
 
 static void start_checks(struct weft_coordinator_server *server);

@@ -1197,6 +1197,7 @@ static bool start_coordinator(struct weft_env *env, struct weft_coordinator_serv
     struct weft_error error = {0};
     uint16_t port;
     weft_coordinator_options_init(&options);
+    if (breaks) options.resume_ns = WEFT_SECONDS(100); /* the heartbeat decides, as without breaks */
     options.job = "simulated";
     options.workers = run.workers;
     options.workers_min = run.workers_min;
