@@ -4,6 +4,7 @@
  *   coordinator server  its driver over base/net (coordinator_net.c), on a net thread of the caller
  *   coordinator thread  the driver on a net thread of its own (coordinator_thread.c)
  *   control link        a member's end of its control session (control_link.h)
+ *   store               keys and values that outlive a coordinator (store/store.h)
  *   find                the port of a job's coordinator (coordinator_find.c)
  *
  * weftd, `weft run` and the library of rank 0 contain one. */
@@ -12,6 +13,7 @@
 
 #include "base/base.h"
 #include "coordinator/control_link.h"
+#include "coordinator/store/store.h"
 #include "proto/proto.h"
 
 /* ---- coordinator, sans I/O ---- */

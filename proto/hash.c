@@ -17,9 +17,14 @@ uint32_t wire_checksum(const void *data, size_t bytes)
     return XXH32(data, bytes, 0);
 }
 
+uint64_t weft_bytes_hash(const void *data, size_t bytes)
+{
+    return XXH3_64bits(data, bytes);
+}
+
 uint64_t weft_weight_hash(const void *weights, size_t bytes)
 {
-    return XXH3_64bits(weights, bytes);
+    return weft_bytes_hash(weights, bytes);
 }
 
 uint64_t weft_chunk_hash(uint32_t index, const void *weights, size_t bytes)

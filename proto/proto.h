@@ -220,6 +220,7 @@ void weft_seal_wipe(struct weft_seal *seal);
 /* Random bytes that Welcome gives to one member; proof of its identity when it resumes (proto/resume.h). */
 #define WEFT_RESUME_KEY_BYTES 16u
 
+uint64_t weft_bytes_hash(const void *data, size_t bytes); /* xxh3-64 */
 /* xxh3-64 of f32 weights as they are in memory; shard and workers compare it (control WeightHash). */
 uint64_t weft_weight_hash(const void *weights, size_t bytes);
 /* A chunk's term in the hash of a tensor; terms are added modulo 2^64. The term of chunk 0 is its weight
