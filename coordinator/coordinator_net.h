@@ -19,6 +19,7 @@ struct server_connection {
     struct weft_resume resume;
     struct weft_process_identity process; /* from Hello */
     uint64_t suspended_ns; /* when its socket ended; meaningful without `net` */
+    bool is_suspected;     /* since then another member has lost a data connection */
     char why[96];          /* how its socket ended */
 };
 
@@ -35,6 +36,7 @@ struct weft_coordinator_server {
     uint32_t same_depth;                /* a send that fails may lead to further sends to many */
     struct weft_frame *same_frame;      /* owned reference: the packed message; NULL: not yet */
     bool checks_suspended;              /* the timer of coordinator_resume.c runs */
+    uint64_t asked_ns;                  /* of the last request of a liveness check; 0: none */
     uint64_t ticked_ns;           /* time of the last tick */
     struct weft_log_limit rejected; /* connections closed because of what they sent */
     uint64_t beat_ns;             /* a welcomed connection gets a message at least this often */

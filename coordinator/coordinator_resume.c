@@ -4,7 +4,8 @@
  *        | process dead, member has left or closed on purpose          -> lost at once
  *        | else suspended: frames to the member are kept
  *              | Resume with a valid proof                             -> the new socket, kept frames again
- *              | its process dies, or another member loses its data connections to a process -> lost
+ *              | its process dies                                      -> lost
+ *              | another member has lost a data connection, too        -> lost after SUSPECTED_NS
  *              | resume_ns                                             -> lost
  *
  * A process that dies and a connection that is cut end a socket by the same FIN or RST. The kernel decides on
@@ -16,6 +17,7 @@
 #include "coordinator/coordinator_net.h"
 
 #define CHECK_NS WEFT_MS(50)
+#define SUSPECTED_NS WEFT_MS(300) /* a live member that the network has cut is back within a round trip */
 
 static bool is_suspended(const struct server_connection *connection)
 {
@@ -28,8 +30,9 @@ static bool is_suspended(const struct server_connection *connection)
 static const char *reason_to_end(const struct server_connection *connection, uint64_t now_ns)
 {
     const struct weft_coordinator_server *server = connection->server;
-    const bool is_late =
-        weft_elapsed_ns(connection->suspended_ns, now_ns) >= server->coordinator->options.resume_ns;
+    const uint64_t resume_ns = server->coordinator->options.resume_ns;
+    const uint64_t limit_ns = connection->is_suspected && resume_ns > SUSPECTED_NS ? SUSPECTED_NS : resume_ns;
+    const bool is_late = weft_elapsed_ns(connection->suspended_ns, now_ns) >= limit_ns;
     const bool can_resume = connection->resume.is_possible && !connection->is_final;
     if (is_late || !can_resume) return connection->why;
     const bool is_dead = weft_process_state(server->env, &connection->process) == WEFT_PROCESS_DEAD;
@@ -63,11 +66,30 @@ static void start_checks(struct weft_coordinator_server *server)
     server->checks_suspended = weft_net_timer_once(server->net, CHECK_NS, check_suspended, server) == WEFT_OK;
 }
 
+static bool is_unknown(const struct server_connection *connection)
+{
+    return weft_process_state(connection->server->env, &connection->process) == WEFT_PROCESS_UNKNOWN;
+}
+
+/* A worker has lost a data connection: a member whose control connection has ended, too, may be dead. */
+static void suspect_suspended(struct weft_coordinator_server *server)
+{
+    server->asked_ns = weft_now_ns(server->env);
+    for (size_t i = 0; i < server->connection_count; i++) {
+        struct server_connection *connection = server->connections[i];
+        connection->is_suspected |= is_suspended(connection) && is_unknown(connection);
+    }
+}
+
 bool coordinator_resume_suspend(struct server_connection *connection, const char *why)
 {
     struct weft_coordinator_server *server = connection->server;
     snprintf(connection->why, sizeof connection->why, "%s", why);
     connection->suspended_ns = weft_now_ns(server->env);
+    /* the worker's request may be faster than the end of this connection */
+    connection->is_suspected = server->asked_ns > 0 &&
+                               weft_elapsed_ns(server->asked_ns, connection->suspended_ns) < SUSPECTED_NS &&
+                               is_unknown(connection);
     if (reason_to_end(connection, connection->suspended_ns)) return false;
     start_checks(server);
     if (!server->checks_suspended) return false;
@@ -84,15 +106,6 @@ void coordinator_resume_drop(struct server_connection *connection, const char *w
     start_checks(connection->server);
 }
 
-/* A worker has lost data connections: a member whose control connection has ended, too, is dead. */
-static void end_suspected(struct weft_coordinator_server *server)
-{
-    for (size_t i = 0; i < server->connection_count; i++)
-        if (is_suspended(server->connections[i]) && !server->connections[i]->is_final &&
-            weft_process_state(server->env, &server->connections[i]->process) != WEFT_PROCESS_ALIVE)
-            coordinator_resume_drop(server->connections[i], server->connections[i]->why);
-}
-
 /* ---- frames ---- */
 
 void coordinator_resume_received(struct server_connection *connection, const Weft__Control__Control *message,
@@ -102,7 +115,7 @@ void coordinator_resume_received(struct server_connection *connection, const Wef
     connection->is_final |= message->body_case == WEFT__CONTROL__CONTROL__BODY_LEAVE ||
                             message->body_case == WEFT__CONTROL__CONTROL__BODY_CLOSE;
     if (message->body_case == WEFT__CONTROL__CONTROL__BODY_HEARTBEAT && message->heartbeat->ask)
-        end_suspected(server);
+        suspect_suspended(server);
     if (!weft_resume_count(&connection->resume, message, bytes)) return;
     Weft__Control__Ack ack;
     Weft__Control__Control reply = WEFT__CONTROL__CONTROL__INIT;

@@ -23,7 +23,7 @@
  * A failing seed prints the command that replays it.
  *
  *     sim_job_seeds [--seeds N] [--first S] [--found] [--updates] [--auto-codec] [--shards] [--newcomers]
- *     [--coded] [--copies] [--breaks] [--still] [--verbose]
+ *     [--coded] [--copies] [--breaks] [--separate] [--still] [--verbose]
  *
  * --still: a host's clock does not advance during a callback.
  * --found: the seeds that found a bug, with --still, before the others.
@@ -40,6 +40,7 @@
  * before, on ranks and shards.
  * --copies: shards with copies. One shard dies, visibly or silently, and that ends no job.
  * --breaks: beside the faults, the network breaks control connections by chance, which changes no end.
+ * --separate: the coordinator cannot read whether a process is dead, as on other hosts.
  * --auto-codec: codec "auto", chosen anew by each membership: the ranks of a step have equal codecs, sums and
  * counts. */
 #include <math.h>
@@ -615,6 +616,9 @@ static void check_codec(const struct worker *worker, const struct weft_codec *co
 }
 
 static bool breaks;    /* --breaks: the network also breaks control connections */
+static bool separate;  /* --separate: no process knows whether one on another host is dead */
+/* By then all ranks know of a visible death: at once where a data connection has ended, too. */
+static uint64_t told_ns(void) { return TOLD_NS + (separate ? WEFT_SECONDS(5) : 0); }
 static bool with_late; /* --late: half of the steps have deliver_late */
 
 /* One try. WEFT_OK: the step is good. WEFT_IN_PROGRESS: run it again. */
@@ -913,7 +917,7 @@ static void worker_main(void *context)
         struct weft_session *session = worker->session;
         worker->session = NULL;
         uint64_t now_ns = weft_sim_now_ns(run.sim);
-        worker->late = status == WEFT_ERR_PEER_LOST && !run.silence && now_ns - run.gone_ns > TOLD_NS;
+        worker->late = status == WEFT_ERR_PEER_LOST && !run.silence && now_ns - run.gone_ns > told_ns();
         if (status == WEFT_OK) run.gone_ns = now_ns;
         weft_finalize(session);
         worker->ending = status < 0 ? FAILED : FINISHED;
@@ -1467,6 +1471,7 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--updates") == 0) updates = true;
         else if (strcmp(argv[i], "--late") == 0) with_late = true;
         else if (strcmp(argv[i], "--breaks") == 0) breaks = true;
+        else if (strcmp(argv[i], "--separate") == 0) sim_processes_separate(separate = true);
         else if (strcmp(argv[i], "--auto-codec") == 0) auto_codec = true;
         else if (strcmp(argv[i], "--shards") == 0) shards = true;
         else if (strcmp(argv[i], "--copies") == 0) shards = with_copies = true;
@@ -1479,7 +1484,7 @@ int main(int argc, char **argv)
             fprintf(stderr,
                     "usage: %s [--seeds N] [--first S] [--found] [--updates] [--auto-codec] [--shards] "
                     "[--newcomers] [--coded] [--copies] "
-                    "[--still] [--late] [--breaks] [--verbose]\n",
+                    "[--still] [--late] [--breaks] [--separate] [--verbose]\n",
                     argv[0]);
             return 2;
         }
@@ -1506,14 +1511,15 @@ int main(int argc, char **argv)
         uint64_t seed = i < found_count ? again_first[i] : first + i - found_count;
         still = all_still || i < found_count;
         if (!run_seed(&env, seed, updates, auto_codec, config)) {
-            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s%s%s%s%s%s --verbose\n",
+            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s%s%s%s%s%s%s --verbose\n",
                    (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed,
                    updates ? " --updates" : "", auto_codec ? " --auto-codec" : "",
                    with_copies ? " --copies"
                    : shards    ? " --shards"
                                : "",
                    newcomers_too ? " --newcomers" : "", coded_too ? " --coded" : "", still ? " --still" : "",
-                   with_late ? " --late" : "", breaks ? " --breaks" : "");
+                   with_late ? " --late" : "", breaks ? " --breaks" : "",
+                   separate ? " --separate" : "");
             return 1;
         }
         chosen += run.chosen;

@@ -120,7 +120,10 @@ static int run_loop(struct weft_env *env, struct weft_loop *loop)
 }
 static void end_loop(struct weft_env *env, struct weft_loop *loop) { weft_sim_remove(simulation, loop); }
 
-/* All hosts have one kernel, which knows the processes of hosts that have died visibly. */
+/* Without this all hosts have one kernel, which knows the processes of hosts that have died visibly. */
+static bool have_own_kernels;
+void sim_processes_separate(bool have_own) { have_own_kernels = have_own; }
+
 static void identify(struct weft_env *env, struct weft_process_identity *own_out)
 {
     *own_out = (struct weft_process_identity){.space = 1, .pid = sim_process_host(env), .start = 1};
@@ -128,6 +131,7 @@ static void identify(struct weft_env *env, struct weft_process_identity *own_out
 
 static int process_state(struct weft_env *env, const struct weft_process_identity *identity)
 {
+    if (have_own_kernels) return WEFT_PROCESS_UNKNOWN;
     return sim_net_has_died((uint32_t)identity->pid) ? WEFT_PROCESS_DEAD : WEFT_PROCESS_ALIVE;
 }
 
