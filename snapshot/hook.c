@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +40,8 @@ struct weft_snapshot_hook {
     struct weft_env *env;
     char program[SNAPSHOT_PATH_BYTES];
     struct hook_call calls[CALLS_MAX];
-    struct weft_error error; /* of the first put that has failed */
+    struct weft_error error;  /* of the first put that has failed */
+    atomic_bool is_cancelled; /* calls end at once */
 };
 
 enum weft_status weft_snapshot_hook_create(struct weft_env *env, const char *program,
@@ -55,6 +57,11 @@ enum weft_status weft_snapshot_hook_create(struct weft_env *env, const char *pro
     *out = NULL;
     return weft_error_set(error, WEFT_ERR_INVALID, "snapshot.hook is no program that can be run: %.300s",
                           program);
+}
+
+void weft_snapshot_hook_cancel(struct weft_snapshot_hook *hook)
+{
+    if (hook) atomic_store(&hook->is_cancelled, true);
 }
 
 void weft_snapshot_hook_free(struct weft_snapshot_hook *hook)
@@ -104,7 +111,9 @@ static enum weft_status call_poll(struct weft_snapshot_hook *hook, struct hook_c
 {
     int status = 0;
     const pid_t ended = call->pid ? waitpid(call->pid, &status, WNOHANG) : 0;
-    const bool is_late = call->pid && ended == 0 && weft_now_ns(hook->env) >= call->until_ns;
+    const bool is_cancelled = atomic_load(&hook->is_cancelled),
+               is_late =
+                   call->pid && ended == 0 && (is_cancelled || weft_now_ns(hook->env) >= call->until_ns);
     if (call->pid && ended == 0 && !is_late) return WEFT_IN_PROGRESS;
     if (is_late) {
         (void)kill(call->pid, SIGKILL);
@@ -113,12 +122,12 @@ static enum weft_status call_poll(struct weft_snapshot_hook *hook, struct hook_c
     const bool has_run = call->pid != 0;
     call->pid = 0;
     if (has_run && !is_late && ended > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0) return WEFT_OK;
-    if (call->tries < TRIES) {
+    if (call->tries < TRIES && !is_cancelled) {
         (void)call_start(hook, call, out_fd);
         return WEFT_IN_PROGRESS;
     }
-    return weft_error_set(error, WEFT_ERR_IO, "the hook of snapshots has failed %d times: %.200s %s %.150s",
-                          TRIES, hook->program, call->verb, call->first);
+    return weft_error_set(error, WEFT_ERR_IO, "the hook of snapshots has failed %u times: %.200s %s %.150s",
+                          call->tries, hook->program, call->verb, call->first);
 }
 
 static enum weft_status call_run(struct weft_snapshot_hook *hook, struct hook_call *call, int out_fd,

@@ -198,6 +198,8 @@ struct weft_snapshot_hook;
 enum weft_status weft_snapshot_hook_create(struct weft_env *env, const char *program,
                                            struct weft_snapshot_hook **out, struct weft_error *error);
 void weft_snapshot_hook_free(struct weft_snapshot_hook *hook); /* ends its calls; NULL has no effect */
+/* Any thread: running and later calls fail at once. NULL has no effect. */
+void weft_snapshot_hook_cancel(struct weft_snapshot_hook *hook);
 /* Starts `put` of a file of the folder; waits while four others run. An error is that of the next wait. */
 void weft_snapshot_hook_put(struct weft_snapshot_hook *hook, const char *folder, const char *name);
 /* Waits for all puts. WEFT_ERR_IO: one has failed three times. */

@@ -228,7 +228,8 @@ void weftd_snapshots_coordinate(struct weftd *weftd, struct weft_coordinator_opt
 void weftd_snapshots_message(struct weftd *weftd, const Weft__Control__Control *message); /* net thread */
 /* Net thread. true: a snapshot is being stored, and the process leaves the job after its report. */
 bool weftd_snapshots_defer_leave(struct weftd *weftd);
-/* Main thread, after the engines have ended: writes what is captured, then ends the thread. */
+/* Main thread, after the engines have ended: writes what is captured, then ends the thread. After a failure
+ * the hook is cancelled. */
 void weftd_snapshots_stop(struct weftd *weftd);
 void weftd_snapshots_free(struct weftd *weftd); /* after the net */
 

@@ -536,6 +536,7 @@ void weftd_snapshots_stop(struct weftd *weftd)
     if (!snapshots || !snapshots->has_thread) return;
     pthread_mutex_lock(&snapshots->lock);
     snapshots->stops = true;
+    if (weftd->exit_status != 0) weft_snapshot_hook_cancel(snapshots->hook);
     pthread_cond_signal(&snapshots->changed);
     pthread_mutex_unlock(&snapshots->lock);
     pthread_join(snapshots->thread, NULL);
