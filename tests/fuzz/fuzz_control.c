@@ -88,8 +88,24 @@ static size_t seed_of_start(uint64_t number, uint8_t *out, size_t capacity)
     }
 }
 
+static size_t seed_of_snap(uint64_t number, uint8_t *out, size_t capacity)
+{
+    Weft__Control__SnapRange range = WEFT__CONTROL__SNAP_RANGE__INIT, *ranges[] = {&range, &range};
+    Weft__Control__SnapPiece piece = WEFT__CONTROL__SNAP_PIECE__INIT, *pieces[] = {&piece, &piece};
+    Weft__Control__SnapPieces body = WEFT__CONTROL__SNAP_PIECES__INIT;
+    range.tensor = 3, range.part = (uint32_t)(number % WEFT_LIMIT_SNAP_PARTS), range.offset = number;
+    range.count = 7, range.step = NUMBER;
+    piece.name = BYTES("0123456789abcdef");
+    if (number & 1) piece.base_name = piece.name, piece.chain = 1;
+    piece.bytes = piece.stored = 4096, piece.n_ranges = 2, piece.ranges = ranges;
+    body.id = (uint32_t)number, body.last = true, body.n_pieces = number % 3, body.pieces = pieces;
+    if (number % 3 == 0) body.error = TEXT;
+    return PACK(SNAP_PIECES, &body);
+}
+
 size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
 {
+    if (number % 13 == 12) return seed_of_snap(number, out, capacity);
     ProtobufCBinaryData addresses[] = {BYTES("ab"), BYTES("\0\xff")};
     uint32_t ranks[] = {0, 300, (uint32_t)number};
     Weft__Control__Member member = WEFT__CONTROL__MEMBER__INIT, *members[] = {&member, &member};

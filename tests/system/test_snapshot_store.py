@@ -3,8 +3,12 @@
 import glob
 import json
 import os
+import re
+import subprocess
 import unittest
+import urllib.request
 
+import harness
 import snapshot_jobs
 
 HOOK = """#!/bin/sh
@@ -75,6 +79,30 @@ class SnapshotStore(snapshot_jobs.SnapshotTest):
                                            pause_ms=50), self.output)
         self.assertEqual(self.snapshots(folder), [], self.output)
         self.assertIn("the hook of snapshots has failed 3 times: /bin/false put", self.output)
+
+    def metric(self, address, name):
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as page:
+            return float(re.search(rf"^{name}{{.*}} (\S+)$", page.read().decode(), re.MULTILINE)[1])
+
+    def test_metrics(self):
+        ports, folder = self.path("ports"), self.path("snapshots")
+        weftd = subprocess.Popen([harness.PROGRAMS.weftd, "--workers", "1", "--http-port", "0", "--port-file", ports],
+                                 env={**os.environ, "WEFT_SNAPSHOT_FOLDER": folder, "WEFT_SNAPSHOT_EVERY": "5 steps"})
+        try:
+            self.wait_for("the port file", lambda: os.path.exists(ports))
+            with open(ports) as file:
+                address = dict(line.strip().split("=") for line in file)
+            trainer = subprocess.Popen([snapshot_jobs.TRAINER, "20", "50"], stdout=subprocess.DEVNULL,
+                                       env={**os.environ, "WEFT_CLIENT_COORDINATOR": address["coordinator"], "WEFT_CLIENT_RANK": "0"})
+            self.wait_for("a commit", lambda: self.metric(address["http"], "weft_snapshot_commits_total") > 0)
+            self.assertEqual(self.metric(address["http"], "weft_snapshot_step") % 5, 0)
+            self.assertGreater(self.metric(address["http"], "weft_snapshot_captured_bytes_total"),
+                               self.metric(address["http"], "weft_snapshot_stored_bytes_total"))
+            self.assertEqual(self.metric(address["http"], "weft_snapshot_stall_seconds_total"), 0)
+            self.assertEqual([trainer.wait(60), weftd.wait(60)], [0, 0])
+        finally:
+            weftd.kill()
+            weftd.wait()
 
 
 if __name__ == "__main__":
