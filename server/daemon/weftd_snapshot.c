@@ -69,10 +69,10 @@ static void on_unreserve(void *context, size_t bytes)
 
 static void task_put(struct weftd_snapshots *snapshots, struct snapshot_task *task)
 {
-    pthread_mutex_lock(&snapshots->lock);
-    weft_list_append(&snapshots->queue, &task->link);
-    pthread_cond_signal(&snapshots->changed);
-    pthread_mutex_unlock(&snapshots->lock);
+    pthread_mutex_lock(&snapshots->writer.lock);
+    weft_list_append(&snapshots->writer.queue, &task->link);
+    pthread_cond_signal(&snapshots->writer.changed);
+    pthread_mutex_unlock(&snapshots->writer.lock);
 }
 
 static void on_captured(void *context, uint32_t id, struct weft_piece *piece)
@@ -491,7 +491,8 @@ static enum weft_status options_read(struct weftd_snapshots *snapshots, struct w
     WEFT_TRY(weft_snapshot_interval_parse(weft_config_text(config, "snapshot.every"), &snapshots->interval,
                                           error));
     const char *hook = weft_config_text(config, "snapshot.hook");
-    if (hook[0]) WEFT_TRY(weft_snapshot_hook_create(snapshots->weftd->env, hook, &snapshots->hook, error));
+    if (hook[0])
+        WEFT_TRY(weft_snapshot_hook_create(snapshots->weftd->env, hook, &snapshots->writer.hook, error));
     return weft_snapshot_folder_make(snapshots->folder, error);
 }
 
@@ -508,11 +509,11 @@ enum weft_status weftd_snapshots_start(struct weftd *weftd, struct weft_error *e
     }
     weftd->snapshots = snapshots;
     snapshots->weftd = weftd;
-    weft_list_init(&snapshots->queue);
+    weft_list_init(&snapshots->writer.queue);
     weft_snapshot_init(&snapshots->manifest, weftd->env);
     snapshots->committed.fn = on_committed;
-    pthread_mutex_init(&snapshots->lock, NULL);
-    pthread_cond_init(&snapshots->changed, NULL);
+    pthread_mutex_init(&snapshots->writer.lock, NULL);
+    pthread_cond_init(&snapshots->writer.changed, NULL);
     WEFT_TRY(options_read(snapshots, error));
     return weftd_snapshot_writer_start(snapshots, error);
 }
@@ -533,14 +534,14 @@ void weftd_snapshots_attach(struct weftd *weftd)
 void weftd_snapshots_stop(struct weftd *weftd)
 {
     struct weftd_snapshots *snapshots = weftd->snapshots;
-    if (!snapshots || !snapshots->has_thread) return;
-    pthread_mutex_lock(&snapshots->lock);
-    snapshots->stops = true;
-    if (weftd->exit_status != 0) weft_snapshot_hook_cancel(snapshots->hook);
-    pthread_cond_signal(&snapshots->changed);
-    pthread_mutex_unlock(&snapshots->lock);
-    pthread_join(snapshots->thread, NULL);
-    snapshots->has_thread = false;
+    if (!snapshots || !snapshots->writer.has_thread) return;
+    pthread_mutex_lock(&snapshots->writer.lock);
+    snapshots->writer.stops = true;
+    if (weftd->exit_status != 0) weft_snapshot_hook_cancel(snapshots->writer.hook);
+    pthread_cond_signal(&snapshots->writer.changed);
+    pthread_mutex_unlock(&snapshots->writer.lock);
+    pthread_join(snapshots->writer.thread, NULL);
+    snapshots->writer.has_thread = false;
 }
 
 void weftd_snapshots_free(struct weftd *weftd)
@@ -549,8 +550,8 @@ void weftd_snapshots_free(struct weftd *weftd)
     if (!snapshots) return;
     weftd_snapshot_writer_fini(snapshots);
     weft_snapshot_fini(&snapshots->manifest);
-    pthread_mutex_destroy(&snapshots->lock);
-    pthread_cond_destroy(&snapshots->changed);
+    pthread_mutex_destroy(&snapshots->writer.lock);
+    pthread_cond_destroy(&snapshots->writer.changed);
     weft_free_bytes(weftd->env, snapshots->engines);
     weft_free_bytes(weftd->env, snapshots);
     weftd->snapshots = NULL;

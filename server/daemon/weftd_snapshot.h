@@ -56,6 +56,23 @@ struct snapshot_stats {
     _Atomic uint64_t stall_ns, write_ns;
 };
 
+/* The thread that stores pieces. Fields behind `stops` are its own. */
+struct snapshot_writer {
+    pthread_t thread;
+    bool has_thread;
+    pthread_mutex_t lock; /* guards queue and stops */
+    pthread_cond_t changed;
+    struct weft_list queue;
+    bool stops;
+
+    struct weft_snapshot_hook *hook; /* owned; NULL: none */
+    struct snapshot_report *report;  /* owned; the snapshot that is being stored; NULL: none */
+    uint32_t newest_id;              /* of all reports so far */
+    uint32_t ended;                  /* engines that have ended it */
+    struct snapshot_base *bases;     /* (base_count,) owned */
+    uint32_t base_count, base_capacity;
+};
+
 struct weftd_snapshots {
     struct weftd *weftd;
     char folder[1024];
@@ -67,19 +84,7 @@ struct weftd_snapshots {
     atomic_size_t used_bytes; /* captured and not on disk */
     struct snapshot_stats stats;
 
-    pthread_t thread;
-    bool has_thread;
-    pthread_mutex_t lock; /* guards queue and stops */
-    pthread_cond_t changed;
-    struct weft_list queue;
-    bool stops;
-
-    struct weft_snapshot_hook *hook; /* owned; NULL: none. Writer */
-    struct snapshot_report *report;  /* owned; the snapshot that is being stored; NULL: none. Writer */
-    uint32_t newest_id;              /* of all reports so far; writer */
-    uint32_t ended;                  /* engines that have ended it; writer */
-    struct snapshot_base *bases;     /* (base_count,) owned; writer */
-    uint32_t base_count, base_capacity;
+    struct snapshot_writer writer;
 
     struct snapshot_arming arming;
     bool is_storing, leaves; /* from SnapPassed to the report; the job has finished meanwhile; net thread */

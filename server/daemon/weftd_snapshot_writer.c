@@ -27,8 +27,8 @@ static struct weft_env *env_of(const struct weftd_snapshots *snapshots)
 
 static struct snapshot_base *base_find(struct weftd_snapshots *snapshots, uint64_t layout)
 {
-    for (uint32_t i = 0; i < snapshots->base_count; i++)
-        if (snapshots->bases[i].layout == layout) return &snapshots->bases[i];
+    for (uint32_t i = 0; i < snapshots->writer.base_count; i++)
+        if (snapshots->writer.bases[i].layout == layout) return &snapshots->writer.bases[i];
     return NULL;
 }
 
@@ -37,17 +37,18 @@ static struct snapshot_base *base_add(struct weftd_snapshots *snapshots, uint64_
 {
     struct snapshot_base *found = base_find(snapshots, layout);
     if (found) return found;
-    if (snapshots->base_count == snapshots->base_capacity) {
-        const uint32_t capacity = snapshots->base_capacity ? 2 * snapshots->base_capacity : 64;
+    if (snapshots->writer.base_count == snapshots->writer.base_capacity) {
+        const uint32_t capacity = snapshots->writer.base_capacity ? 2 * snapshots->writer.base_capacity : 64;
         struct snapshot_base *more = weft_alloc_array(env_of(snapshots), capacity, sizeof *more);
         if (!more) return NULL;
-        if (snapshots->base_count > 0) memcpy(more, snapshots->bases, snapshots->base_count * sizeof *more);
-        weft_free_bytes(env_of(snapshots), snapshots->bases);
-        snapshots->bases = more;
-        snapshots->base_capacity = capacity;
+        if (snapshots->writer.base_count > 0)
+            memcpy(more, snapshots->writer.bases, snapshots->writer.base_count * sizeof *more);
+        weft_free_bytes(env_of(snapshots), snapshots->writer.bases);
+        snapshots->writer.bases = more;
+        snapshots->writer.base_capacity = capacity;
     }
-    snapshots->bases[snapshots->base_count].layout = layout;
-    return &snapshots->bases[snapshots->base_count++];
+    snapshots->writer.bases[snapshots->writer.base_count].layout = layout;
+    return &snapshots->writer.bases[snapshots->writer.base_count++];
 }
 
 /* Stores the piece on its base, or in full. A base that cannot be read is not used. */
@@ -78,27 +79,27 @@ static enum weft_status store(struct weftd_snapshots *snapshots, const struct we
 
 static void report_free(struct weftd_snapshots *snapshots)
 {
-    if (!snapshots->report) return;
-    weft_snapshot_fini(&snapshots->report->stored);
-    weft_free_bytes(env_of(snapshots), snapshots->report);
-    snapshots->report = NULL;
+    if (!snapshots->writer.report) return;
+    weft_snapshot_fini(&snapshots->writer.report->stored);
+    weft_free_bytes(env_of(snapshots), snapshots->writer.report);
+    snapshots->writer.report = NULL;
 }
 
 /* The report of the task's snapshot; NULL: the task is of an older one, or no memory. */
 static struct snapshot_report *report_of(struct weftd_snapshots *snapshots, const struct snapshot_task *task)
 {
-    if (snapshots->report && snapshots->report->id == task->id) return snapshots->report;
-    if (task->id <= snapshots->newest_id) return NULL;
+    if (snapshots->writer.report && snapshots->writer.report->id == task->id) return snapshots->writer.report;
+    if (task->id <= snapshots->writer.newest_id) return NULL;
     report_free(snapshots);
-    snapshots->newest_id = task->id;
-    snapshots->ended = 0;
-    snapshots->report = weft_alloc_zero(env_of(snapshots), sizeof *snapshots->report);
-    if (!snapshots->report) return NULL;
-    snapshots->report->command.fn = weftd_snapshot_on_report;
-    snapshots->report->snapshots = snapshots;
-    snapshots->report->id = task->id;
-    weft_snapshot_init(&snapshots->report->stored, env_of(snapshots));
-    return snapshots->report;
+    snapshots->writer.newest_id = task->id;
+    snapshots->writer.ended = 0;
+    snapshots->writer.report = weft_alloc_zero(env_of(snapshots), sizeof *snapshots->writer.report);
+    if (!snapshots->writer.report) return NULL;
+    snapshots->writer.report->command.fn = weftd_snapshot_on_report;
+    snapshots->writer.report->snapshots = snapshots;
+    snapshots->writer.report->id = task->id;
+    weft_snapshot_init(&snapshots->writer.report->stored, env_of(snapshots));
+    return snapshots->writer.report;
 }
 
 static void report_fail(struct snapshot_report *report, const char *text)
@@ -129,21 +130,21 @@ static void report_add(struct snapshot_report *report, const struct weft_piece *
 
 static bool is_base_of_ours(const struct weftd_snapshots *snapshots, const char *name)
 {
-    for (uint32_t i = 0; i < snapshots->base_count; i++)
-        if (strcmp(snapshots->bases[i].ref.name, name) == 0) return true;
+    for (uint32_t i = 0; i < snapshots->writer.base_count; i++)
+        if (strcmp(snapshots->writer.bases[i].ref.name, name) == 0) return true;
     return false;
 }
 
 static void put_piece(struct weftd_snapshots *snapshots, const struct weft_piece_ref *ref)
 {
     char name[64 + WEFT_PIECE_NAME_BYTES];
-    if (!snapshots->hook) return;
+    if (!snapshots->writer.hook) return;
     snprintf(name, sizeof name, "pieces/%.2s/%s.st.zst", ref->name, ref->name);
-    weft_snapshot_hook_put(snapshots->hook, snapshots->folder, name);
+    weft_snapshot_hook_put(snapshots->writer.hook, snapshots->folder, name);
     if (!ref->base[0] || is_base_of_ours(snapshots, ref->base)) return;
     /* content of an earlier process, whose base may not have been copied */
     snprintf(name, sizeof name, "pieces/%.2s/%s.st.zst", ref->base, ref->base);
-    weft_snapshot_hook_put(snapshots->hook, snapshots->folder, name);
+    weft_snapshot_hook_put(snapshots->writer.hook, snapshots->folder, name);
 }
 
 static void write_piece(struct weftd_snapshots *snapshots, struct snapshot_task *task)
@@ -173,11 +174,11 @@ static void end_engine(struct weftd_snapshots *snapshots, const struct snapshot_
     struct snapshot_report *report = report_of(snapshots, task);
     if (!report) return;
     if (task->text[0]) report_fail(report, task->text);
-    if (++snapshots->ended < snapshots->weftd->options.engines) return;
+    if (++snapshots->writer.ended < snapshots->weftd->options.engines) return;
     struct weft_error error = {0};
-    if (snapshots->hook && weft_snapshot_hook_wait(snapshots->hook, &error) < 0)
+    if (snapshots->writer.hook && weft_snapshot_hook_wait(snapshots->writer.hook, &error) < 0)
         report_fail(report, error.text);
-    snapshots->report = NULL; /* the net thread frees it */
+    snapshots->writer.report = NULL; /* the net thread frees it */
     weft_net_post(snapshots->weftd->net, &report->command);
 }
 
@@ -188,10 +189,10 @@ static void commit(struct weftd_snapshots *snapshots, struct snapshot_task *task
     struct weft_snapshot_prune_result result;
     char name[64];
     bool is_good = weft_snapshot_commit(&task->manifest, snapshots->folder, &error) == WEFT_OK;
-    if (is_good && snapshots->hook) {
+    if (is_good && snapshots->writer.hook) {
         snprintf(name, sizeof name, "snap-%" PRIu64 ".json", task->manifest.step);
-        weft_snapshot_hook_put(snapshots->hook, snapshots->folder, name);
-        is_good = weft_snapshot_hook_wait(snapshots->hook, &error) == WEFT_OK;
+        weft_snapshot_hook_put(snapshots->writer.hook, snapshots->folder, name);
+        is_good = weft_snapshot_hook_wait(snapshots->writer.hook, &error) == WEFT_OK;
     }
     if (is_good) {
         atomic_fetch_add(&snapshots->stats.committed, 1);
@@ -222,18 +223,18 @@ static void run_task(struct weftd_snapshots *snapshots, struct snapshot_task *ta
 static void *writer_main(void *argument)
 {
     struct weftd_snapshots *snapshots = argument;
-    pthread_mutex_lock(&snapshots->lock);
+    pthread_mutex_lock(&snapshots->writer.lock);
     for (;;) {
-        while (weft_list_empty(&snapshots->queue) && !snapshots->stops)
-            pthread_cond_wait(&snapshots->changed, &snapshots->lock);
-        if (weft_list_empty(&snapshots->queue)) break;
-        struct snapshot_task *task = weft_list_first(&snapshots->queue, struct snapshot_task, link);
+        while (weft_list_empty(&snapshots->writer.queue) && !snapshots->writer.stops)
+            pthread_cond_wait(&snapshots->writer.changed, &snapshots->writer.lock);
+        if (weft_list_empty(&snapshots->writer.queue)) break;
+        struct snapshot_task *task = weft_list_first(&snapshots->writer.queue, struct snapshot_task, link);
         weft_list_remove(&task->link);
-        pthread_mutex_unlock(&snapshots->lock);
+        pthread_mutex_unlock(&snapshots->writer.lock);
         run_task(snapshots, task);
-        pthread_mutex_lock(&snapshots->lock);
+        pthread_mutex_lock(&snapshots->writer.lock);
     }
-    pthread_mutex_unlock(&snapshots->lock);
+    pthread_mutex_unlock(&snapshots->writer.lock);
     return NULL;
 }
 
@@ -241,8 +242,9 @@ static void *writer_main(void *argument)
 
 enum weft_status weftd_snapshot_writer_start(struct weftd_snapshots *snapshots, struct weft_error *error)
 {
-    snapshots->has_thread = pthread_create(&snapshots->thread, NULL, writer_main, snapshots) == 0;
-    return snapshots->has_thread
+    snapshots->writer.has_thread =
+        pthread_create(&snapshots->writer.thread, NULL, writer_main, snapshots) == 0;
+    return snapshots->writer.has_thread
                ? WEFT_OK
                : weft_error_set(error, weft_limit_status("threads", errno),
                                 "cannot start the snapshot thread: %s", weft_reason_text(WEFT_ERR_LIMIT));
@@ -251,6 +253,6 @@ enum weft_status weftd_snapshot_writer_start(struct weftd_snapshots *snapshots, 
 void weftd_snapshot_writer_fini(struct weftd_snapshots *snapshots)
 {
     report_free(snapshots);
-    weft_snapshot_hook_free(snapshots->hook);
-    weft_free_bytes(env_of(snapshots), snapshots->bases);
+    weft_snapshot_hook_free(snapshots->writer.hook);
+    weft_free_bytes(env_of(snapshots), snapshots->writer.bases);
 }
