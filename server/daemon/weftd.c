@@ -55,6 +55,7 @@ static enum weft_status complete_options(const struct weftd_options *given, stru
             options->coordinator);
     if (!options->coordinator && options->shards == 0)
         return weft_error_set(error, WEFT_ERR_INVALID, "a job coordinated by a shard has at least 1 shard");
+    WEFT_TRY(weftd_snapshots_check(options, error));
     WEFT_TRY(weft_listen_check(options->listen, options->secret, error));
     return weft_devices_check(options->devices, options->secret, error);
 }

@@ -219,7 +219,9 @@ const struct weft_member_report *weftd_view_lock_reports(struct weftd *weftd, ui
 void weftd_view_unlock_reports(struct weftd *weftd);
 void weftd_view_free(struct weftd *weftd); /* after both threads */
 
-/* weftd_snapshot.c. The folder is made and the thread started before the net thread. */
+/* weftd_snapshot.c */
+enum weft_status weftd_snapshots_check(const struct weftd_options *options, struct weft_error *error);
+/* The folder is made and the thread started before the net thread. */
 enum weft_status weftd_snapshots_start(struct weftd *weftd, struct weft_error *error);
 /* Net thread, when the engines have been made and before they run. */
 void weftd_snapshots_attach(struct weftd *weftd);

@@ -477,6 +477,18 @@ void weftd_snapshots_coordinate(struct weftd *weftd, struct weft_coordinator_opt
 
 /* ---- life ---- */
 
+enum weft_status weftd_snapshots_check(const struct weftd_options *options, struct weft_error *error)
+{
+    struct weft_snapshot_interval interval;
+    char folder[1024];
+    uint64_t step;
+    WEFT_TRY(
+        weft_snapshot_interval_parse(weft_config_text(options->config, "snapshot.every"), &interval, error));
+    return options->restore[0]
+               ? weft_snapshot_place_parse(options->restore, folder, sizeof folder, &step, error)
+               : WEFT_OK;
+}
+
 static enum weft_status options_read(struct weftd_snapshots *snapshots, struct weft_error *error)
 {
     const struct weft_config *config = snapshots->weftd->options.config;

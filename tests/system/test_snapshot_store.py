@@ -80,6 +80,13 @@ class SnapshotStore(snapshot_jobs.SnapshotTest):
         self.assertEqual(self.snapshots(folder), [], self.output)
         self.assertIn("the hook of snapshots has failed 3 times: /bin/false put", self.output)
 
+    def test_options(self):
+        """--check-config refuses what a start would refuse."""
+        for words, sentence in ((["--set", "snapshot.every=5 weeks"], "no interval of snapshots"), (["--restore", ":5"], "names no snapshot")):
+            done = subprocess.run([harness.PROGRAMS.weftd, "--check-config", *words], capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(sentence, done.stderr)
+
     def metric(self, address, name):
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as page:
             return float(re.search(rf"^{name}{{.*}} (\S+)$", page.read().decode(), re.MULTILINE)[1])
