@@ -192,7 +192,7 @@ void shard_receive_open_waiting(struct weft_shard_engine *engine)
     engine->groups.corks++; /* results of small rounds that close here travel together */
     open_rounds(engine);
     engine->opening = false;
-    if (--engine->groups.corks == 0) shard_reply_pump(engine);
+    if (--engine->groups.corks == 0 && engine->pump_again) shard_reply_pump(engine);
 }
 
 void shard_receive_on_timer(struct weft_timer *timer)

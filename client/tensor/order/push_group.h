@@ -4,7 +4,8 @@
  *                                                                  \ one chunk: its own message
  *     group of results ──► server_mode.c, one result after the other
  *
- * A chunk waits for the end of the step, never for a peer, so ranks may push in different orders. The
+ * A chunk waits for the end of the step, never for a peer, so ranks may push in different orders. A request
+ * that is the only open one does not wait. The
  * requests are copied into a buffer: the transport holds no memory of the tensors. A shard without memory for
  * a group refuses it, and its chunks are sent alone. Engine thread. */
 #ifndef WEFT_CLIENT_TENSOR_ORDER_PUSH_GROUP_H
