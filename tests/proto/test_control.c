@@ -624,7 +624,7 @@ static void runs_have_limits(void **state)
     struct samples s;
     Weft__Control__ChunkRun run[2], *runs[2];
     uint32_t endpoints[RUN_CHUNKS];
-    static uint32_t many[WEFT_LIMIT_CHUNKS + 1];
+    static uint32_t many[(RUN_ELEMS + 11) / 12]; /* more than WEFT_LIMIT_CHUNKS */
     RUN_REFUSED(run[0].cut = 0);
     RUN_REFUSED(run[0].cut = 200000);
     RUN_REFUSED(run[0].n_endpoints = 2);
