@@ -613,6 +613,10 @@ static void runs_become_chunks(void **state)
         uneven[i].offset = i / 2 * 3 + i % 2 * 2, uneven[i].count = 2 - i % 2;
     }
     assert_true(weft_chunk_runs_make(uneven, 2 * WEFT_LIMIT_CANDIDATES, &again, more));
+    uneven[1].count = 4; /* longer than the one before: a run of its own */
+    assert_true(weft_chunk_runs_make(uneven, 2, &again, more));
+    assert_int_equal(again.count, 2);
+    uneven[1].count = 1;
     assert_false(weft_chunk_runs_make(uneven, 2 * WEFT_LIMIT_CANDIDATES + 2, &again, more));
 }
 

@@ -243,7 +243,7 @@ bool client_push_group_add(struct client_chunk *chunk, size_t payload_bytes)
     struct client_push_groups *groups = groups_of(session);
     if (payload_bytes > ENTRY_BYTES_MAX || chunk->tensor->alone) return false;
     if (chunk->term > 0) return false; /* its slot may get another leader: the request may be sent again */
-    /* the only open request, of one chunk: no other will join, and the end of the step may be a thread away */
+    /* the only open request, of one chunk: no other will join, and the step may end after a thread switch */
     if (chunk->tensor->op.chunk_count == 1 && atomic_load(&session->open_requests) == 1) return false;
     struct push_target *target = target_of(session, chunk->endpoint);
     if (!target || !target->reads_groups) return false;
