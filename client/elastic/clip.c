@@ -12,6 +12,7 @@
 
 #include <math.h>
 
+#include "client/session/failure.h"
 #include "client/session/session.h"
 #include "client/tensor/tensor.h"
 #include "client/tensor/tensors.h"
@@ -58,7 +59,10 @@ static enum weft_status start_updates(struct weft_session *session, float factor
         struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
         if (!is_pending(tensor) || tensor->mode != WEFT_MODE_SERVER) continue;
         const enum weft_status status = client_tensor_start_apply(tensor, factor, tensor->clip.out);
-        if (status < 0) return status;
+        if (status >= 0) continue;
+        client_fail(session, status, true, "rank %u: the shards have the update of step %llu in part: %.300s",
+                    session->rank, (unsigned long long)session->step.number, session->error.text);
+        return client_usable(session);
     }
     weft_list_foreach (node, spare, &session->tensors->list) {
         struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);

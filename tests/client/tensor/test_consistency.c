@@ -5,6 +5,7 @@
  * in base BASE whose digit r counts the applied pushes of rank r. */
 #include "tests/lib/check.h"
 
+#include <math.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -134,8 +135,73 @@ static void test_a_slow_rank_delays_the_others_by_the_rule(void **state)
     }
 }
 
+/* ---- beside a tensor with bsp, whose gradient or rank skips steps ---- */
+
+enum { TRIES = 4, NONFINITE = 1, REQUESTED = 2 };
+
+static int try_step(struct weft_session *session, struct weft_tensor *const tensors[2], uint32_t try)
+{
+    static float grad[2][ELEMS], out[2][ELEMS];
+    struct weft_request request[2];
+    const uint32_t rank = weft_rank(session);
+    memset(request, 0, sizeof request);
+    for (uint32_t i = 0; i < ELEMS; i++) grad[0][i] = rank == 0 ? RANKS : RANKS * BASE, grad[1][i] = 1;
+    if (try == NONFINITE && rank == 1) grad[1][7] = NAN;
+    MUST(session,
+         weft_step_begin_with(session, WEFT_STEP(.step = weft_step_next(session), .lr = 1, .weight = 1,
+                                                 .skip = try == REQUESTED && rank == 1)));
+    for (int t = 0; t < 2; t++) MUST(session, weft_push_pull(tensors[t], grad[t], out[t], &request[t]));
+    MUST(session, weft_wait(&request[0], 0)); /* not skipped */
+    const enum weft_status status = weft_step_end(session);
+    if (status == (try == NONFINITE || try == REQUESTED ? WEFT_ERR_SKIPPED : WEFT_OK)) return 0;
+    fprintf(stderr, "rank %u, try %u: %s: %s\n", rank, try, weft_status_name(status),
+            weft_error_text(session));
+    return 1;
+}
+
+static int train_beside(struct fleet *fleet, uint32_t rank)
+{
+    struct weft_session *session;
+    struct weft_tensor *tensors[2];
+    struct weft_request request = {{0}};
+    static float weights[ELEMS];
+    if (fleet_join(fleet, rank, 20000, &session)) return 1;
+    for (uint32_t t = 0; t < 2; t++) {
+        struct weft_tensor_options options;
+        char name[16];
+        matrix_options(&options, name, t, ROWS, COLS, NULL);
+        options.optimizer = "sgd";
+        if (t == 0) options.consistency = "asp";
+        else options.skip_nonfinite = true;
+        MUST(session, weft_declare(session, &options, &tensors[t]));
+        MUST(session, weft_tensor_init(tensors[t], weights));
+    }
+    for (uint32_t try = 0; try < TRIES; try++)
+        if (try_step(session, tensors, try)) return 1;
+    if (weft_step_next(session) != 3) return 1;
+    MUST(session, weft_barrier(session, &request));
+    MUST(session, weft_wait(&request, 0));
+    for (uint32_t t = 0; t < 2; t++) {
+        /* a skipped step keeps the pushes; the rank that has requested the skip had no gradient in it */
+        const float wanted = t == 0 ? -(TRIES + (TRIES - 1) * BASE) : -2;
+        MUST(session, weft_pull(tensors[t], weights, &request));
+        MUST(session, weft_wait(&request, 0));
+        for (uint32_t i = 0; i < ELEMS; i++)
+            if (weights[i] != wanted) return 1;
+    }
+    MUST(session, weft_finalize(session));
+    return 0;
+}
+
+static void test_a_skipped_step_keeps_the_pushes(void **state)
+{
+    struct fleet_result result;
+    assert_true(fleet_run(RANKS, SHARDS, train_beside, &result, NULL));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_slow_rank_delays_the_others_by_the_rule)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_slow_rank_delays_the_others_by_the_rule),
+                                       cmocka_unit_test(test_a_skipped_step_keeps_the_pushes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -206,6 +206,31 @@ static void each_contribution_counts_once(void **state)
     finish(&world, request, 3);
 }
 
+/* Rate and weight decay are those of the push. */
+static void each_push_has_its_rates(void **state)
+{
+    struct world world = start("asp", SMALL, 0);
+    struct fleet_request request = {0};
+    static const struct {
+        float lr, decay, wanted;
+    } pushes[] = {{1, -1, -1}, {2, 0.5f, -2}, {0.5f, -1, -2.5f}};
+    for (uint32_t i = 0; i < 3; i++) {
+        struct weft_wire_header header = fleet_header(world.fleet, 2, 0, WEFT_WIRE_PUSH_PULL, 1 + i);
+        float values[SMALL];
+        for (uint32_t at = 0; at < SMALL; at++) values[at] = WORKERS;
+        header.lr = pushes[i].lr;
+        header.weight = 1;
+        header.flags = pushes[i].decay < 0 ? 0 : WEFT_WIRE_DECAY;
+        header.weight_sum = pushes[i].decay < 0 ? 0 : pushes[i].decay;
+        free(request.out);
+        request = (struct fleet_request){0};
+        fleet_send(world.fleet, 2, 0, &request, &header, values, sizeof values);
+        await_ok(&world, &request);
+        assert_true(((const float *)(const void *)request.out)[7] == pushes[i].wanted);
+    }
+    finish(&world, &request, 1);
+}
+
 static void the_others_go_on_without_a_worker_that_left(void **state)
 {
     struct world world = start("ssp:1", SMALL, 0);
@@ -363,6 +388,7 @@ int main(void)
         cmocka_unit_test(ssp_waits_for_the_slowest),
         cmocka_unit_test(a_wait_has_a_deadline_and_a_name),
         cmocka_unit_test(each_contribution_counts_once),
+        cmocka_unit_test(each_push_has_its_rates),
         cmocka_unit_test(the_others_go_on_without_a_worker_that_left),
         cmocka_unit_test(a_failed_engine_answers_all),
         cmocka_unit_test(seeds_stay_within_the_staleness),
