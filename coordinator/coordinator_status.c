@@ -101,12 +101,13 @@ static json_t *json_of_tensor(const struct coordinator_tensor *tensor)
     for (size_t i = 0; i < declare->n_dims; i++)
         json_array_append_new(dims, json_integer((json_int_t)declare->dims[i]));
     uint64_t bytes = tensor->elems * weft_dtype_bytes((enum weft_dtype)declare->dtype);
-    return json_pack("{s:i, s:o, s:s, s:o, s:s, s:s, s:s, s:I, s:I, s:b, s:b}", "tensor",
+    return json_pack("{s:i, s:o, s:s, s:o, s:s, s:s, s:s, s:s, s:I, s:I, s:b, s:b}", "tensor",
                      (int)declare->ordinal, "name", json_of_text(declare->name), "dtype",
                      weft_dtype_name((enum weft_dtype)declare->dtype), "dims", dims, "mode",
                      declare->mode == WEFT_WIRE_MODE_SERVER ? "server" : "all_reduce", "codec",
                      declare->codec, "optimizer", declare->optimizer[0] ? declare->optimizer : "none",
-                     "bytes", (json_int_t)bytes, "chunks", (json_int_t)tensor->chunk_count, "declared",
+                     "consistency", declare->consistency[0] ? declare->consistency : "bsp", "bytes",
+                     (json_int_t)bytes, "chunks", (json_int_t)tensor->chunk_count, "declared",
                      (int)tensor->announced, "freed", (int)(tensor->freed_count > 0));
 }
 

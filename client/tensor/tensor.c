@@ -158,7 +158,8 @@ static enum weft_status check_consistency(struct weft_session *session,
 {
     struct weft_error error = {0};
     const char *text = options->consistency ? options->consistency : "";
-    const enum weft_status status = weft_consistency_parse(text, &tensor->consistency, &error);
+    enum weft_status status = check_text(text, "its consistency", &error);
+    if (status == WEFT_OK) status = weft_consistency_parse(text, &tensor->consistency, &error);
     if (status < 0)
         return client_error(session, status, "declare: tensor '%s': %s", options->name, error.text);
     if (!client_tensor_has_clock(tensor)) return WEFT_OK;

@@ -162,6 +162,10 @@ static void declarations(struct bench *bench)
     DECLARE(options.optimizer = "sgd:momentum=nan", WEFT_ERR_INVALID, "momentum");
     DECLARE(options.optimizer = "sgd\r", WEFT_ERR_INVALID, "sgd\\r");
     DECLARE(options.optimizer = long_text, WEFT_ERR_INVALID, "optimizer");
+    DECLARE(options.consistency = long_text, WEFT_ERR_INVALID, "its consistency has");
+    DECLARE(options.consistency = "as\np", WEFT_ERR_INVALID, "control characters");
+    DECLARE(options.consistency = "ssp:1.5", WEFT_ERR_INVALID, "none of bsp, ssp:S");
+    DECLARE(options.consistency = "asp", WEFT_ERR_UNSUPPORTED, "needs server mode");
     DECLARE(options.chunk_bytes = 3, WEFT_ERR_INVALID, "chunk_bytes is 3");
     DECLARE(options.chunk_bytes = UINT64_MAX, WEFT_ERR_INVALID, "chunk_bytes");
 #undef DECLARE
