@@ -287,6 +287,9 @@ static int late(unsigned killed, const char *where)
         }
         if (begun < 0) die(session, "step_begin");
         memcpy(before, weights, sizeof before);
+        /* every rank has begun step 3: otherwise the loss may discard step 2 */
+        struct weft_request begun_by_all = {{0}};
+        if (step == 3 && weft_barrier(session, &begun_by_all) >= 0) (void)weft_wait(&begun_by_all, 0);
         if (dies && step == 3 && strcmp(where, "before") == 0) kill(getpid(), SIGKILL);
         for (int i = 0; i < COUNT; i++) grad[0][i] = (float)(i % 7) + (float)step + (float)weft_rank(session);
         if (weft_push_pull(tensor, grad[0], weights, &request) < 0) die(session, "push_pull");
