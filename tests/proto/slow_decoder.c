@@ -154,6 +154,7 @@ static const struct field welcome[] = {{1, "member", U32},
                                        {12, "frees", BOOL},
                                        {13, "beat_ns", U64},
                                        {14, "copies", U32},
+                                       {55, "workers_max", U32},
                                        {0}};
 static const struct field endpoints[] = {{1, "addresses", BYTES_REPEATED}, {0}};
 static const struct field member[] = {

@@ -70,7 +70,7 @@ static const char *const readings[BODIES + 1] = {
     "welcome\n  member 3\n  index 1\n  incarnation 18446744073709551615\n  transport_nonce 9\n  workers 2\n  "
     "shards 1\n"
     "  endpoint_first 4\n  job_id 300\n  heartbeat_ns 30000000000\n  workers_min 1\n  frees 1\n  beat_ns 7\n "
-    " copies 1\n",
+    " copies 1\n  workers_max 6\n",
     "endpoints\n  addresses 6162\n  addresses 00ff\n",
     "roster\n  epoch 1\n  members\n    role 2\n    name \"shard 0\"\n    host \"h\"\n    incarnation 5\n    "
     "addresses 6162\n    addresses 00ff\n    states 1\n"
@@ -138,7 +138,7 @@ static void fill(struct samples *s)
     s->welcome.transport_nonce = 9;
     s->welcome.workers = 2, s->welcome.shards = 1, s->welcome.endpoint_first = 4, s->welcome.job_id = 300;
     s->welcome.heartbeat_ns = WEFT_SECONDS(30), s->welcome.workers_min = 1, s->welcome.frees = 1;
-    s->welcome.beat_ns = 7, s->welcome.copies = 1;
+    s->welcome.beat_ns = 7, s->welcome.copies = 1, s->welcome.workers_max = 6;
     weft__control__endpoints__init(&s->endpoints);
     s->endpoints.n_addresses = 2, s->endpoints.addresses = s->addresses;
     for (int i = 0; i < 2; i++) weft__control__member__init(&s->member[i]), s->members[i] = &s->member[i];
@@ -355,6 +355,7 @@ static void limits(void **state)
     REFUSED(30, s.map.text = text_1001);
     REFUSED(3, s.welcome.workers = WEFT_LIMIT_WORKERS + 1);
     REFUSED(3, s.welcome.workers_min = 3);
+    REFUSED(3, s.welcome.workers_max = WEFT_LIMIT_WORKERS + 1);
     REFUSED(3, s.welcome.endpoint_first = WEFT_LIMIT_ENDPOINTS);
     REFUSED(4, s.endpoints.n_addresses = 0);
     REFUSED(4, (s.endpoints.addresses = many, s.endpoints.n_addresses = WEFT_LIMIT_ENGINES + 1));
