@@ -1329,7 +1329,8 @@ static const char *what_is_wrong(const struct worker *worker)
     if (worker->status == WEFT_ERR_DEADLINE && waited)
         return names_a_culprit(worker->text) || strstr(worker->text, "not joined") ||
                        /* the others wait for the shard that is cut off */
-                       (run.shard_apart && strstr(worker->text, "not ended a step"))
+                       (run.shard_apart && (strstr(worker->text, "not ended a step") ||
+                                          strstr(worker->text, "has not called it")))
                    ? NULL
                    : "does not name the rank it waited for";
     if (worker->status == WEFT_ERR_CLOSED && run.suspects && strstr(worker->text, "called weft_finalize"))
