@@ -217,6 +217,8 @@ def answers():
         assert "one-host" in session.explain("all_reduce", 1 << 20)
         assert session.stats()["requests"] >= 1
         assert len(session.links()) == session.ranks - 1
+        session.nccl_open(0)  # two ranks cannot share a device
+        assert "not by NCCL inside hosts, as" in session.explain("all_reduce", 1 << 20)
         session.dump_events(f"flight-{session.rank}.json")
         session.set_plan("ring")
         assert (session.all_reduce(np.ones(10)).wait() == session.ranks).all()
