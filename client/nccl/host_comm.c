@@ -286,7 +286,7 @@ enum weft_status host_comm_open(struct host_comm *host, const struct nccl_api_id
         status = make_comm(host, id, error);
         host->ops->leave(before);
     }
-    if (status == WEFT_OK && weft_thread_start(&host->watch, "weft-nccl", watch_main, host) != 0)
+    if (status == WEFT_OK && weft_thread_start(&host->watch, "weft nccl", watch_main, host) != 0)
         status = (enum weft_status)weft_error_set(error, WEFT_ERR_LIMIT, "no thread for NCCL can be started");
     host->has_watch = status == WEFT_OK;
     if (status == WEFT_OK) return WEFT_OK;

@@ -379,6 +379,27 @@ static void test_misuse(void **state)
     run_seed(misuse);
 }
 
+/* ---- NCCL inside hosts is not for elastic jobs ---- */
+
+static void elastic(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    char text[2048];
+    struct weft_request request = {{0}};
+    CROWD_OK(crowd, session, weft_nccl_open(session, 0));
+    CROWD_OK(crowd, session, weft_explain(session, "all_reduce", ELEMS, WEFT_F32, text, sizeof text));
+    CROWD_CHECK(crowd, session, strstr(text, "as the job is elastic") != NULL);
+    CROWD_OK(crowd, session, weft_barrier(session, &request));
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+}
+
+static void test_elastic(void **state)
+{
+    struct crowd crowd = {.workers_min = 1};
+    fake_cuda_setup(1, 0, 1);
+    crowd_run(&crowd, RANKS, elastic);
+    assert_int_equal(crowd.failures, 0);
+}
+
 int main(int argc, char **argv)
 {
     uint64_t seeds = 3, first = 1;
@@ -390,9 +411,10 @@ int main(int argc, char **argv)
     const struct CMUnitTest others[] = {
         cmocka_unit_test(test_not_blocked), cmocka_unit_test(test_without_words),
         cmocka_unit_test(test_fails),       cmocka_unit_test(test_not_released),
-        cmocka_unit_test(test_misuse),
+        cmocka_unit_test(test_misuse),      cmocka_unit_test(test_elastic),
     };
     setenv("WEFT_CUDA_RUNTIME", FAKE_CUDART, 1);
+    setenv("WEFT_NCCL", FAKE_NCCL, 1);
     setenv("WEFT_CLIENT_PIECE_BYTES", "4KiB", 1);
     int failed = 0;
     for (seed = first; seed < first + seeds; seed++) failed += cmocka_run_group_tests(seeded, NULL, NULL);
