@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,7 @@ static const struct nccl_profiler_v4 *v4;
 static const char *weft;
 static char folder[] = "/tmp/weft-profiler-XXXXXX", path[64];
 static char *text;
+static size_t text_bytes;
 
 static void *start(void *context, struct nccl_profile_event *event)
 {
@@ -82,22 +84,34 @@ static void read_text(const char *from)
     FILE *file = fopen(from, "r");
     CHECK(file, "%s is not there", from);
     if (!text) text = malloc(TEXT_BYTES);
-    text[fread(text, 1, TEXT_BYTES - 1, file)] = 0;
+    text_bytes = fread(text, 1, TEXT_BYTES - 1, file);
+    text[text_bytes] = 0;
     fclose(file);
 }
 
-/* Number of begun spans with this name whose line has all words. */
+/* Copies the next line of the file and moves *at behind it; false: the end. Sanitizers read all of a string in
+ * strstr, so each line is a string of its own. */
+static bool next_line(const char **at, char *out, size_t bytes)
+{
+    const size_t rest = text_bytes - (size_t)(*at - text);
+    const char *end = rest > 0 ? memchr(*at, '\n', rest) : NULL;
+    if (!end) return false;
+    const size_t length = (size_t)(end - *at) < bytes - 1 ? (size_t)(end - *at) : bytes - 1;
+    memcpy(out, *at, length);
+    out[length] = 0;
+    *at = end + 1;
+    return true;
+}
+
+/* Number of begun spans with this name whose line has the words. */
 static int spans(const char *name, const char *words)
 {
-    char head[96];
+    char head[96], line[1024];
     int count = 0;
     snprintf(head, sizeof head, "{\"name\":\"%s\",", name);
-    for (const char *line = text; (line = strstr(line, head)); line++) {
-        const char *end = strchr(line, '\n');
-        char copy[1024];
-        snprintf(copy, sizeof copy, "%.*s", (int)(end ? end - line : 0), line);
-        count += strstr(copy, "\"ph\":\"b\"") && strstr(copy, words);
-    }
+    for (const char *at = text; next_line(&at, line, sizeof line);)
+        count +=
+            strncmp(line, head, strlen(head)) == 0 && strstr(line, "\"ph\":\"b\"") && strstr(line, words);
     return count;
 }
 
