@@ -89,8 +89,8 @@ static void read_text(const char *from)
     fclose(file);
 }
 
-/* Copies the next line of the file and moves *at behind it; false: the end. Sanitizers read all of a string in
- * strstr, so each line is a string of its own. */
+/* Copies the next line of the file and moves *at behind it; false: the end. Sanitizers read all of a string
+ * in strstr, so each line is a string of its own. */
 static bool next_line(const char **at, char *out, size_t bytes)
 {
     const size_t rest = text_bytes - (size_t)(*at - text);
