@@ -28,7 +28,7 @@
 #include "base/os/cpu_quota.h"
 #include "base/os/float_env.h"
 #include "base/os/library.h"
-#include "base/os/memory_kind.h"
+#include "base/memory/memory_kind.h"
 #include "base/os/process_id.h"
 #include "base/os/process_identity.h"
 #include "base/os/system_limit.h"

@@ -125,6 +125,35 @@ void coordinator_tensors_free(struct weft_coordinator *coordinator)
     weft_free_bytes(coordinator->env, coordinator->names);
 }
 
+/* What the shards of this job can keep. */
+static enum weft_status check_shards(const struct weft_coordinator *coordinator,
+                                     const Weft__Control__Declare *declare,
+                                     const struct weft_consistency *consistency, bool is_coded,
+                                     struct weft_error *error)
+{
+    const bool has_rounds = consistency->kind == WEFT_CONSISTENCY_BSP;
+    const bool has_copies = coordinator->options.copies > 0;
+    const bool has_snapshots = coordinator->snapshot.answered || coordinator->options.restored_step > 0;
+    if (has_copies && is_coded)
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
+                              "shards keep copies of dense tensors only: set server.copies=0 to use a codec");
+    if (has_copies && !has_rounds)
+        return weft_error_set(
+            error, WEFT_ERR_UNSUPPORTED,
+            "shards keep copies of tensors with consistency bsp only: set server.copies=0 to use %s",
+            declare->consistency);
+    if (has_snapshots && !has_rounds)
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
+                              "snapshots have one step for all tensors, and %s has none: use consistency "
+                              "bsp, or start weftd without snapshots and without --restore",
+                              declare->consistency);
+    if (coordinator->options.shards == 0)
+        return weft_error_set(
+            error, WEFT_ERR_UNSUPPORTED,
+            "server mode needs shards and this job has none: start some, or use mode all_reduce");
+    return WEFT_OK;
+}
+
 /* Checks one declaration alone. Writes the codec in canonical form to codec_text. */
 static enum weft_status check_declare(struct weft_coordinator *coordinator,
                                       const Weft__Control__Declare *declare, char *codec_text,
@@ -159,26 +188,9 @@ static enum weft_status check_declare(struct weft_coordinator *coordinator,
         (is_auto || spec.id != WEFT_CODEC_DENSE || optimizer.kind != WEFT_OPTIMIZER_NONE))
         return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "codecs and optimizers need dtype f32, not %s",
                               weft_dtype_name((enum weft_dtype)declare->dtype));
-    if (declare->mode == WEFT_WIRE_MODE_SERVER && coordinator->options.copies > 0 &&
-        (is_auto || spec.id != WEFT_CODEC_DENSE))
-        return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
-                              "shards keep copies of dense tensors only: set server.copies=0 to use a codec");
-    if (declare->mode == WEFT_WIRE_MODE_SERVER && coordinator->options.copies > 0 &&
-        consistency.kind != WEFT_CONSISTENCY_BSP)
-        return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
-                              "shards keep copies of tensors with consistency bsp only: set server.copies=0 "
-                              "to use %s",
-                              declare->consistency);
-    if (declare->mode == WEFT_WIRE_MODE_SERVER && consistency.kind != WEFT_CONSISTENCY_BSP &&
-        (coordinator->snapshot.answered || coordinator->options.restored_step > 0))
-        return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
-                              "snapshots have one step for all tensors, and %s has none: use consistency bsp, "
-                              "or start weftd without snapshots and without --restore",
-                              declare->consistency);
-    if (declare->mode == WEFT_WIRE_MODE_SERVER && coordinator->options.shards == 0)
-        return weft_error_set(
-            error, WEFT_ERR_UNSUPPORTED,
-            "server mode needs shards and this job has none: start some, or use mode all_reduce");
+    if (declare->mode == WEFT_WIRE_MODE_SERVER)
+        return check_shards(coordinator, declare, &consistency, is_auto || spec.id != WEFT_CODEC_DENSE,
+                            error);
     return WEFT_OK;
 }
 

@@ -7,7 +7,8 @@
  *                 without a copy ends the job
  *
  * Invariant: in one term a slot has one leader, and a term only rises. A leader replies only after its copy
- * holds the step under the same term (server/shard/shard_replicate.c), so a replaced leader cannot reply. */
+ * holds the step under the same term (server/shard/copies/shard_replicate.c), so a replaced leader cannot
+ * reply. */
 #include <stdio.h>
 #include <string.h>
 

@@ -174,7 +174,7 @@ static enum weft_status open_nccl(struct weft_session *session, struct client_nc
     if (is_used) WEFT_TRY(make_comms(session, nccl, &is_used));
     nccl->is_used = is_used;
     weft_log(session->env, WEFT_LOG_INFO, "client", "NCCL inside hosts: %s",
-             is_used ? "used for all_reduces of CUDA memory" : nccl->reason);
+             is_used ? "used for all_reduces of device memory" : nccl->reason);
     return WEFT_OK;
 }
 

@@ -12,7 +12,7 @@
 #ifndef WEFT_COMPRESS_DEVICE_DEVICE_H
 #define WEFT_COMPRESS_DEVICE_DEVICE_H
 
-#include "base/os/memory_kind.h"
+#include "base/memory/memory_kind.h"
 #include "compress/codec.h"
 #include "kernels/kernels.h"
 

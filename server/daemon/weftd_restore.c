@@ -13,7 +13,7 @@
 #include "compress/compress.h"
 #include "kernels/kernels.h"
 #include "server/daemon/weftd.h"
-#include "server/shard/shard_snapshot.h"
+#include "server/shard/snapshot/shard_snapshot.h"
 
 /* With a hook: copies what the folder lacks. */
 static enum weft_status fetch(struct weftd *weftd, uint64_t *step, struct weft_error *error)

@@ -13,7 +13,7 @@
 
 #include "server/daemon/weftd.h"
 #include "server/daemon/weftd_snapshot.h"
-#include "server/shard/shard_snapshot.h"
+#include "server/shard/snapshot/shard_snapshot.h"
 
 #define MESSAGE_PIECES 64u
 

@@ -4,7 +4,7 @@
  * use the tensor. It is freed when no chunk is in use, on a timer after the event that ended the use, because
  * the code of that event may still hold the chunk. */
 #include "server/shard/shard_engine.h"
-#include "server/shard/shard_snapshot.h"
+#include "server/shard/snapshot/shard_snapshot.h"
 
 static bool contribution_is_idle(const struct shard_contribution *contribution)
 {

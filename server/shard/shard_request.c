@@ -110,7 +110,7 @@ static void dispatch(struct shard_chunk *chunk, const struct weft_wire_header *h
                      struct weft_arrival *arrival)
 {
     const bool pushes = header->kind == WEFT_WIRE_PUSH || header->kind == WEFT_WIRE_PUSH_PULL;
-    if (!chunk->contributions && pushes && header->step <= chunk->closed_step) {
+    if (!chunk->contributions && !chunk->clock && pushes && header->step <= chunk->closed_step) {
         /* Others may have begun the next step, whose chunks have all blocks and wait for this worker. */
         if (contribution_fits(chunk, header, arrival)) shard_push_again(chunk, header, arrival);
         return;

@@ -81,10 +81,12 @@ int slow_header_decode(const uint8_t *data, size_t bytes, struct slow_header *ou
     if (!finite_bits(h.lr_bits) || !finite_bits(h.weight_bits) || !finite_bits(h.weight_sum_bits)) return -1;
     if ((pushes || h.kind == 13) && negative_bits(h.weight_bits)) return -1;
     if (h.kind != 5 && h.kind != 9 && h.status != 0) return -1;
-    if (h.payload_bytes && (h.kind == 3 || h.kind == 6 || h.kind == 9 || h.kind == 13 || h.status < 0)) return -1;
+    const bool is_short = h.kind == 3 || h.kind == 6 || h.kind == 9 || h.kind == 13;
+    if (h.payload_bytes && (is_short || h.status < 0)) return -1;
     if ((version == 1 && h.term) || (version == 2 && !h.term)) return -1;
     if (h.text_bytes > 128 || (h.text_bytes && (h.status >= 0 || h.kind != 5))) return -1;
-    if ((h.flags && !pushes && (h.kind != 8 || h.flags & 6)) || (h.flags / 4 % 2 && h.payload_bytes)) return -1;
+    if (h.flags && !pushes && (h.kind != 8 || h.flags & 6)) return -1;
+    if (h.flags / 4 % 2 && h.payload_bytes) return -1;
     if (h.flags >= 8 && negative_bits(h.kind == 8 ? h.weight_bits : h.weight_sum_bits)) return -1;
     if ((h.skips && (h.kind == 5 || h.kind == 9)) || (h.good && !h.skips && h.kind != 5)) return -1;
     if (bytes != 88 + h.text_bytes) return -1;

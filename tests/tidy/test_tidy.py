@@ -98,7 +98,7 @@ class TidyTest(unittest.TestCase):
         self.add("base/list.c", "int k = WEFT_MEMORY_CUDA;", "WEFT_MEMORY_CUDA: one kind of device")
         self.add("transport/ucx/ucx.c", 'const char *s = "no CUDA here";', "CUDA: one kind of device")
         comment = {"base/list.c": GOOD["base/list.c"] + "/* as CUDA does */\n"}
-        table = {"base/os/memory_cuda.c": OPENING + "int k = WEFT_MEMORY_CUDA;\n", "base/meson.build": "files('list.c', 'os/memory_cuda.c')\n"}
+        table = {"base/memory/memory_cuda.c": OPENING + "int k = WEFT_MEMORY_CUDA;\n", "base/meson.build": "files('list.c', 'memory/memory_cuda.c')\n"}
         self.assertEqual(self.breaches({**comment, **table}), [])
 
     def test_devices(self):

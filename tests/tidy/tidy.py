@@ -124,9 +124,10 @@ RELEASED = "tests/client/abi/weft-"  # headers as they were released; not edited
 LARGE_FOLDERS = set()  # folders that hold more files; the reason is in their README
 
 WAITING_CALLS = re.compile(r"\bcuda(Malloc|Free|Host|Memcpy(?!\w*Async\b)|\w*Synchronize)\w*\s*\(")
-# A kind of device is named by its memory table (base/os/memory_kind.c) and its kernels alone.
+# A kind of device is named by its memory table (base/memory/memory_kind.c), its kernels and its collective library
+# (client/nccl) alone.
 BLIND_TO_DEVICES = ("base/", "compress/", "transport/", "proto/", "collective/", "coordinator/", "server/", "client/")
-DEVICE_TABLES = ("base/os/memory_", "base/include/weft/types.h", "client/include/")
+DEVICE_TABLES = ("base/memory/memory_", "base/include/weft/types.h", "client/include/", "client/nccl/")
 FOREIGN_DEVICE_NAMES = {  # names of other interfaces
     "base/config/config_names.c": ("WEFT_CUDA_KERNELS", "WEFT_CUDA_RUNTIME"),
     "transport/ucx/ucx_register.c": ("WEFT_MEMORY_CUDA", "UCS_MEMORY_TYPE_CUDA"),

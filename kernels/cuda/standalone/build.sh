@@ -65,7 +65,7 @@ compile() { # compile NAME FILE FLAGS...
     shift 2
     echo "$* -c $file -o $out/$name.o" >>"$list"
 }
-for file in base/config/key_value.c base/env.c base/log/*.c base/os/env_system.c base/os/memory_cuda.c base/os/memory_kind.c base/status.c base/types.c base/weft_assert.c kernels/*.c kernels/scalar/*.c compress/*.c compress/*/*.c \
+for file in base/config/key_value.c base/env.c base/log/*.c base/os/env_system.c base/memory/*.c base/status.c base/types.c base/weft_assert.c kernels/*.c kernels/scalar/*.c compress/*.c compress/*/*.c \
     tools/bench/lib/samples.c tools/bench/kernels/codec_case.c tools/bench/kernels/copy.c tools/bench/kernels/kernelbench.c tests/kernels/cuda/*.c; do
     compile "$(echo "$file" | tr / _)" "$file" "$cc" $common $plain
 done
@@ -99,7 +99,7 @@ else
     for file in kernels/cuda/*.cu tests/kernels/cuda/device_memory.cu; do
         compile "$(echo "$file" | tr / _)" "$file" "$nvcc" -ccbin "$cxx" $cuda $codes -fmad=false -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror,-ffp-contract=off
     done
-    # base/os/memory_cuda.c looks for the shared runtime when it runs: also in the toolkit, where the system may not look.
+    # base/memory/memory_cuda.c looks for the shared runtime when it runs: also in the toolkit, where the system may not look.
     tools=$(dirname "$(readlink -f "$(command -v "$nvcc")")")
     link="$nvcc -ccbin $cxx -cudart static -Xlinker -rpath -Xlinker $(dirname "$tools")/lib64"
 fi

@@ -1,8 +1,8 @@
-/* cuda_numbers.c - compiled if the CUDA toolkit is installed: checks the constants of base/os/memory_cuda.h.
- */
+/* cuda_numbers.c - compiled if the CUDA toolkit is installed: checks the constants of
+ * base/memory/memory_cuda.h. */
 #include <cuda_runtime_api.h>
 
-#include "base/os/memory_cuda.h"
+#include "base/memory/memory_cuda.h"
 
 #define SAME(ours, theirs) _Static_assert((long)(ours) == (long)(theirs), #theirs)
 SAME(CUDA_OK, cudaSuccess);

@@ -1,4 +1,4 @@
-/* check_memory.c - the table of memory operations (base/os/memory_kind.h) on a real device: kinds,
+/* check_memory.c - the table of memory operations (base/memory/memory_kind.h) on a real device: kinds,
  * pinning, copies that are ordered by events across streams. tests/base/os/test_memory_kind.c has the same
  * over a runtime without a device. */
 #include <setjmp.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "base/os/memory_kind.h"
+#include "base/memory/memory_kind.h"
 #include "tests/kernels/cuda/device_check.h"
 
 enum { BYTES = 8 << 20, ROUNDS = 8 };

@@ -1,5 +1,5 @@
 /* fake_device.c - the memory table of an accelerator other than CUDA, as its vendor would write it: the
- * second row of base/os/memory_kind.c (docs/gpu.md).
+ * second row of base/memory/memory_kind.c (docs/gpu.md).
  *
  * Its device is that of tests/lib/fake_cuda: streams run late, and the host cannot access its memory. The
  * table is its own, so a caller that assumes CUDA fails. FAULT_VERSION, FAULT_MISSING and FAULT_NO_DEVICE
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/os/memory_library.h"
+#include "base/memory/memory_library.h"
 #include "base/weft_assert.h"
 #include "tests/lib/fake_cuda/fake_cuda.h"
 

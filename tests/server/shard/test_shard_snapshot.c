@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/shard/shard_snapshot.h"
+#include "server/shard/snapshot/shard_snapshot.h"
 
 enum { WORKERS = 3, STEP = 4, LAST = 8, PIECES_MAX = 64 };
 

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "server/shard/shard_engine.h"
-#include "server/shard/shard_snapshot.h"
+#include "server/shard/snapshot/shard_snapshot.h"
 
 #define STALL_NS WEFT_SECONDS(30)
 

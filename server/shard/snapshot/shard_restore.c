@@ -5,7 +5,7 @@
 #include <inttypes.h>
 
 #include "server/shard/shard_engine.h"
-#include "server/shard/shard_snapshot.h"
+#include "server/shard/snapshot/shard_snapshot.h"
 
 #define NOT_FINITE_BITS 0x7f800000u
 

@@ -8,8 +8,8 @@
  * (memory_library.h). Streams and events are the device's own handles; NULL is the default stream. No call
  * waits for a device unless its comment states it. Any thread. Calls with a stream or an event need its
  * device to be current: use enter and leave. */
-#ifndef WEFT_BASE_OS_MEMORY_KIND_H
-#define WEFT_BASE_OS_MEMORY_KIND_H
+#ifndef WEFT_BASE_MEMORY_MEMORY_KIND_H
+#define WEFT_BASE_MEMORY_MEMORY_KIND_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -1,9 +1,9 @@
 /* memory_cuda.h - CUDA runtime for memory_kind.h, and the constants of its interface. A test compares them
  * with cuda_runtime_api.h where that is installed. Private to base. */
-#ifndef WEFT_BASE_OS_MEMORY_CUDA_H
-#define WEFT_BASE_OS_MEMORY_CUDA_H
+#ifndef WEFT_BASE_MEMORY_MEMORY_CUDA_H
+#define WEFT_BASE_MEMORY_MEMORY_CUDA_H
 
-#include "base/os/memory_kind.h"
+#include "base/memory/memory_kind.h"
 
 enum {
     CUDA_OK = 0,

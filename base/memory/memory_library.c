@@ -1,5 +1,5 @@
 /* memory_library.c - loads the table of another accelerator, once. See memory_library.h. */
-#include "base/os/memory_library.h"
+#include "base/memory/memory_library.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -2,7 +2,7 @@
  *
  * The parts of the runtime's interface in use are declared here and in memory_cuda.h. weft therefore builds
  * without CUDA and runs with version 11 to 13. */
-#include "base/os/memory_cuda.h"
+#include "base/memory/memory_cuda.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,8 +1,8 @@
 /* memory_kind.c - selects the table of operations of a memory kind. A kind of device is one row here. */
-#include "base/os/memory_kind.h"
+#include "base/memory/memory_kind.h"
 
-#include "base/os/memory_cuda.h"
-#include "base/os/memory_library.h"
+#include "base/memory/memory_cuda.h"
+#include "base/memory/memory_library.h"
 
 static const struct kind {
     enum weft_memory_kind kind;

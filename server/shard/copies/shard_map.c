@@ -8,7 +8,7 @@
  * worker can have received. Requests wait while it applies. A leader that is replaced discards its open
  * rounds and replies to no worker. */
 #include "server/shard/shard_engine.h"
-#include "server/shard/shard_snapshot.h"
+#include "server/shard/snapshot/shard_snapshot.h"
 
 enum weft_status shard_map_init(struct weft_shard_engine *engine, size_t copy_bytes)
 {

@@ -5,10 +5,10 @@
  * The library exports one `const struct weft_memory_library weft_memory_library`. `open` is called once and
  * reports a missing device. All pointers of the table are set. docs/gpu.md has the steps; the device of the
  * tests (tests/lib/fake_device) is an example. */
-#ifndef WEFT_BASE_OS_MEMORY_LIBRARY_H
-#define WEFT_BASE_OS_MEMORY_LIBRARY_H
+#ifndef WEFT_BASE_MEMORY_MEMORY_LIBRARY_H
+#define WEFT_BASE_MEMORY_MEMORY_LIBRARY_H
 
-#include "base/os/memory_kind.h"
+#include "base/memory/memory_kind.h"
 
 #define WEFT_MEMORY_LIBRARY_VERSION 1u
 #define WEFT_MEMORY_LIBRARY_SYMBOL "weft_memory_library"
