@@ -48,8 +48,7 @@ static enum weft_status check_on_stream(struct weft_session *session, const stru
 {
     if (!weft_memory_is_device(call->memory) || call->kind == WEFT_CALL_BARRIER)
         return client_error(session, WEFT_ERR_INVALID,
-                            "%s: on_stream is for operations on device memory; set memory to "
-                            "WEFT_MEMORY_CUDA or WEFT_MEMORY_DEVICE",
+                            "%s: on_stream is for operations on device memory; set memory to its kind",
                             name);
     if (call->weighted)
         return client_error(session, WEFT_ERR_UNSUPPORTED,

@@ -263,7 +263,7 @@ enum weft_status client_call_submit(struct client_request *request)
 {
     const struct client_call_nccl_ops *nccl = request->session->calls->nccl_ops;
     if (nccl && request->host_call) nccl->restore(request);
-    if (nccl && request->memory == WEFT_MEMORY_CUDA && nccl->accepts(request)) return nccl->submit(request);
+    if (nccl && nccl->accepts(request)) return nccl->submit(request);
     return client_call_submit_directly(request);
 }
 

@@ -366,6 +366,13 @@ enum weft_status weft_shrink(struct weft_session *session)
     return report_membership(session, session->step.number + 1);
 }
 
+/* The step is good, and its vote has ended in a new membership: a rank that had all votes before compares
+ * weights in the old one, in vain. */
+static bool membership_changed(const struct weft_session *session)
+{
+    return session->epoch_change.growth_unreported || session->epoch_change.shrink_unreported;
+}
+
 /* Waits until the condition holds, then agrees on the step with the other ranks and closes it. */
 static enum weft_status complete_step(struct weft_session *session, enum weft_status status,
                                       client_condition_fn condition)
@@ -380,8 +387,7 @@ static enum weft_status complete_step(struct weft_session *session, enum weft_st
     if (session->is_elastic) status = vote(session, status);
     if (status == WEFT_OK && !skips) status = client_clip_update(session);
     if (status == WEFT_OK && skips) status = client_skip_step(session);
-    else if (status == WEFT_OK && !session->epoch_change.growth_unreported)
-        status = client_compare_weights(session);
+    else if (status == WEFT_OK && !membership_changed(session)) status = client_compare_weights(session);
     const bool skipped = status == WEFT_ERR_SKIPPED;
     if (status == WEFT_OK && !session->epoch_change.growth_unreported)
         client_state_broadcast_confirm(session);

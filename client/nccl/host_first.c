@@ -65,6 +65,7 @@ static const char *why_not(const struct client_nccl *nccl, const struct question
 static bool accepts(const struct client_request *request)
 {
     const struct client_calls *calls = request->session->calls;
+    if (request->memory != WEFT_MEMORY_CUDA) return false;
     const struct question question = {.count = request->count,
                                       .dtype = (enum weft_dtype)request->dtype,
                                       .op = (enum weft_op)request->reduction,

@@ -357,6 +357,7 @@ static uint32_t count_words(const char *text, const char *words)
 /* Each piece has a span for its copy from the device, and the call one for the copy of its result. */
 static void spans(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
+    static const char RESULT_END[] = "\"device copy out\",\"cat\":\"weft\",\"ph\":\"e\"";
     enum { PIECES = 5 };
     static char text[RANKS][1 << 18];
     struct place place;
@@ -374,17 +375,15 @@ static void spans(struct crowd *crowd, struct weft_session *session, uint32_t ra
     if (place.on_device) call.memory = device_kind, call.stream = place.stream;
     CROWD_OK(crowd, session, weft_call_start(session, &call, &request));
     CROWD_OK(crowd, session, weft_wait(&request, 0));
-    if (place.on_device) fake_cuda_synchronize();
-    for (int i = 0; i < 200; i++) { /* the engine sees the end of the copy at its next poll */
-        CROWD_OK(crowd, session, weft_barrier(session, &request));
-        CROWD_OK(crowd, session, weft_wait(&request, 0));
-        usleep(50);
-    }
     snprintf(path, sizeof path, "/tmp/weft-spans-%d-%u.perfetto.json", (int)getpid(), rank);
-    CROWD_OK(crowd, session, weft_dump_events(session, path));
-    FILE *file = fopen(path, "r");
-    if (file) text[rank][fread(text[rank], 1, sizeof text[rank] - 1, file)] = 0;
-    if (file) fclose(file);
+    for (int i = 0; i < 5000; i++) { /* the engine sees the end of the copy at its next poll */
+        CROWD_OK(crowd, session, weft_dump_events(session, path));
+        FILE *file = fopen(path, "r");
+        if (file) text[rank][fread(text[rank], 1, sizeof text[rank] - 1, file)] = 0;
+        if (file) fclose(file);
+        if (!place.on_device || count_words(text[rank], RESULT_END) > 0) break;
+        usleep(1000);
+    }
     unlink(path);
     const uint32_t pieces = place.on_device ? PIECES : 0, results = place.on_device ? 1 : 0;
     CROWD_CHECK(crowd, session,
