@@ -49,7 +49,7 @@ const struct weft_option weft_option_table[] = {
           "Piece size for longer all_reduces, reduces, broadcasts, sends and recvs, if a rank has a "
           "device. Equal on all ranks."),
     CHOICE("client.nccl", "auto", "auto|no|yes",
-           "After weft_nccl_open: all_reduces of CUDA memory by NCCL inside each host. auto: from 256 KiB "
+           "After weft_nccl_open: all_reduces of device memory by NCCL in each host. auto: from 256 KiB "
            "on, where the ranks of the hosts allow it. no: never; one rank is enough. yes: of every size, "
            "and weft_nccl_open fails where it is not possible."),
     TEXT("client.codec", "dense",

@@ -424,14 +424,16 @@ class Elastic(harness.JobTest):
                     self.assertIn(f"the weights went to {best} (best: {best})", text)
 
     def test_trainer_of_images(self):
-        """examples/fashion_mnist: the new worker gets the weights and the plan, and ends with the weights of the others."""
+        """examples/fashion_mnist: the new worker gets the weights and the plan, and ends with the weights of the others.
+        Steps take some ms, so that it joins before the last."""
         if not os.path.isdir(harness.DATA):
             self.skipTest("dataset-fashion-mnist is not installed")
         for name, codec in (("dense", "dense"), ("powersgd", "powersgd:rank=2")):
             with self.subTest(name=name):
                 rows = self.path(name + ".csv")
                 words = f"{harness.PROGRAMS.trainer} --steps 160 --eval-every 20 --hidden 64 --batch 32 --codec {codec} --csv {rows}"
-                text = self.run_trainer("images-" + name, words, rows, "20,", ["-s", "1", "--restarts", "1"])
+                with mock.patch.dict(os.environ, {"WEFT_TRANSPORT_WRAP": "delay:delay_us=5000"}):
+                    text = self.run_trainer("images-" + name, words, rows, "20,", ["-s", "1", "--restarts", "1"])
                 self.assertIn(f"codec {codec}, workers 3, shards 1, seed 1, steps 160", text)
 
     def test_killed_at_any_time(self):
