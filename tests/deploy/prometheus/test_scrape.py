@@ -55,8 +55,17 @@ class Scrape(monitoring.MonitoringTest):
         for rule in rules:
             self.assertEqual((rule["health"], rule.get("lastError", "")), ("ok", ""), rule["name"])
             for metric in re.findall(r"\b(?:weft|process)_[a-z_]+", rule["query"]):
-                if metric != "weft_job":  # the label
+                if metric.startswith("weft_gpu_"):  # of node_exporter, which gets them from weft doctor
+                    self.assertIn(metric, self.gpu_metrics(), rule["name"])
+                elif metric != "weft_job":  # the label
                     self.assertTrue(self.query(metric), f"{rule['name']}: no target has {metric}")
+
+    @staticmethod
+    def gpu_metrics():
+        nvml = os.path.join(harness.BUILD, "tests", "lib", "libfake_nvml.so")
+        done = subprocess.run([harness.PROGRAMS.weft, "doctor", "--gpu-metrics"], env={**os.environ, "WEFT_NVML": nvml},
+                              stdout=subprocess.PIPE, check=True, text=True, timeout=60)
+        return set(re.findall(r"^# TYPE (\w+)", done.stdout, re.M))
 
     def check_dashboard(self):
         """Each query of the dashboard has a result. A rate needs two scrapes."""
