@@ -5,7 +5,7 @@
  *                  |    ^ ended before Resumed: after 20 ms
  *               Challenge -> Resume -> Resumed -> frames that the coordinator has not received, in order
  *
- * Meanwhile messages are kept, and the process goes on: operations between ranks and shards need no
+ * Meanwhile messages are kept, and the process continues: operations between ranks and shards need no
  * coordinator. After Welcome.resume_ns the session has ended. */
 #ifndef WEFT_COORDINATOR_CONTROL_LINK_H
 #define WEFT_COORDINATOR_CONTROL_LINK_H

@@ -149,7 +149,7 @@ struct coordinator_snapshot {
     enum coordinator_snapshot_state state;
     uint32_t id, attempts, pending; /* tries to name a step; shards that have not answered */
     uint64_t step, newest;          /* newest: largest step that a worker has pushed */
-    uint64_t due_ns, deadline_ns;   /* IDLE: when the next one begins; WRITING: when it is given up */
+    uint64_t due_ns, deadline_ns;   /* IDLE: when the next one begins; WRITING: when it is abandoned */
     bool is_late, has_passed;       /* ARMING: a shard was late; a worker has ended the step */
     uint64_t *answered;             /* owned, bits by shard: it has answered in this state */
 };

@@ -6,7 +6,7 @@
  *      +------------------------------------------------------- error, deadline +------------------+
  *
  * The step must lie above all steps that workers have pushed when the shards arm it. With an interval in time
- * the first Snap names step 0, which asks for the newest step. Each further try doubles the distance, because
+ * the first Snap names step 0, which requests the newest step. Each further try doubles the distance, because
  * steps may be shorter than a message. A snapshot that fails changes nothing for the job. */
 #include <inttypes.h>
 #include <string.h>
@@ -78,7 +78,7 @@ static void idle(struct weft_coordinator *coordinator, uint64_t wait_ns)
     coordinator->snapshot.due_ns = weft_deadline_ns(weft_now_ns(coordinator->env), wait_ns);
 }
 
-static void give_up(struct weft_coordinator *coordinator, const char *why)
+static void abandon(struct weft_coordinator *coordinator, const char *why)
 {
     weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
              "the snapshot of step %" PRIu64 " has failed: %s", coordinator->snapshot.step, why);
@@ -89,7 +89,7 @@ static void give_up(struct weft_coordinator *coordinator, const char *why)
 void coordinator_snapshot_shard_lost(struct weft_coordinator *coordinator)
 {
     const enum coordinator_snapshot_state state = coordinator->snapshot.state;
-    if (state != SNAPSHOT_IDLE && state != SNAPSHOT_COMMITTING) give_up(coordinator, "a shard was lost");
+    if (state != SNAPSHOT_IDLE && state != SNAPSHOT_COMMITTING) abandon(coordinator, "a shard was lost");
 }
 
 /* ---- naming a step ---- */
@@ -103,7 +103,7 @@ static uint64_t next_step(const struct weft_coordinator *coordinator)
     return every > 0 ? (least + every - 1) / every * every : least;
 }
 
-/* Asks for the newest step only. */
+/* Requests the newest step only. */
 static bool is_question(const struct weft_coordinator *coordinator)
 {
     return coordinator->snapshot.attempts == 0 && coordinator->options.snapshot_steps == 0;
@@ -137,15 +137,15 @@ static void pass(struct weft_coordinator *coordinator)
 static void armed(struct weft_coordinator *coordinator)
 {
     struct coordinator_snapshot *snapshot = &coordinator->snapshot;
-    const bool asks = is_question(coordinator);
-    if (asks && snapshot->newest <= coordinator->options.restored_step) { /* no step has begun */
+    const bool is_request = is_question(coordinator);
+    if (is_request && snapshot->newest <= coordinator->options.restored_step) { /* no step has begun */
         send_snap(coordinator, true);
         idle(coordinator, RETRY_NS);
         return;
     }
-    if (asks || snapshot->is_late) {
+    if (is_request || snapshot->is_late) {
         send_snap(coordinator, true);
-        if (++snapshot->attempts > ATTEMPTS_MAX) give_up(coordinator, "the shards arm it too late");
+        if (++snapshot->attempts > ATTEMPTS_MAX) abandon(coordinator, "the shards arm it too late");
         else arm(coordinator);
         return;
     }
@@ -174,7 +174,7 @@ static void on_pieces(struct weft_coordinator *coordinator, const struct coordin
     char why[COORDINATOR_LABEL_BYTES + 320];
     if (pieces->error[0]) {
         snprintf(why, sizeof why, "%s: %.300s", shard->label, pieces->error);
-        give_up(coordinator, why);
+        abandon(coordinator, why);
         return;
     }
     if (snapshot->state != SNAPSHOT_WRITING) return;
@@ -231,7 +231,7 @@ void coordinator_snapshot_tick(struct weft_coordinator *coordinator, uint64_t no
     struct coordinator_snapshot *snapshot = &coordinator->snapshot;
     if (!snapshot->answered || coordinator->state != COORDINATOR_RUNNING) return;
     if (snapshot->state == SNAPSHOT_WRITING && now_ns >= snapshot->deadline_ns)
-        give_up(coordinator, "not every shard has stored its pieces within 600 s");
+        abandon(coordinator, "not every shard has stored its pieces within 600 s");
     if (snapshot->state != SNAPSHOT_IDLE || now_ns < snapshot->due_ns) return;
     if (shards_have_folders(coordinator)) arm(coordinator);
     else snapshot->due_ns = WEFT_NEVER;

@@ -78,7 +78,7 @@ static void drop_first(struct weft_resume *resume)
     weft_free_bytes(resume->env, kept);
 }
 
-static void give_up(struct weft_resume *resume)
+static void abandon(struct weft_resume *resume)
 {
     resume->is_possible = false;
     while (!weft_list_empty(&resume->kept)) drop_first(resume);
@@ -87,7 +87,7 @@ static void give_up(struct weft_resume *resume)
 void weft_resume_fini(struct weft_resume *resume)
 {
     if (!resume->env) return;
-    give_up(resume);
+    abandon(resume);
     weft_wipe(resume->key, sizeof resume->key);
 }
 
@@ -97,7 +97,7 @@ void weft_resume_keep(struct weft_resume *resume, struct weft_frame *frame)
     struct kept_frame *kept = weft_alloc_bytes(resume->env, sizeof *kept);
     if (!kept || resume->kept_bytes + frame->bytes > KEPT_BYTES_MAX) {
         weft_free_bytes(resume->env, kept);
-        give_up(resume);
+        abandon(resume);
         return;
     }
     frame->references++;

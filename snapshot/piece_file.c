@@ -44,7 +44,7 @@ enum weft_status weft_piece_layout(const struct weft_piece *piece, uint64_t *lay
 
 /* ---- shuffle ---- */
 
-/* Byte k of element i of (count,) goes to k * count + i. */
+/* Byte k of element i of (count,) is stored at k * count + i. */
 static void shuffle(const uint8_t *in, uint64_t count, size_t width, uint8_t *out)
 {
     for (size_t k = 0; k < width; k++)

@@ -23,7 +23,7 @@ struct weft_trace {
 
 /* ---- the file ---- */
 
-static void give_up(struct weft_trace *trace, const char *why)
+static void abandon(struct weft_trace *trace, const char *why)
 {
     weft_log(trace->env, WEFT_LOG_WARN, "transport", "trace file %s: %s; tracing stops here, the job goes on",
              trace->path, why);
@@ -39,7 +39,7 @@ static void flush(struct weft_trace *trace)
     while (trace->fd >= 0 && done < trace->used) {
         ssize_t put = write(trace->fd, trace->buffer + done, trace->used - done);
         if (put > 0) done += (size_t)put;
-        else if (put < 0 && errno != EINTR) give_up(trace, strerror(errno));
+        else if (put < 0 && errno != EINTR) abandon(trace, strerror(errno));
     }
     if (trace->fd >= 0) trace->written_bytes += trace->used;
     trace->used = 0;
@@ -67,7 +67,7 @@ static void write_line(struct weft_trace *trace, const char *format, ...)
     if (trace->fd >= 0 &&
         trace->written_bytes + trace->used + LINE_BYTES_MAX + END_BYTES_MAX > trace->limit_bytes) {
         end(trace);
-        if (trace->fd >= 0) give_up(trace, "it has reached its limit (raise it by limit=BYTES)");
+        if (trace->fd >= 0) abandon(trace, "it has reached its limit (raise it by limit=BYTES)");
     }
     if (trace->fd < 0) return;
     va_list arguments;

@@ -34,7 +34,7 @@ struct client_call_tensor_ops {
 
 /* What calls need of nccl/: registered by weft_nccl_open. The caller's thread, unless stated. */
 struct client_call_nccl_ops {
-    /* the request goes by NCCL inside hosts; equal on all ranks */
+    /* the request runs by NCCL inside hosts; equal on all ranks */
     bool (*accepts)(const struct client_request *request);
     /* of a persistent request: its own arguments, over which a call by NCCL has written */
     void (*restore)(struct client_request *request);

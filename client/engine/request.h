@@ -67,7 +67,7 @@ struct client_request {
     bool on_stream;                       /* the stream waits for the result, not the caller */
     bool must_block;                      /* on_stream, and the driver cannot make the stream wait */
     struct client_stage *stage;           /* while staged or cut (call/device_staging.h) */
-    struct client_host_call *host_call;   /* goes by NCCL inside hosts (nccl/host_first.h); persistent: did */
+    struct client_host_call *host_call;   /* runs by NCCL inside hosts (nccl/host_first.h); persistent: did */
     bool is_next;                         /* the engine posts it at once: its time counts from started_ns */
     const uint64_t *counts, *counts_out;  /* counts of unequal pieces; the caller's memory until it is done */
     double factor, total;                 /* total: sum of the factors of all ranks, once known */

@@ -18,7 +18,7 @@
 
 struct weft_session;
 
-/* An all_reduce that goes by NCCL inside hosts. */
+/* An all_reduce that runs by NCCL inside hosts. */
 struct client_host_call {
     struct weft_list link;  /* host_comm.running or .idle, or none */
     struct weft_list owned; /* host_comm.calls */

@@ -205,7 +205,7 @@ void store_state_apply(struct store_state *state, struct store_change *changes, 
 
 void store_state_replace(struct store_state *state, struct store_state *newer, struct weft_list *watches)
 {
-    /* what this process has seen of a lease goes on to count */
+    /* what this process has seen of a lease continues to count */
     for (size_t i = 0; i < newer->lease_count; i++) {
         const struct store_lease *seen = store_state_lease(state, newer->leases[i].id);
         if (seen && seen->beats == newer->leases[i].beats) newer->leases[i].seen_ns = seen->seen_ns;

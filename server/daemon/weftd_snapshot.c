@@ -105,7 +105,7 @@ static void on_ended(void *context, uint32_t id, enum weft_status status, const 
     struct weftd_snapshots *snapshots = engine->snapshots;
     struct snapshot_task *task = weft_alloc_zero(snapshots->weftd->env, sizeof *task);
     atomic_fetch_add(&snapshots->stats.stall_ns, stall_ns);
-    if (!task) return; /* the coordinator gives up after its deadline */
+    if (!task) return; /* the coordinator ends the request after its deadline */
     task->kind = SNAPSHOT_TASK_END;
     task->id = id;
     weft_list_init(&task->link);
@@ -224,7 +224,7 @@ void weftd_snapshots_message(struct weftd *weftd, const Weft__Control__Control *
     weftd->snapshots->storing_id = message->snap_passed->id;
     for (uint32_t i = 0; i < weftd->options.engines; i++) {
         struct pass_request *request = weft_alloc_zero(weftd->env, sizeof *request);
-        if (!request) return; /* the coordinator gives the snapshot up after its deadline */
+        if (!request) return; /* the coordinator abandons the snapshot after its deadline */
         request->id = message->snap_passed->id;
         weftd_command_post(&request->base, &weftd->engines[i], on_pass);
     }

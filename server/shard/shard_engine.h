@@ -299,7 +299,7 @@ struct shard_worker {
     bool left; /* sent Leave when that was due (shard_worker_left.c) */
 };
 
-/* Who leads and copies a slot, by its newest Map. */
+/* Leader and copy of a slot, by its newest Map. */
 struct shard_map_slot {
     uint32_t term, leader; /* endpoint; term 0: no Map has named the slot */
     uint32_t copy;         /* endpoint + 1; 0: none */

@@ -83,7 +83,7 @@ static const uint64_t found[] = {
     /* some of five ranks were cut off from each other: a fifth, one operation further, reported that four
      * ranks had not called it, without a reason */
     98310,
-    655, /* a rank was given up and took that for a loss of the coordinator */
+    655, /* a rank was abandoned and took that for a loss of the coordinator */
     /* a newcomer was notified of a rank lost during its rest, in the membership that it had entered with,
      * and left it */
     11339,
@@ -132,7 +132,7 @@ struct worker {
     bool newcomer, killed, trains; /* trains: it has declared all tensors */
     uint64_t trains_ns;            /* time of that */
     uint32_t slow;                 /* computes for up to this many microseconds between two calls */
-    bool apart;                    /* stopped or cut off from the coordinator long enough to be given up */
+    bool apart;                    /* stopped or cut off from the coordinator long enough to be abandoned */
     /* it left in order while cut off: the coordinator did not learn that and gave it up */
     bool unheard;
     uint32_t data[ROUNDS_MAX]; /* steps until it runs out of data, in each round */
@@ -616,7 +616,7 @@ static void check_codec(const struct worker *worker, const struct weft_codec *co
 }
 
 static bool breaks;    /* --breaks: the network also breaks control connections */
-static bool separate;  /* --separate: no process knows whether one on another host is dead */
+static bool separate;  /* --separate: no process can read whether one on another host is dead */
 /* By then all ranks know of a visible death: at once where a data connection has ended, too. */
 static uint64_t told_ns(void) { return TOLD_NS + (separate ? WEFT_SECONDS(5) : 0); }
 static bool with_late; /* --late: half of the steps have deliver_late */

@@ -20,7 +20,7 @@ bool sim_process_ended(uint32_t host);
 /* Inside a program. */
 void sim_process_sleep(uint64_t duration_ns);
 uint32_t sim_process_host(struct weft_env *env);
-/* Each host has a kernel of its own: no process knows whether one on another host is dead. */
+/* Each host has a kernel of its own: no process can read whether one on another host is dead. */
 void sim_processes_separate(bool have_own);
 /* Formats what a waiting program waits for, for the report of a hang. */
 void sim_process_describe(uint32_t host, char *out, size_t out_bytes);

@@ -8,7 +8,7 @@
  * names the culprit (the lost, the late, the two that differ), soon after the detection and long before the
  * deadline of a round. With --topology every seed has a random network whose links queue, lose, duplicate and
  * fail for some time. With --copies every chunk has a copy on another shard, and a shard that dies, or that
- * is given up and continues, costs no step: all workers end with WEFT_OK, every result and both values of a
+ * is abandoned and continues, costs no step: all workers end with WEFT_OK, every result and both values of a
  * chunk equal the reference, and no result arrives of a step that the copy does not hold. --mutant makes one
  * fault of the replication, which a seed must detect. A failing seed prints the command that replays it. */
 #include <stdio.h>
@@ -110,7 +110,7 @@ static void world_map(struct world *world)
                                                     MAPPED_ELEMS * sizeof(float));
 }
 
-/* Dense tensors with copies; a shard dies, or is given up, or nothing happens. */
+/* Dense tensors with copies; a shard dies, or is abandoned, or nothing happens. */
 static void world_copy(struct world *world)
 {
     struct fleet_options *options = &world->options;

@@ -56,7 +56,7 @@ class Failover(harness.JobTest):
         self.check("shm")
 
     def test_a_stopped_shard_that_continues(self):
-        """The coordinator gives it up after its silence. When it continues it serves no worker, and ends."""
+        """The coordinator abandons it after its silence. When it continues it serves no worker, and ends."""
         group = self.start(3, 2, {**COPIES, "WEFT_SERVER_HEARTBEAT": "1s"})
         shard = dict(group.processes)["shard2"]
         os.kill(shard.pid, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""test_resume.py - a relay cuts the control connection of a member: the member resumes, and the job goes on.
+"""test_resume.py - a relay cuts the control connection of a member: the member resumes, and the job continues.
 
 A process that dies at the other end of a cut connection is lost at once."""
 
@@ -146,7 +146,7 @@ class Resume(harness.JobTest):
                 self.assertIn(RESUMED, logs[member])
 
     def test_not_resumed(self):
-        """The relay lets nobody in again: the job ends by the name of the member, after server.resume."""
+        """The relay accepts no connection again: the job ends by the name of the member, after server.resume."""
         group, relay = self.start("closed", "worker1", direction="down", number=4, reopens=False,
                                   environment={"WEFT_SERVER_RESUME": "700ms"})
         logs, everything = self.finish(group)

@@ -1,4 +1,4 @@
-"""test_snapshot.py - snapshots of running jobs: a job that is restored from one, on any number of shards, goes on bit for bit."""
+"""test_snapshot.py - snapshots of running jobs: a job that is restored from one, on any number of shards, continues bit for bit."""
 
 import glob
 import os
@@ -47,7 +47,7 @@ class Snapshot(snapshot_jobs.SnapshotTest):
         return found
 
     def test_kills(self):
-        """Shards that are killed while they store snapshots leave whole ones, and the job goes on from the newest."""
+        """Shards that are killed while they store snapshots leave whole ones, and the job continues from the newest."""
         folder = self.path("snapshots")
         for seed in range(2):
             environment = {**os.environ, "WEFT_SNAPSHOT_FOLDER": folder, "WEFT_SNAPSHOT_EVERY": "2 steps"}
@@ -68,6 +68,34 @@ class Snapshot(snapshot_jobs.SnapshotTest):
             self.assertIn("is whole", self.weft("verify", folder))
             newest = self.snapshots(folder)[-1]
             self.assertEqual(self.train_to(newest + 2, snapshot_restore=folder)[0], newest + 1, self.output)
+
+    def test_copies(self):
+        """A snapshot under way ends with a lost shard. The others are whole, and copies are restored as their leaders are."""
+        folder = self.path("snapshots")
+        copies = {"server_copies": "1", "server_copies_on_one_host": "yes"}
+        environment = {**os.environ, "WEFT_SNAPSHOT_FOLDER": folder, "WEFT_SNAPSHOT_EVERY": "2 steps",
+                       **{"WEFT_" + name.upper(): value for name, value in copies.items()}}
+        launcher = subprocess.Popen([harness.PROGRAMS.weft, "run", "-s", "3", "-n", "2", "--log-dir", self.path("lost"), "--",
+                                     snapshot_jobs.TRAINER, "200", "10"], env=environment, stdout=subprocess.PIPE,
+                                    stderr=subprocess.STDOUT, text=True)
+        try:
+            self.wait_for("a snapshot", lambda: self.snapshots(folder))
+            last = max(self.shards_of(launcher))  # not shard 0, which coordinates
+            os.kill(last, signal.SIGKILL)
+            before = self.snapshots(folder)[-1]
+            output = launcher.communicate(timeout=60)[0]
+        finally:
+            launcher.kill()
+            launcher.wait()
+        self.assertEqual(launcher.returncode, 0, output)
+        self.assertIn("the job continues with the copies of its chunks", output)
+        self.assertGreater(self.snapshots(folder)[-1], before, output)
+        self.assertIn("is whole", self.weft("verify", folder))
+        newest = self.snapshots(folder)[-1]
+        whole = self.train_to(newest + 20)
+        for options in ({"shards": 2}, {"shards": 3, **copies}):
+            again = self.train_to(newest + 20, snapshot_restore=folder, **options)
+            self.assertEqual(again, (newest + 1, whole[1]), self.output)
 
 
 if __name__ == "__main__":

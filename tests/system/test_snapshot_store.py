@@ -73,7 +73,7 @@ class SnapshotStore(snapshot_jobs.SnapshotTest):
         self.assertEqual(self.snapshots(self.path("elsewhere")), [10])
 
     def test_hook_fails(self):
-        """A program that always fails ends the snapshot with a sentence, and the job goes on."""
+        """A program that always fails ends the snapshot with a sentence, and the job continues."""
         folder = self.path("snapshots")
         self.assertIsNotNone(self.train_to(10, snapshot_folder=folder, snapshot_every="5 steps", snapshot_hook="/bin/false",
                                            pause_ms=50), self.output)

@@ -1,4 +1,4 @@
-/* xid.h - what an Xid error of the NVIDIA driver asks for. The table is data: xid.c. */
+/* xid.h - the action that an Xid error of the NVIDIA driver requires. The table is data: xid.c. */
 #ifndef WEFT_TOOLS_GPU_XID_H
 #define WEFT_TOOLS_GPU_XID_H
 

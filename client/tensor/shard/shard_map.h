@@ -23,7 +23,7 @@ struct client_shard_map {
 
 void client_shard_map_init(struct weft_session *session);
 void client_shard_map_free(struct weft_session *session); /* the engine has ended */
-/* Gives the chunks of a tensor the leaders and terms of their slots. Engine thread. */
+/* Sets in the chunks of a tensor the leaders and terms of their slots. Engine thread. */
 void client_shard_map_follow(struct weft_tensor *tensor);
 
 #endif

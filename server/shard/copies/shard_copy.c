@@ -165,7 +165,7 @@ static void received(struct weft_completion *completion, enum weft_status status
     struct weft_shard_engine *engine = chunk->tensor->engine;
     if (engine->closed) return;
     if (status < 0 || !is_copied_from(chunk, &chunk->copy.request)) {
-        end(chunk); /* the leader is lost or replaced: nobody has received this step's result */
+        end(chunk); /* the leader is lost or replaced: no worker has received this step's result */
     } else {
         if (!(engine->replication.mutants & WEFT_MUTANT_ACK_BEFORE_HELD))
             answer(chunk, &chunk->copy.request, WEFT_OK);

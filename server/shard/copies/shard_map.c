@@ -1,4 +1,5 @@
-/* shard_map.c - the slot map of an engine: who leads a chunk, who copies it, and under which term.
+/* shard_map.c - the slot map of an engine: which engine leads a chunk, which one copies it, and under which
+ * term.
  *
  *     Map(slot, term, leader, copy)  -> newer term: entered; its chunks change their role
  *     request of a lower term        -> discarded: the worker pushes again when it has the Map

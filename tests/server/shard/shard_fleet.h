@@ -185,7 +185,7 @@ void fleet_kill_shard(struct fleet *fleet, uint32_t shard);
 /* ---- fleet_copies.c ---- */
 /* First Map of all engines and workers. */
 void fleet_copies_begin(struct fleet *fleet);
-/* The coordinator gives the shard up: its copies lead. The others get the Map within delay_ns, at random. */
+/* The coordinator abandons the shard: its copies lead. The others get the Map within delay_ns, at random. */
 void fleet_fail_over(struct fleet *fleet, uint32_t shard, uint64_t delay_ns);
 /* The worker may accept this result. Counts results of a step that the copy does not hold. */
 bool fleet_copies_admit(struct fleet_worker *worker, uint32_t chunk_number,

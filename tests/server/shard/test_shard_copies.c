@@ -188,7 +188,7 @@ static void push_nan(struct fleet *fleet, uint32_t rank, struct fleet_request *r
 }
 
 /* The answer that step 2 is skipped has reached rank 0 when the leader dies. The new leader gives it to rank
- * 1, and goes on. */
+ * 1, and continues. */
 static void skipped_step(void **state)
 {
     struct fleet *fleet = start();
