@@ -58,6 +58,7 @@ static int declare(struct weft_session *session, struct side *side, bool alone)
     return 0;
 }
 
+/* The caller holds the loop, so the engine does not count meanwhile. */
 static uint64_t sent_count(const struct weft_session *session)
 {
     struct weft_transport_stats stats;
@@ -68,8 +69,8 @@ static uint64_t sent_count(const struct weft_session *session)
 /* Rank r begins with another tensor. The engine does not step before the last push. */
 static int push_all(struct weft_session *session, struct side *side, uint32_t rank, uint32_t step)
 {
-    const uint64_t before = sent_count(session);
     MUST(session, weft_loop_acquire(session->loop, WEFT_NEVER));
+    const uint64_t before = sent_count(session);
     for (uint32_t n = 0; n < TENSORS; n++) {
         const uint32_t t = (n * 5 + rank * 7) % TENSORS;
         for (uint64_t i = 0; i < elems_of(t); i++)
@@ -78,7 +79,9 @@ static int push_all(struct weft_session *session, struct side *side, uint32_t ra
     }
     weft_loop_release(session->loop);
     for (uint32_t t = 0; t < TENSORS; t++) MUST(session, weft_wait(&side->request[t], 0));
+    MUST(session, weft_loop_acquire(session->loop, WEFT_NEVER));
     side->messages += sent_count(session) - before;
+    weft_loop_release(session->loop);
     return 0;
 }
 
