@@ -66,14 +66,14 @@ SUITES = [  # minutes: share of the 70 minutes of --ci, build included
     Suite("simulator", "build-test", 6, ["sim"]),
     Suite("multi-process", "build-test", 8, ["system"], slower=2),
     Suite("fleet", "build-test", 1, ["fleet"], later=True, slower=2),
-    Suite("address", "build-asan", 10, ["quick", "sim", "system"], slower=5),
+    Suite("address", "build-asan", 9, ["quick", "sim", "system"], slower=5),
     Suite("thread", "build-tsan", 6, ["quick", "sim"], slower=10),
     Suite("rest", "build-test", 2, ["full"], must=False, slower=2),
-    Suite("python", "build-test", 6, ["python"], later=True, slower=2),
+    Suite("python", "build-test", 9, ["python"], later=True, slower=2),
     Suite("nccl", "build-test", 1, ["nccl"], later=True, slower=2),
-    Suite("services", "build-test", 5, ["services"], later=True, slower=2),
+    Suite("services", "build-test", 4, ["services"], later=True, slower=2),
     Suite("fuzz", "build-fuzz", 3, [], must=False),
-    Suite("virtual-machine", "build-test", 8, [], must=False),
+    Suite("virtual-machine", "build-test", 7, [], must=False),
 ]
 BUDGET_MINUTES = 70
 ORDER = ["quick", "sim", "system", "fleet", "python", "nccl", "services", "full"]
