@@ -166,14 +166,17 @@ static enum weft_status exchange_records(struct weft_session *session)
 
 /* ---- public calls: caller's thread ---- */
 
+static bool has_unreported_change(const struct weft_session *session)
+{
+    return session->epoch_change.growth_unreported || session->epoch_change.shrink_unreported;
+}
+
 static enum weft_status begin(struct weft_session *session, const struct weft_step_options *begun)
 {
     WEFT_TRY(client_step_options_check(session, begun));
     WEFT_TRY(client_deliver(session));
     /* the change was found between two steps */
-    if (client_is_leaving_epoch(session) || session->epoch_change.growth_unreported ||
-        session->epoch_change.shrink_unreported)
-        return weft_shrink(session);
+    if (client_is_leaving_epoch(session) || has_unreported_change(session)) return weft_shrink(session);
     struct client_step *step = &session->step;
     const enum weft_status tuner_status = client_codec_tuner_step_begin(session, begun->step);
     if (tuner_status < 0)
@@ -358,19 +361,11 @@ enum weft_status weft_shrink(struct weft_session *session)
                             (unsigned long long)session->step.number);
     WEFT_TRY(client_deliver(session));
     if (!client_is_leaving_epoch(session))
-        return session->epoch_change.growth_unreported || session->epoch_change.shrink_unreported
-                   ? report_membership(session, session->step.number + 1)
-                   : WEFT_OK;
+        return has_unreported_change(session) ? report_membership(session, session->step.number + 1)
+                                              : WEFT_OK;
     WEFT_TRY(client_shrink(session, session->step.number, &committed));
     client_codecs_set_membership(session);
     return report_membership(session, session->step.number + 1);
-}
-
-/* The step is good, and its vote has ended in a new membership: a rank that had all votes before compares
- * weights in the old one, in vain. */
-static bool membership_changed(const struct weft_session *session)
-{
-    return session->epoch_change.growth_unreported || session->epoch_change.shrink_unreported;
 }
 
 /* Waits until the condition holds, then agrees on the step with the other ranks and closes it. */
@@ -387,7 +382,9 @@ static enum weft_status complete_step(struct weft_session *session, enum weft_st
     if (session->is_elastic) status = vote(session, status);
     if (status == WEFT_OK && !skips) status = client_clip_update(session);
     if (status == WEFT_OK && skips) status = client_skip_step(session);
-    else if (status == WEFT_OK && !membership_changed(session)) status = client_compare_weights(session);
+    else if (status == WEFT_OK && !has_unreported_change(session))
+        /* after a vote that ended in a new membership, ranks with all votes have compared in the old one */
+        status = client_compare_weights(session);
     const bool skipped = status == WEFT_ERR_SKIPPED;
     if (status == WEFT_OK && !session->epoch_change.growth_unreported)
         client_state_broadcast_confirm(session);

@@ -321,22 +321,9 @@ static bool receive(struct shard_chunk *chunk, uint32_t worker)
     const size_t bytes = SHARD_SLOT_HEAD_BYTES + arrival->payload_bytes;
     struct shard_slot *slot = shard_arena_reserve(&engine->arena, bytes);
     if (!slot) return false;
-    *slot = (struct shard_slot){.chunk = chunk,
-                                .worker = worker,
-                                .payload_bytes = arrival->payload_bytes,
-                                .accepted_ns = weft_now_ns(engine->env)};
-    weft_completion_init(&slot->completion, 1, received);
-    const enum weft_status status = weft_transport_accept(engine->transport, arrival, shard_slot_data(slot),
-                                                          arrival->payload_bytes, &slot->completion);
-    if (status >= 0) {
-        contribution->arrival = NULL;
-        contribution->slot = slot;
-        contribution->state = SHARD_CONTRIBUTION_RECEIVING;
-        chunk->receiving++;
-        weft_histogram_add(&engine->stats.push_wait,
-                           weft_elapsed_ns(contribution->announced_ns, slot->accepted_ns));
-        return true;
-    }
+    *slot = (struct shard_slot){0};
+    const enum weft_status status = shard_receive_accept(chunk, worker, slot, received);
+    if (status >= 0) return true;
     shard_arena_release(&engine->arena, slot, bytes);
     if (status == WEFT_ERR_AGAIN) {
         shard_engine_schedule_retry(engine);

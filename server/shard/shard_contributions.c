@@ -60,11 +60,7 @@ void shard_contributions_hold(struct shard_chunk *chunk, struct weft_arrival *ar
 static void defer_held(struct shard_chunk *chunk)
 {
     weft_list_remove(&chunk->held_link);
-    while (!weft_list_empty(&chunk->held)) {
-        struct weft_arrival *arrival = weft_list_first(&chunk->held, struct weft_arrival, link);
-        weft_list_remove(&arrival->link);
-        shard_reply_defer(chunk->tensor->engine, arrival);
-    }
+    shard_reply_defer_all(chunk->tensor->engine, &chunk->held);
 }
 
 void shard_contributions_defer_held(struct weft_shard_engine *engine)

@@ -237,17 +237,8 @@ void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status s
         shard_engine_pull_removed(engine, arrival);
         shard_reply_defer(engine, arrival);
     }
-    while (!weft_list_empty(&engine->newer_epoch)) {
-        struct weft_arrival *arrival = weft_list_first(&engine->newer_epoch, struct weft_arrival, link);
-        weft_list_remove(&arrival->link);
-        shard_reply_defer(engine, arrival);
-    }
-    while (!weft_list_empty(&engine->replication.newer_terms)) {
-        struct weft_arrival *arrival =
-            weft_list_first(&engine->replication.newer_terms, struct weft_arrival, link);
-        weft_list_remove(&arrival->link);
-        shard_reply_defer(engine, arrival);
-    }
+    shard_reply_defer_all(engine, &engine->newer_epoch);
+    shard_reply_defer_all(engine, &engine->replication.newer_terms);
     shard_contributions_defer_held(engine);
     shard_engine_resume(engine);
 }
@@ -341,7 +332,7 @@ enum weft_status weft_shard_engine_create(struct weft_env *env,
     return WEFT_OK;
 }
 
-static void discard_all(struct weft_shard_engine *engine, struct weft_list *arrivals)
+void shard_engine_discard_all(struct weft_shard_engine *engine, struct weft_list *arrivals)
 {
     while (!weft_list_empty(arrivals)) {
         struct weft_arrival *arrival = weft_list_first(arrivals, struct weft_arrival, link);
@@ -373,9 +364,9 @@ void weft_shard_engine_close(struct weft_shard_engine *engine)
     shard_groups_close(engine);
     shard_snapshot_forget(engine);
     shard_contributions_defer_held(engine);
-    discard_all(engine, &engine->pulls);
-    discard_all(engine, &engine->deferred);
-    discard_all(engine, &engine->newer_epoch);
+    shard_engine_discard_all(engine, &engine->pulls);
+    shard_engine_discard_all(engine, &engine->deferred);
+    shard_engine_discard_all(engine, &engine->newer_epoch);
     shard_map_close(engine);
     cancel_tasks(engine);
     for (uint32_t id = 0; id < engine->tensor_capacity; id++) {

@@ -456,6 +456,9 @@ void shard_receive_on_timer(struct weft_timer *timer);
 void shard_receive_fill(struct shard_chunk *chunk);
 /* Receives an ANNOUNCED contribution. false: not possible now, nor for a higher rank. */
 bool shard_receive_one(struct shard_chunk *chunk, uint32_t worker);
+/* Accepts the worker's announced contribution into the slot. An error changes nothing but the slot. */
+enum weft_status shard_receive_accept(struct shard_chunk *chunk, uint32_t worker, struct shard_slot *slot,
+                                      void (*done)(struct weft_completion *, enum weft_status));
 /* Slots that partial sums use after ranks 0..added-1 are folded. */
 uint32_t shard_round_partials(const struct shard_chunk *chunk, uint32_t added);
 
@@ -533,6 +536,7 @@ bool shard_reply_values(struct shard_chunk *chunk, struct weft_arrival *arrival,
 void shard_reply_note(struct shard_chunk *chunk, uint32_t worker, enum shard_reply_kind kind);
 void shard_reply_pump(struct weft_shard_engine *engine);
 void shard_reply_defer(struct weft_shard_engine *engine, struct weft_arrival *arrival);
+void shard_reply_defer_all(struct weft_shard_engine *engine, struct weft_list *arrivals);
 
 /* shard_worker_left.c */
 /* Refuses requests that wait for a worker that has left. May drop the round. */
@@ -629,6 +633,7 @@ void shard_engine_worker_lost(struct weft_shard_engine *engine, uint32_t worker)
 /* Memory, a reply or a send became free: serves the requests that wait for it. */
 void shard_engine_resume(struct weft_shard_engine *engine);
 void shard_engine_schedule_retry(struct weft_shard_engine *engine);
+void shard_engine_discard_all(struct weft_shard_engine *engine, struct weft_list *arrivals);
 void shard_engine_watch_deadlines(struct weft_shard_engine *engine);
 
 #endif

@@ -53,11 +53,7 @@ static void discard_pulls(struct weft_shard_engine *engine)
 /* Defers the arrivals of newer epochs; is_current_epoch checks them again. */
 static void retry_newer_epochs(struct weft_shard_engine *engine)
 {
-    while (!weft_list_empty(&engine->newer_epoch)) {
-        struct weft_arrival *arrival = weft_list_first(&engine->newer_epoch, struct weft_arrival, link);
-        weft_list_remove(&arrival->link);
-        shard_reply_defer(engine, arrival);
-    }
+    shard_reply_defer_all(engine, &engine->newer_epoch);
 }
 
 void weft_shard_engine_leave_epoch(struct weft_shard_engine *engine, uint32_t epoch)

@@ -88,6 +88,29 @@ static void received(struct weft_completion *completion, enum weft_status status
     shard_round_advance(chunk);
 }
 
+enum weft_status shard_receive_accept(struct shard_chunk *chunk, uint32_t worker, struct shard_slot *slot,
+                                      void (*done)(struct weft_completion *, enum weft_status))
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    struct shard_contribution *contribution = &chunk->contributions[worker];
+    struct weft_arrival *arrival = contribution->arrival;
+    slot->chunk = chunk;
+    slot->worker = worker;
+    slot->payload_bytes = arrival->payload_bytes;
+    slot->accepted_ns = weft_now_ns(engine->env);
+    weft_completion_init(&slot->completion, 1, done);
+    const enum weft_status status = weft_transport_accept(engine->transport, arrival, shard_slot_data(slot),
+                                                          arrival->payload_bytes, &slot->completion);
+    if (status < 0) return status;
+    contribution->arrival = NULL;
+    contribution->slot = slot;
+    contribution->state = SHARD_CONTRIBUTION_RECEIVING;
+    chunk->receiving++;
+    weft_histogram_add(&engine->stats.push_wait,
+                       weft_elapsed_ns(contribution->announced_ns, slot->accepted_ns));
+    return status;
+}
+
 bool shard_receive_one(struct shard_chunk *chunk, uint32_t worker)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
@@ -98,22 +121,8 @@ bool shard_receive_one(struct shard_chunk *chunk, uint32_t worker)
     }
     struct shard_slot *slot = shard_slots_alloc(&chunk->slots);
     struct weft_arrival *arrival = contribution->arrival;
-    slot->chunk = chunk;
-    slot->worker = worker;
-    slot->payload_bytes = arrival->payload_bytes;
-    slot->accepted_ns = weft_now_ns(engine->env);
-    weft_completion_init(&slot->completion, 1, received);
-    enum weft_status status = weft_transport_accept(engine->transport, arrival, shard_slot_data(slot),
-                                                    arrival->payload_bytes, &slot->completion);
-    if (status >= 0) {
-        contribution->arrival = NULL;
-        contribution->slot = slot;
-        contribution->state = SHARD_CONTRIBUTION_RECEIVING;
-        chunk->receiving++;
-        weft_histogram_add(&engine->stats.push_wait,
-                           weft_elapsed_ns(contribution->announced_ns, slot->accepted_ns));
-        return true;
-    }
+    const enum weft_status status = shard_receive_accept(chunk, worker, slot, received);
+    if (status >= 0) return true;
     shard_slots_free(&chunk->slots, slot);
     if (status == WEFT_ERR_AGAIN) {
         chunk->lacks_slot = true;

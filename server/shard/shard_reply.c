@@ -169,6 +169,15 @@ void shard_reply_defer(struct weft_shard_engine *engine, struct weft_arrival *ar
     weft_list_append(&engine->deferred, &arrival->link);
 }
 
+void shard_reply_defer_all(struct weft_shard_engine *engine, struct weft_list *arrivals)
+{
+    while (!weft_list_empty(arrivals)) {
+        struct weft_arrival *arrival = weft_list_first(arrivals, struct weft_arrival, link);
+        weft_list_remove(&arrival->link);
+        shard_reply_defer(engine, arrival);
+    }
+}
+
 /* After a reply the request's payload is not needed. Without one the request is deferred. */
 static bool ended(struct weft_shard_engine *engine, struct weft_arrival *arrival, bool answered)
 {

@@ -27,21 +27,12 @@ void shard_map_fini(struct weft_shard_engine *engine)
     engine->replication.slots = NULL;
 }
 
-static void discard_all(struct weft_shard_engine *engine, struct weft_list *arrivals)
-{
-    while (!weft_list_empty(arrivals)) {
-        struct weft_arrival *arrival = weft_list_first(arrivals, struct weft_arrival, link);
-        weft_list_remove(&arrival->link);
-        weft_transport_discard(engine->transport, arrival);
-    }
-}
-
 void shard_map_close(struct weft_shard_engine *engine)
 {
     if (!shard_map_is_on(engine)) return;
     weft_transport_handler(engine->transport, WEFT_CHANNEL_SHARD, NULL, NULL);
-    discard_all(engine, &engine->replication.waiting);
-    discard_all(engine, &engine->replication.newer_terms);
+    shard_engine_discard_all(engine, &engine->replication.waiting);
+    shard_engine_discard_all(engine, &engine->replication.newer_terms);
 }
 
 bool shard_map_has(const struct weft_shard_engine *engine, const Weft__Control__Chunk *chunk)
@@ -120,11 +111,6 @@ void weft_shard_engine_map(struct weft_shard_engine *engine, const Weft__Control
         if (before.term > 0) chunks_changed(engine, entry->slot, &before);
     }
     if (map->lost > 0) weft_shard_engine_snapshot_abandon(engine, "a shard was lost");
-    while (!weft_list_empty(&engine->replication.newer_terms)) {
-        struct weft_arrival *arrival =
-            weft_list_first(&engine->replication.newer_terms, struct weft_arrival, link);
-        weft_list_remove(&arrival->link);
-        shard_reply_defer(engine, arrival);
-    }
+    shard_reply_defer_all(engine, &engine->replication.newer_terms);
     shard_engine_resume(engine);
 }
