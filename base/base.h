@@ -31,6 +31,7 @@
 #include "base/memory/memory_kind.h"
 #include "base/os/process_id.h"
 #include "base/os/process_identity.h"
+#include "base/os/sanitizer.h"
 #include "base/os/system_limit.h"
 #include "base/os/thread.h"
 #include "base/os/timestamp.h"

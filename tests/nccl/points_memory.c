@@ -7,18 +7,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/os/sanitizer.h"
 #include "tests/nccl/harness.h"
-
-#if defined(__SANITIZE_THREAD__)
-#define HAS_THREAD_SANITIZER true
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define HAS_THREAD_SANITIZER true
-#endif
-#endif
-#ifndef HAS_THREAD_SANITIZER
-#define HAS_THREAD_SANITIZER false
-#endif
 
 /* Registrations overlap, share pages, are not aligned, and end in any order while messages move. */
 static void registrations(struct harness *harness)
@@ -96,7 +86,7 @@ static void *read_lines(void *context)
 
 static void ll(struct harness *harness)
 {
-    if (HAS_THREAD_SANITIZER) {
+    if (WEFT_THREAD_SANITIZER) {
         printf("     ll: skipped, a reader beside the writer is a race by design\n");
         return;
     }

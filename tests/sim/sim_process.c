@@ -2,6 +2,7 @@
  * wait completes. Stacks are reused by later simulations. */
 #include "tests/sim/sim_process.h"
 
+#include "base/os/sanitizer.h"
 #include "tests/sim/sim_net.h"
 
 #include <stdio.h>
@@ -10,7 +11,7 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
-#if defined(__SANITIZE_ADDRESS__)
+#if WEFT_ADDRESS_SANITIZER
 void __sanitizer_start_switch_fiber(void **kept, const void *bottom, size_t bytes);
 void __sanitizer_finish_switch_fiber(void *kept, const void **bottom_out, size_t *bytes_out);
 #else

@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/base.h"
 #include "transport/transport.h"
 
 enum { PAGE_BYTES = 4096, HUGE_BYTES = WEFT_MEMORY_STEP_BYTES, INHERITED_MAX = 16 };
@@ -26,14 +27,6 @@ enum { PAGE_BYTES = 4096, HUGE_BYTES = WEFT_MEMORY_STEP_BYTES, INHERITED_MAX = 1
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 /* Linux 6.1; older kernels refuse it */
-#endif
-
-#if defined(__SANITIZE_THREAD__)
-#define SMALL_ARENA 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define SMALL_ARENA 1
-#endif
 #endif
 
 struct range {
@@ -165,9 +158,7 @@ static size_t arena_bytes(void)
 {
     long pages = sysconf(_SC_PHYS_PAGES);
     size_t bytes = pages > 0 ? (size_t)pages * (size_t)sysconf(_SC_PAGESIZE) : (size_t)1 << 30;
-#ifdef SMALL_ARENA
-    bytes = (size_t)1 << 30; /* ThreadSanitizer needs memory for mapped address space */
-#endif
+    if (WEFT_THREAD_SANITIZER) bytes = (size_t)1 << 30; /* it needs memory for mapped address space */
     return (bytes + ((size_t)1 << 30) - 1) & ~(((size_t)1 << 30) - 1);
 }
 

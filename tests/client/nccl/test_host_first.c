@@ -11,22 +11,14 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/os/sanitizer.h"
 #include "tests/client/fleet.h"
 #include "tests/lib/fake_cuda/fake_cuda.h"
 #include "tests/lib/fake_nccl/fake_nccl.h"
 #include "weft/weft.h"
 
 /* Under the thread sanitizer no wait is dropped: that makes a race, by intent. */
-#if defined(__SANITIZE_THREAD__)
-#define FINDS_RACES 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define FINDS_RACES 1
-#endif
-#endif
-#ifndef FINDS_RACES
-#define FINDS_RACES 0
-#endif
+#define FINDS_RACES WEFT_THREAD_SANITIZER
 
 enum { RANKS = 4, COUNT = 100003, LOOKS = 60000 };
 

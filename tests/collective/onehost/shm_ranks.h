@@ -3,6 +3,7 @@
 #ifndef WEFT_TESTS_COLLECTIVE_ONEHOST_SHM_RANKS_H
 #define WEFT_TESTS_COLLECTIVE_ONEHOST_SHM_RANKS_H
 
+#include "base/os/sanitizer.h"
 #include "collective/collective.h"
 
 #define SHM_RANKS_MAX 33
@@ -10,14 +11,7 @@
 /* In one process, ranks access a peer's memory at another address than its owner. The thread sanitizer
  * compares addresses: it sees the stores of two peers into a third one's buffer, but not what orders them.
  * Under it, threads use unmapped memory, to which only the owner stores. */
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define SHM_RANKS_PLAIN_ONLY 1
-#endif
-#endif
-#ifndef SHM_RANKS_PLAIN_ONLY
-#define SHM_RANKS_PLAIN_ONLY 0
-#endif
+#define SHM_RANKS_PLAIN_ONLY WEFT_THREAD_SANITIZER
 
 struct shm_ranks {
     uint32_t ranks;

@@ -20,6 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/os/sanitizer.h"
 #include "tests/lib/fail_env.h"
 #include "tests/transport/conformance/endpoint_set.h"
 #include "tests/transport/conformance/soak_access.h"
@@ -356,16 +357,8 @@ static void print_memory(const struct memory_use *uses)
                uses[i].heap / 1048576, uses[i].kept / 1048576, uses[i].descriptors);
 }
 
-#if defined __has_feature
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
-#define PAGES_TELL_NOTHING true
-#endif
-#elif defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-#define PAGES_TELL_NOTHING true
-#endif
-#ifndef PAGES_TELL_NOTHING
-#define PAGES_TELL_NOTHING false /* a sanitizer delays the reuse of freed memory */
-#endif
+/* a sanitizer delays the reuse of freed memory */
+static const bool pages_tell_nothing = WEFT_THREAD_SANITIZER || WEFT_ADDRESS_SANITIZER;
 
 /* The first quarter fills the tables; from the second on the means are constant. */
 static void check_memory(const struct memory_use *uses, bool is_sim)
@@ -374,7 +367,7 @@ static void check_memory(const struct memory_use *uses, bool is_sim)
         is_sim ? (double)(uses[3].lives - uses[1].lives) * 1.5 + (double)(uses[3].accesses - uses[1].accesses)
                : 0;
     assert_true(uses[3].allocations <= uses[1].allocations * 1.15 + 500 + records);
-    assert_true(PAGES_TELL_NOTHING || uses[3].pages <= uses[1].pages * 1.15 + 2048);
+    assert_true(pages_tell_nothing || uses[3].pages <= uses[1].pages * 1.15 + 2048);
     assert_true(uses[3].descriptors <= uses[1].descriptors * 1.1 + 100);
 }
 

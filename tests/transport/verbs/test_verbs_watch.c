@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "base/os/sanitizer.h"
 #include "transport/verbs/device/verbs_watch.h"
 
 struct range {
@@ -47,11 +48,7 @@ static void look_for(const void *memory, size_t bytes)
 }
 
 /* AddressSanitizer delays the unmapping of freed memory. */
-#if defined(__SANITIZE_ADDRESS__)
-enum { FREE_UNMAPS = false };
-#else
-enum { FREE_UNMAPS = true };
-#endif
+enum { FREE_UNMAPS = !WEFT_ADDRESS_SANITIZER };
 
 static int join_watch(void **state)
 {
