@@ -189,6 +189,23 @@ static void silent_shard(void **state)
     harness_free(h);
 }
 
+/* A job with copies does not admit the tensor. */
+static void declare_is_refused(const char *codec, const char *consistency, const char *reason)
+{
+    struct harness *h = harness_create_copies(1, 2, true);
+    struct harness_declare tensor;
+    uint64_t c[3];
+    harness_run(h, c, 1);
+    harness_declare_init(&tensor, 0, "fc1");
+    if (codec[0]) tensor.declare.codec = (char *)(uintptr_t)codec;
+    tensor.declare.consistency = (char *)(uintptr_t)consistency;
+    harness_declare(h, c[0], &tensor);
+    const Control *message = harness_expect(h, c[0], BODY(ABORT));
+    assert_int_equal(message->abort->status, WEFT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(message->abort->text, reason));
+    harness_free(h);
+}
+
 static void refusals(void **state)
 {
     /* all members are on one host */
@@ -214,27 +231,8 @@ static void refusals(void **state)
     assert_non_null(strstr(message->abort->text, "does not support copies of shards"));
     harness_free(h);
 
-    struct harness_declare coded;
-    h = harness_create_copies(1, 2, true);
-    harness_run(h, c, 1);
-    harness_declare_init(&coded, 0, "fc1");
-    coded.declare.codec = (char *)"f16";
-    harness_declare(h, c[0], &coded);
-    message = harness_expect(h, c[0], BODY(ABORT));
-    assert_int_equal(message->abort->status, WEFT_ERR_UNSUPPORTED);
-    assert_non_null(strstr(message->abort->text, "shards keep copies of dense tensors only"));
-    harness_free(h);
-
-    struct harness_declare asynchronous;
-    h = harness_create_copies(1, 2, true);
-    harness_run(h, c, 1);
-    harness_declare_init(&asynchronous, 0, "fc1");
-    asynchronous.declare.consistency = (char *)"asp";
-    harness_declare(h, c[0], &asynchronous);
-    message = harness_expect(h, c[0], BODY(ABORT));
-    assert_int_equal(message->abort->status, WEFT_ERR_UNSUPPORTED);
-    assert_non_null(strstr(message->abort->text, "copies of tensors with consistency bsp only"));
-    harness_free(h);
+    declare_is_refused("f16", "", "shards keep copies of dense tensors only");
+    declare_is_refused("", "asp", "copies of tensors with consistency bsp only");
 }
 
 int main(void)

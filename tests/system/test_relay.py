@@ -5,9 +5,9 @@ No attack makes a process report success, and the process whose frame was attack
 
 import os
 import socket
-import struct
 import threading
 
+import frames
 import harness
 
 WORKER = os.path.join(harness.BUILD, "examples", "02_push_pull")
@@ -44,7 +44,7 @@ class Relay:
         number, held, last = 0, None, None
         try:
             while True:
-                frame = self.read_frame(source)
+                frame = frames.read_frame(source)
                 if frame is None:
                     break
                 out = [frame]
@@ -70,9 +70,9 @@ class Relay:
         if attack == "swap":
             return [frame, held], None
         if attack == "inject":
-            return [self.framed(ABORT), frame], None
+            return [frames.framed(ABORT), frame], None
         if attack == "inject_sealed":
-            return [self.framed(ABORT + bytes(16)), frame], None
+            return [frames.framed(ABORT + bytes(16)), frame], None
         if attack == "replay":
             return [frame, frame], None
         if attack == "flip":
@@ -82,22 +82,8 @@ class Relay:
         if attack == "cut":  # the end of the frame is missing, the next one follows
             return [frame[:-3]], None
         if attack == "truncate":  # a shorter frame with a length that fits
-            return [self.framed(frame[4:-1])], None
+            return [frames.framed(frame[4:-1])], None
         return [], None  # leave_out, silence
-
-    @staticmethod
-    def framed(body):
-        return struct.pack("<I", len(body)) + body
-
-    @staticmethod
-    def read_frame(source):
-        data = b""
-        while len(data) < 4 or len(data) < 4 + struct.unpack("<I", data[:4])[0]:
-            more = source.recv(4 - len(data) if len(data) < 4 else 4 + struct.unpack("<I", data[:4])[0] - len(data))
-            if not more:
-                return None
-            data += more
-        return data
 
     def close(self):
         for each in self.sockets:

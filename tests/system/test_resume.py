@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 
+import frames
 import harness
 
 WORKER = os.path.join(harness.BUILD, "examples", "02_push_pull")
@@ -44,7 +45,7 @@ class CuttingRelay:
     def run(self, source, sink, direction, pair):
         number = 0
         try:
-            while (frame := self.read_frame(source)) is not None:
+            while (frame := frames.read_frame(source)) is not None:
                 at_frame = direction == self.direction and number == self.number and self.cuts == 0
                 if at_frame or (self.again and number >= self.again):
                     self.cut(pair)
@@ -66,16 +67,6 @@ class CuttingRelay:
             except OSError:
                 pass
             each.close()
-
-    @staticmethod
-    def read_frame(source):
-        data = b""
-        while len(data) < 4 or len(data) < 4 + struct.unpack("<I", data[:4])[0]:
-            more = source.recv(4 - len(data) if len(data) < 4 else 4 + struct.unpack("<I", data[:4])[0] - len(data))
-            if not more:
-                return None
-            data += more
-        return data
 
     def close(self):
         self.listener.close()
