@@ -11,6 +11,7 @@
 #include "base/env.h"
 #include "base/event_ring.h"
 #include "base/fnv.h"
+#include "base/hex.h"
 #include "base/histogram.h"
 #include "base/json_text.h"
 #include "base/list.h"

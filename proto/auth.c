@@ -36,7 +36,7 @@ enum weft_status weft_http_token(const char *secret, char token_out[WEFT_HTTP_TO
     const struct weft_bytes_view part = {label, sizeof label};
     uint8_t mac[WEFT_HMAC_BYTES];
     WEFT_TRY(weft_hmac_sha256(secret, strlen(secret), &part, 1, mac));
-    for (size_t i = 0; i < sizeof mac; i++) snprintf(token_out + 2 * i, 3, "%02x", mac[i]);
+    weft_hex_encode(mac, sizeof mac, token_out);
     return WEFT_OK;
 }
 

@@ -103,7 +103,6 @@ static void on_tick(void *context);
 static void send_hello(struct weft_control_client *client, const Weft__Control__Challenge *challenge)
 {
     uint8_t proof[WEFT_PROOF_BYTES], process[WEFT_PROCESS_IDENTITY_BYTES];
-    struct weft_process_identity own;
     if (challenge->wire_version != WEFT_WIRE_VERSION) {
         fail(client, WEFT_ERR_VERSION,
                 "the coordinator at %s speaks wire version %u (weft %.40s), this program %u (weft %s): use "
@@ -139,9 +138,7 @@ static void send_hello(struct weft_control_client *client, const Weft__Control__
         client->options.role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     hello.chunk_runs = true;
     hello.resume = client->options.role != WEFT__CONTROL__ROLE__ROLE_OBSERVER;
-    weft_process_identify(client->env, &own);
-    weft_process_identity_encode(&own, process);
-    if (own.space) hello.process = (ProtobufCBinaryData){sizeof process, process};
+    hello.process = (ProtobufCBinaryData){weft_process_identity_own(client->env, process), process};
     hello.snapshots = client->options.has_snapshots;
     hello.nonce = (ProtobufCBinaryData){WEFT_NONCE_BYTES, client->nonce};
     hello.seals = challenge->seals < WEFT_SEAL_VERSION ? 0 : WEFT_SEAL_VERSION;

@@ -33,16 +33,30 @@ static enum weft_status path_make(char *out, struct weft_error *error, const cha
                           SNAPSHOT_PATH_BYTES - 1, out);
 }
 
+void weft_snapshot_piece_file(const char *name, char file_out[WEFT_SNAPSHOT_FILE_BYTES])
+{
+    snprintf(file_out, WEFT_SNAPSHOT_FILE_BYTES, "pieces/%.2s/%s.st.zst", name, name);
+}
+
+void weft_snapshot_manifest_file(uint64_t step, char file_out[WEFT_SNAPSHOT_FILE_BYTES])
+{
+    snprintf(file_out, WEFT_SNAPSHOT_FILE_BYTES, "snap-%" PRIu64 ".json", step);
+}
+
 enum weft_status snapshot_piece_path(const char *folder, const char *name, char *out,
                                      struct weft_error *error)
 {
-    return path_make(out, error, "%s/pieces/%.2s/%s.st.zst", folder, name, name);
+    char file[WEFT_SNAPSHOT_FILE_BYTES];
+    weft_snapshot_piece_file(name, file);
+    return path_make(out, error, "%s/%s", folder, file);
 }
 
 enum weft_status snapshot_manifest_path(const char *folder, uint64_t step, char *out,
                                         struct weft_error *error)
 {
-    return path_make(out, error, "%s/snap-%" PRIu64 ".json", folder, step);
+    char file[WEFT_SNAPSHOT_FILE_BYTES];
+    weft_snapshot_manifest_file(step, file);
+    return path_make(out, error, "%s/%s", folder, file);
 }
 
 static enum weft_status io_error(struct weft_error *error, const char *what, const char *path)
@@ -276,9 +290,9 @@ static int compare_steps(const void *a, const void *b)
 
 bool snapshot_manifest_step(const char *name, uint64_t *step_out)
 {
-    char again[64];
+    char again[WEFT_SNAPSHOT_FILE_BYTES];
     if (sscanf(name, "snap-%20" SCNu64, step_out) != 1) return false;
-    snprintf(again, sizeof again, "snap-%" PRIu64 ".json", *step_out);
+    weft_snapshot_manifest_file(*step_out, again);
     return strcmp(name, again) == 0;
 }
 

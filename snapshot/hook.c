@@ -214,13 +214,13 @@ static enum weft_status get_piece(struct weft_snapshot_hook *hook, const char *f
     char at[WEFT_PIECE_NAME_BYTES];
     snprintf(at, sizeof at, "%s", name);
     for (uint32_t depth = 0; at[0] && depth <= WEFT_PIECE_CHAIN_MAX; depth++) {
-        char path[SNAPSHOT_PATH_BYTES], file[128];
+        char path[SNAPSHOT_PATH_BYTES], file[WEFT_SNAPSHOT_FILE_BYTES];
         struct weft_piece_ref ref;
         struct weft_piece *piece;
         WEFT_TRY(snapshot_piece_path(folder, at, path, error));
         snprintf(file, sizeof file, "pieces/%.2s", at);
         WEFT_TRY(snapshot_folder_make_inner(folder, file, error));
-        snprintf(file, sizeof file, "pieces/%.2s/%s.st.zst", at, at);
+        weft_snapshot_piece_file(at, file);
         if (access(path, R_OK) != 0) WEFT_TRY(get(hook, folder, file, error));
         WEFT_TRY(snapshot_piece_read(hook->env, folder, at, &piece, &ref, error));
         weft_piece_free(piece);
@@ -257,12 +257,12 @@ static enum weft_status list_newest(struct weft_snapshot_hook *hook, uint64_t *s
 enum weft_status weft_snapshot_hook_fetch(struct weft_snapshot_hook *hook, const char *folder, uint64_t *step,
                                           struct weft_error *error)
 {
-    char path[SNAPSHOT_PATH_BYTES], name[64];
+    char path[SNAPSHOT_PATH_BYTES], name[WEFT_SNAPSHOT_FILE_BYTES];
     struct weft_snapshot snapshot;
     WEFT_TRY(weft_snapshot_folder_make(folder, error));
     if (*step == WEFT_NEVER) WEFT_TRY(list_newest(hook, step, error));
     WEFT_TRY(snapshot_manifest_path(folder, *step, path, error));
-    snprintf(name, sizeof name, "snap-%" PRIu64 ".json", *step);
+    weft_snapshot_manifest_file(*step, name);
     if (access(path, R_OK) != 0) WEFT_TRY(get(hook, folder, name, error));
     WEFT_TRY(weft_snapshot_load(hook->env, folder, *step, &snapshot, error));
     enum weft_status status = WEFT_OK;

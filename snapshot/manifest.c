@@ -142,7 +142,7 @@ enum weft_status manifest_checksum(struct weft_env *env, const json_t *root,
     size_t bytes;
     WEFT_TRY(manifest_text(env, root, &text, &bytes));
     weft_content_hash(MANIFEST_FORMAT, strlen(MANIFEST_FORMAT), text, bytes, hash);
-    for (size_t i = 0; i < sizeof hash; i++) snprintf(text_out + 2 * i, 3, "%02x", hash[i]);
+    weft_hex_encode(hash, sizeof hash, text_out);
     weft_free_bytes(env, text);
     return WEFT_OK;
 }

@@ -16,18 +16,13 @@
 
 /* ---- name and layout ---- */
 
-static void hex(const uint8_t *hash, char name_out[WEFT_PIECE_NAME_BYTES])
-{
-    for (size_t i = 0; i < WEFT_CONTENT_HASH_BYTES; i++) snprintf(name_out + 2 * i, 3, "%02x", hash[i]);
-}
-
 enum weft_status weft_piece_name(const struct weft_piece *piece, char name_out[WEFT_PIECE_NAME_BYTES])
 {
     uint8_t *header, hash[WEFT_CONTENT_HASH_BYTES];
     size_t bytes;
     WEFT_TRY(piece_header_write(piece, NULL, &header, &bytes));
     weft_content_hash(header, bytes, piece->data, piece->bytes, hash);
-    hex(hash, name_out);
+    weft_hex_encode(hash, sizeof hash, name_out);
     weft_free_bytes(piece->env, header);
     return WEFT_OK;
 }

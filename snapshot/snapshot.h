@@ -76,6 +76,10 @@ struct weft_piece_ref {
     uint64_t bytes, stored;                                        /* of its arrays; of its file */
 };
 
+/* Files of a snapshot, below its folder. */
+#define WEFT_SNAPSHOT_FILE_BYTES 64u
+void weft_snapshot_piece_file(const char *name, char file_out[WEFT_SNAPSHOT_FILE_BYTES]);
+void weft_snapshot_manifest_file(uint64_t step, char file_out[WEFT_SNAPSHOT_FILE_BYTES]);
 /* The name of its content. WEFT_ERR_NO_MEMORY. */
 enum weft_status weft_piece_name(const struct weft_piece *piece, char name_out[WEFT_PIECE_NAME_BYTES]);
 /* A hash of names, ranges and types without the data. Pieces of equal layout can be bases of each other. */

@@ -101,6 +101,14 @@ void weft_process_identity_encode(const struct weft_process_identity *identity,
     put_le64(out + 16, identity->start);
 }
 
+size_t weft_process_identity_own(struct weft_env *env, uint8_t out[WEFT_PROCESS_IDENTITY_BYTES])
+{
+    struct weft_process_identity own;
+    weft_process_identify(env, &own);
+    weft_process_identity_encode(&own, out);
+    return own.space ? WEFT_PROCESS_IDENTITY_BYTES : 0;
+}
+
 void weft_process_identity_decode(const uint8_t data[WEFT_PROCESS_IDENTITY_BYTES],
                                   struct weft_process_identity *identity_out)
 {

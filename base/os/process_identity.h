@@ -28,6 +28,8 @@ enum weft_process_state weft_process_state(struct weft_env *env,
                                            const struct weft_process_identity *identity);
 void weft_process_identity_encode(const struct weft_process_identity *identity,
                                   uint8_t out[WEFT_PROCESS_IDENTITY_BYTES]);
+/* Of this process. Returns the bytes written: WEFT_PROCESS_IDENTITY_BYTES, or 0 if it is unknown. */
+size_t weft_process_identity_own(struct weft_env *env, uint8_t out[WEFT_PROCESS_IDENTITY_BYTES]);
 void weft_process_identity_decode(const uint8_t data[WEFT_PROCESS_IDENTITY_BYTES],
                                   struct weft_process_identity *identity_out);
 

@@ -265,15 +265,6 @@ void client_control_send_hash(struct weft_session *session, uint32_t tensor, uin
 
 /* ---- receiving ---- */
 
-/* The number of bytes written; 0: unknown. */
-static size_t own_process(struct weft_session *session, uint8_t out[WEFT_PROCESS_IDENTITY_BYTES])
-{
-    struct weft_process_identity own;
-    weft_process_identify(session->env, &own);
-    weft_process_identity_encode(&own, out);
-    return own.space ? WEFT_PROCESS_IDENTITY_BYTES : 0;
-}
-
 static void take_challenge(struct weft_session *session, const Weft__Control__Challenge *challenge)
 {
     struct client_control *control = &session->control;
@@ -311,7 +302,7 @@ static void take_challenge(struct weft_session *session, const Weft__Control__Ch
     hello.endpoints = 1;
     hello.progress = hello.slots = hello.chunk_runs = hello.resume = true;
     hello.process.data = process;
-    hello.process.len = own_process(session, process);
+    hello.process.len = weft_process_identity_own(session->env, process);
     hello.seals = challenge->seals < WEFT_SEAL_VERSION ? 0 : WEFT_SEAL_VERSION;
     if (challenge->auth_required) {
         if (!settings->secret) {

@@ -267,14 +267,8 @@ static void on_passed_net(struct weft_command *command)
 static void fill_piece(const struct weft_snapshot_piece *from, Weft__Control__SnapPiece *to,
                        uint8_t names[2][WEFT_SNAP_NAME_BYTES])
 {
-    for (int i = 0; i < 2; i++) {
-        const char *text = i == 0 ? from->ref.name : from->ref.base;
-        for (size_t k = 0; text[0] && k < WEFT_SNAP_NAME_BYTES; k++) {
-            unsigned byte = 0;
-            (void)sscanf(text + 2 * k, "%2x", &byte);
-            names[i][k] = (uint8_t)byte;
-        }
-    }
+    weft_hex_decode(from->ref.name, WEFT_SNAP_NAME_BYTES, names[0]);
+    if (from->ref.base[0]) weft_hex_decode(from->ref.base, WEFT_SNAP_NAME_BYTES, names[1]);
     weft__control__snap_piece__init(to);
     to->name = (ProtobufCBinaryData){WEFT_SNAP_NAME_BYTES, names[0]};
     if (from->ref.base[0]) to->base_name = (ProtobufCBinaryData){WEFT_SNAP_NAME_BYTES, names[1]};
@@ -375,8 +369,7 @@ static void on_begin(void *context, uint64_t step)
 
 static void name_of(const ProtobufCBinaryData *bytes, char out[WEFT_PIECE_NAME_BYTES])
 {
-    out[0] = 0;
-    for (size_t i = 0; i < bytes->len; i++) snprintf(out + 2 * i, 3, "%02x", bytes->data[i]);
+    weft_hex_encode(bytes->data, bytes->len, out);
 }
 
 static void on_pieces(void *context, const Weft__Control__SnapPieces *pieces)

@@ -137,13 +137,13 @@ static bool is_base_of_ours(const struct weftd_snapshots *snapshots, const char 
 
 static void put_piece(struct weftd_snapshots *snapshots, const struct weft_piece_ref *ref)
 {
-    char name[64 + WEFT_PIECE_NAME_BYTES];
+    char name[WEFT_SNAPSHOT_FILE_BYTES];
     if (!snapshots->writer.hook) return;
-    snprintf(name, sizeof name, "pieces/%.2s/%s.st.zst", ref->name, ref->name);
+    weft_snapshot_piece_file(ref->name, name);
     weft_snapshot_hook_put(snapshots->writer.hook, snapshots->folder, name);
     if (!ref->base[0] || is_base_of_ours(snapshots, ref->base)) return;
     /* content of an earlier process, whose base may not have been copied */
-    snprintf(name, sizeof name, "pieces/%.2s/%s.st.zst", ref->base, ref->base);
+    weft_snapshot_piece_file(ref->base, name);
     weft_snapshot_hook_put(snapshots->writer.hook, snapshots->folder, name);
 }
 
@@ -187,10 +187,10 @@ static void commit(struct weftd_snapshots *snapshots, struct snapshot_task *task
     struct weft_env *env = env_of(snapshots);
     struct weft_error error = {0}, prune_error = {0};
     struct weft_snapshot_prune_result result;
-    char name[64];
+    char name[WEFT_SNAPSHOT_FILE_BYTES];
     bool is_good = weft_snapshot_commit(&task->manifest, snapshots->folder, &error) == WEFT_OK;
     if (is_good && snapshots->writer.hook) {
-        snprintf(name, sizeof name, "snap-%" PRIu64 ".json", task->manifest.step);
+        weft_snapshot_manifest_file(task->manifest.step, name);
         weft_snapshot_hook_put(snapshots->writer.hook, snapshots->folder, name);
         is_good = weft_snapshot_hook_wait(snapshots->writer.hook, &error) == WEFT_OK;
     }

@@ -1,4 +1,5 @@
 /* run_scratch.c - the private directory of a job (secret, port file) and the directory of its logs. */
+#include "base/base.h"
 #include "tools/run/run.h"
 
 #include <errno.h>
@@ -36,7 +37,7 @@ bool run_scratch_create(struct run_scratch *scratch, const char *job)
         fprintf(stderr, "weft run: the kernel gave no random bytes: %s\n", strerror(errno));
         return false;
     }
-    for (size_t i = 0; i < sizeof random; i++) snprintf(scratch->secret + 2 * i, 3, "%02x", random[i]);
+    weft_hex_encode(random, sizeof random, scratch->secret);
     if (!write_secret(scratch)) {
         fprintf(stderr, "weft run: cannot write %s: %s\n", scratch->secret_path, strerror(errno));
         return false;
