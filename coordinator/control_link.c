@@ -251,9 +251,7 @@ static const struct weft_net_handler handler = {.frame = on_frame,
 
 static enum weft_status connect_again(struct weft_control_link *link)
 {
-    const uint64_t random[2] = {weft_random_u64(link->env), weft_random_u64(link->env)};
-    _Static_assert(sizeof random == WEFT_NONCE_BYTES, "a nonce is two draws");
-    memcpy(link->next.nonce, random, sizeof random);
+    weft_nonce_draw(link->env, link->next.nonce);
     link->next.has_challenge = false;
     return weft_net_connect(link->net, link->host, link->port, &handler, link, link->next.until_ns,
                             &link->next.connection);

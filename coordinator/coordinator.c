@@ -265,14 +265,6 @@ static void close_oldest_newcomer(struct weft_coordinator *coordinator)
         }
 }
 
-/* A nonce or a resume key. */
-static void draw_bytes(struct weft_coordinator *coordinator, uint8_t out[WEFT_NONCE_BYTES])
-{
-    uint64_t random[2] = {weft_random_u64(coordinator->env), weft_random_u64(coordinator->env)};
-    _Static_assert(sizeof random == WEFT_NONCE_BYTES && sizeof random == WEFT_RESUME_KEY_BYTES, "two draws");
-    memcpy(out, random, sizeof random);
-}
-
 void weft_coordinator_opened(struct weft_coordinator *coordinator, uint64_t id, const char *peer_name)
 {
     if (count_connections(coordinator, CONNECTION_NEW) >= coordinator->options.newcomers_max)
@@ -286,7 +278,7 @@ void weft_coordinator_opened(struct weft_coordinator *coordinator, uint64_t id, 
     connection->state = CONNECTION_NEW;
     snprintf(connection->peer, sizeof connection->peer, "%s", peer_name);
     connection->opened_ns = connection->last_received_ns = weft_now_ns(coordinator->env);
-    draw_bytes(coordinator, connection->nonce);
+    weft_nonce_draw(coordinator->env, connection->nonce);
     weft_log(coordinator->env, WEFT_LOG_DEBUG, "coordinator", "connection %llu from %s",
              (unsigned long long)id, peer_name);
 
@@ -458,7 +450,7 @@ static void welcome(struct weft_coordinator *coordinator, const struct coordinat
         welcome.endpoint_first = member->endpoint_first;
     }
     if (member && hello->resume && coordinator->options.resume_ns > 0) {
-        draw_bytes(coordinator, resume_key);
+        weft_nonce_draw(coordinator->env, resume_key);
         welcome.resume_key = (ProtobufCBinaryData){sizeof resume_key, resume_key};
         welcome.resume_ns = coordinator->options.resume_ns;
     }

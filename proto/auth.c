@@ -30,6 +30,13 @@ bool weft_proof_check(const uint8_t *a, size_t a_bytes, const uint8_t b[WEFT_PRO
     return a_bytes == WEFT_PROOF_BYTES && weft_bytes_equal_constant_time(a, b, WEFT_PROOF_BYTES);
 }
 
+void weft_nonce_draw(struct weft_env *env, uint8_t out[WEFT_NONCE_BYTES])
+{
+    const uint64_t random[2] = {weft_random_u64(env), weft_random_u64(env)};
+    _Static_assert(sizeof random == WEFT_NONCE_BYTES && sizeof random == WEFT_RESUME_KEY_BYTES, "two draws");
+    memcpy(out, random, sizeof random);
+}
+
 enum weft_status weft_http_token(const char *secret, char token_out[WEFT_HTTP_TOKEN_BYTES])
 {
     static const char label[] = "weft http token";

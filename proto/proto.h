@@ -176,6 +176,10 @@ static inline uint64_t weft_control_silence_limit_ns(const Weft__Control__Welcom
 #define WEFT_PROOF_WELCOME "weft-welcome" /* coordinator -> member, over Hello.nonce */
 #define WEFT_PROOF_BYTES 32
 #define WEFT_NONCE_BYTES 16
+/* Random bytes in the Welcome of one member; proof of its identity when it resumes (proto/resume.h). */
+#define WEFT_RESUME_KEY_BYTES 16u
+/* Random bytes, for a nonce or a resume key. */
+void weft_nonce_draw(struct weft_env *env, uint8_t out[WEFT_NONCE_BYTES]);
 enum weft_status weft_proof_make(const char *secret, const char *purpose,
                                  const uint8_t nonce[WEFT_NONCE_BYTES], const char *job, const char *name,
                                  uint8_t proof_out[WEFT_PROOF_BYTES]);
@@ -216,9 +220,6 @@ void weft_seal_wipe(struct weft_seal *seal);
 /* Why a frame was refused, for texts that begin with the peer. */
 #define WEFT_SEAL_BROKEN_TEXT                                                                                \
     "a control frame failed its MAC: added, repeated, moved or changed on the way; find the relay or proxy"
-
-/* Random bytes that Welcome gives to one member; proof of its identity when it resumes (proto/resume.h). */
-#define WEFT_RESUME_KEY_BYTES 16u
 
 uint64_t weft_bytes_hash(const void *data, size_t bytes); /* xxh3-64 */
 /* xxh3-64 of f32 weights as they are in memory; shard and workers compare it (control WeightHash). */

@@ -403,8 +403,7 @@ enum weft_status weft_control_client_start(struct weft_env *env, struct weft_net
         weft_control_client_free(client);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a control connection");
     }
-    uint64_t random[2] = {weft_random_u64(env), weft_random_u64(env)};
-    memcpy(client->nonce, random, sizeof random);
+    weft_nonce_draw(env, client->nonce);
     if (gethostname(client->host, sizeof client->host - 1) != 0)
         snprintf(client->host, sizeof client->host, "unknown");
     snprintf(client->address, sizeof client->address, "%.250s:%u", options->host, options->port);

@@ -691,10 +691,7 @@ enum weft_status client_control_start(struct weft_session *session, struct weft_
     else
         snprintf(control->name, sizeof control->name, "worker (%s, pid %ld)", control->host,
                  (long)session->pid);
-    for (size_t i = 0; i < sizeof control->nonce; i += 8) {
-        uint64_t random = weft_random_u64(session->env);
-        memcpy(control->nonce + i, &random, 8);
-    }
+    weft_nonce_draw(session->env, control->nonce);
     enum weft_status status = weft_net_create(session->env, &control->net);
     if (status < 0)
         return weft_error_set(error, status, "cannot set up the control connection: %s",
