@@ -36,6 +36,15 @@ static inline void weft_list_remove(struct weft_list *node)
     node->next->prev = node->prev;
     weft_list_init(node);
 }
+/* Moves all nodes of `from` to `to`, which need not be initialised. */
+static inline void weft_list_take(struct weft_list *to, struct weft_list *from)
+{
+    weft_list_init(to);
+    if (weft_list_empty(from)) return;
+    *to = *from;
+    to->next->prev = to->prev->next = to;
+    weft_list_init(from);
+}
 #define weft_list_first(head, type, member) weft_container_of((head)->next, type, member)
 /* The current node may be removed. */
 #define weft_list_foreach(node, spare, head) \

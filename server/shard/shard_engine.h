@@ -535,6 +535,8 @@ bool shard_reply_values(struct shard_chunk *chunk, struct weft_arrival *arrival,
 /* Sets a worker's pending reply; the pump sends it. */
 void shard_reply_note(struct shard_chunk *chunk, uint32_t worker, enum shard_reply_kind kind);
 void shard_reply_pump(struct weft_shard_engine *engine);
+/* The completion of a reply of engine->free_replies, which is free again. */
+void shard_reply_sent(struct weft_completion *completion, enum weft_status status);
 void shard_reply_defer(struct weft_shard_engine *engine, struct weft_arrival *arrival);
 void shard_reply_defer_all(struct weft_shard_engine *engine, struct weft_list *arrivals);
 

@@ -173,16 +173,6 @@ static void received(struct weft_completion *completion, enum weft_status status
 
 /* ---- groups ---- */
 
-static void refusal_sent(struct weft_completion *completion, enum weft_status status)
-{
-    struct shard_reply *reply = weft_container_of(completion, struct shard_reply, completion);
-    struct weft_shard_engine *engine = reply->engine;
-    reply->next_free = engine->free_replies;
-    engine->free_replies = reply;
-    engine->replies_in_flight--;
-    if (!engine->closed) shard_engine_resume(engine);
-}
-
 /* false: not possible now. */
 static bool refuse(struct weft_shard_engine *engine, struct weft_arrival *message, uint32_t number)
 {
@@ -197,7 +187,7 @@ static bool refuse(struct weft_shard_engine *engine, struct weft_arrival *messag
         const struct weft_message answer = {.tag = WEFT_TAG(WEFT_CHANNEL_RESULT_GROUP, number),
                                             .header = header,
                                             .header_bytes = sizeof header};
-        weft_completion_init(&reply->completion, 1, refusal_sent);
+        weft_completion_init(&reply->completion, 1, shard_reply_sent);
         const enum weft_status status = weft_transport_send(peer, &answer, &reply->completion);
         if (status == WEFT_ERR_AGAIN) {
             shard_engine_schedule_retry(engine);
@@ -265,13 +255,8 @@ static void group_arrived(void *context, struct weft_arrival *message)
 
 void shard_groups_resume(struct weft_shard_engine *engine)
 {
-    struct weft_list now, *node, *spare;
-    if (weft_list_empty(&engine->groups.waiting)) return;
-    weft_list_init(&now);
-    weft_list_foreach (node, spare, &engine->groups.waiting) {
-        weft_list_remove(node);
-        weft_list_append(&now, node);
-    }
+    struct weft_list now;
+    weft_list_take(&now, &engine->groups.waiting);
     while (!weft_list_empty(&now)) {
         struct weft_arrival *message = weft_list_first(&now, struct weft_arrival, link);
         weft_list_remove(&message->link);
@@ -299,11 +284,7 @@ void shard_groups_close(struct weft_shard_engine *engine)
 {
     weft_transport_handler(engine->transport, WEFT_CHANNEL_PUSH_GROUP, NULL, NULL);
     weft_timer_stop(engine->loop, &engine->groups.accepted_timer);
-    while (!weft_list_empty(&engine->groups.waiting)) {
-        struct weft_arrival *message = weft_list_first(&engine->groups.waiting, struct weft_arrival, link);
-        weft_list_remove(&message->link);
-        weft_transport_discard(engine->transport, message);
-    }
+    shard_engine_discard_all(engine, &engine->groups.waiting);
     while (!weft_list_empty(&engine->groups.accepted)) {
         struct shard_entry *entry = weft_list_first(&engine->groups.accepted, struct shard_entry, link);
         weft_list_remove(&entry->link);

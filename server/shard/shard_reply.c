@@ -37,7 +37,7 @@ void shard_reply_fini(struct weft_shard_engine *engine)
     engine->replies = engine->free_replies = NULL;
 }
 
-static void reply_sent(struct weft_completion *completion, enum weft_status status)
+void shard_reply_sent(struct weft_completion *completion, enum weft_status status)
 {
     struct shard_reply *reply = weft_container_of(completion, struct shard_reply, completion);
     struct weft_shard_engine *engine = reply->engine;
@@ -82,7 +82,7 @@ static bool send_result(struct weft_shard_engine *engine, uint32_t peer_id,
         .payload = header->payload_bytes ? payload : NULL,
         .payload_bytes = (size_t)header->payload_bytes,
     };
-    weft_completion_init(&reply->completion, 1, reply_sent);
+    weft_completion_init(&reply->completion, 1, shard_reply_sent);
     enum weft_status status = weft_transport_send(peer, &message, &reply->completion);
     if (status == WEFT_ERR_AGAIN) {
         engine->blocked = true;
@@ -265,12 +265,8 @@ static bool pump_chunk(struct shard_chunk *chunk)
 
 static void pump_deferred(struct weft_shard_engine *engine)
 {
-    struct weft_list now, *node, *spare;
-    weft_list_init(&now);
-    weft_list_foreach(node, spare, &engine->deferred) {
-        weft_list_remove(node);
-        weft_list_append(&now, node);
-    }
+    struct weft_list now;
+    weft_list_take(&now, &engine->deferred);
     while (!weft_list_empty(&now)) {
         struct weft_arrival *arrival = weft_list_first(&now, struct weft_arrival, link);
         weft_list_remove(&arrival->link);

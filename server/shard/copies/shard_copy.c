@@ -290,13 +290,9 @@ void shard_copy_arrived(void *context, struct weft_arrival *arrival)
 
 void shard_copy_pump(struct weft_shard_engine *engine)
 {
-    struct weft_list now, *node, *spare;
+    struct weft_list now;
     pump_acks(engine);
-    weft_list_init(&now);
-    weft_list_foreach (node, spare, &engine->replication.waiting) {
-        weft_list_remove(node);
-        weft_list_append(&now, node);
-    }
+    weft_list_take(&now, &engine->replication.waiting);
     while (!weft_list_empty(&now)) {
         struct weft_arrival *arrival = weft_list_first(&now, struct weft_arrival, link);
         weft_list_remove(&arrival->link);
