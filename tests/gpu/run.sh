@@ -167,7 +167,7 @@ weft_run() {
         >"$work/run.0" 2>"$work/run.1"
     status=$?
     ! grep -q '^skip' "$work/run.0" || skip "$(grep '^skip' "$work/run.0")"
-    [ $status = 0 ] || fail "weft run ended with $status: $(cat "$work"/logs/rank*.log 2>/dev/null | tail -n 5)"
+    [ $status = 0 ] || fail "weft run ended with $status: $(tail -q -n 5 "$work"/logs/rank*.log 2>/dev/null)"
     cat "$work/run.0"
 }
 

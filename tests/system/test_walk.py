@@ -5,6 +5,7 @@ which has tests of its own."""
 import glob
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -15,6 +16,7 @@ import netns
 HOSTS = {"shard0": "a", "shard1": "b", "worker0": "b", "worker1": "c"}
 FETCH = "import sys, urllib.request as u; sys.stdout.write(u.urlopen(u.Request(sys.argv[1], headers={'Authorization': " \
         "'Bearer ' + sys.argv[2]}), timeout=10).read().decode())"
+STEPS_OF_RANK_1 = r'(?m)^weft_worker_steps_total\{weft_job="walk",rank="1"\} [1-9]'
 
 
 class Walk(harness.JobTest):
@@ -56,10 +58,10 @@ class Walk(harness.JobTest):
         return {(member["role"], member["index"]): member for member in members}
 
     def steps(self):
-        """Steps of rank 0 so far."""
+        """Steps that both workers have reported so far."""
         members = json.loads(self.weft("status", "--json"))["members"]
-        reports = [member["report"] for member in members if (member["role"], member["index"]) == ("worker", 0)]
-        return reports[0].get("steps", 0) if reports and reports[0] else 0
+        reports = [member["report"] or {} for member in members if member["role"] == "worker"]
+        return min(report.get("steps", 0) for report in reports)
 
     def start(self):
         self.environment = {**os.environ, "WEFT_JOB": "walk"}
@@ -86,8 +88,10 @@ class Walk(harness.JobTest):
             self.assertRegex(table, rf"(?m)^{name} +ready ")
         token = subprocess.run([self.programs.weft, "status", "--http-token"], stdout=subprocess.PIPE,
                                stderr=subprocess.DEVNULL, text=True, env=self.environment).stdout.strip()
-        page = self.run_on("a", [sys.executable, "-c", FETCH, f"http://{http}/metrics", token or "none"])
-        self.assertRegex(page, r'(?m)^weft_worker_steps_total\{weft_job="walk",rank="1"\} [1-9]')
+        self.wait_for("steps of rank 1 in /metrics", lambda: re.search(STEPS_OF_RANK_1, self.metrics(http, token)), self.processes)
+
+    def metrics(self, http, token):
+        return self.run_on("a", [sys.executable, "-c", FETCH, f"http://{http}/metrics", token or "none"])
 
     def check_cut(self):
         """Step 6: with the link of host c cut, the members that wait are visible; mended, the job goes on."""
