@@ -441,6 +441,8 @@ class Run:
         if self.mode == "ci" and self.must_missing:
             print(f"FAILED: {', '.join(self.must_missing)} must run in continuous integration and did not")
             self.total.failed += len(self.must_missing)
+        for name, output in self.total.failures:
+            print(f"failed: {name}: {reason_line(output, 'no output')}")
         for name, (suite, reason) in self.unstable.items():
             print(f"unstable: {name} failed once and passed alone: {reason} (suite {suite})")
         if len(self.unstable) > UNSTABLE_LIMIT:

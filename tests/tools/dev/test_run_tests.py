@@ -104,6 +104,7 @@ class RunTestsTest(unittest.TestCase):
             lines = run.lines()
             self.assertEqual(lines[-2:], ["0 skipped", "1 passed, 1 failed"])
             self.assertIn("said a", lines)
+            self.assertEqual(len([line for line in lines[-4:] if line.startswith(f"failed: a ({outcome}, ")]), 1, lines)
             self.assertEqual(run.status, 1)
 
     def test_skipped_tests_are_counted(self):
