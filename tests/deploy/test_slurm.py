@@ -170,6 +170,11 @@ class SlurmTest(unittest.TestCase):
             job = self.submit(script, TRAINER, "--mode", mode, "--steps", "5")
             self.assertIn("test accuracy", self.wait_for_end(job, "COMPLETED"))
 
+    def test_a_linked_trainer_under_srun(self):
+        """No coordinator and no launcher of weft: rank 0's library coordinates."""
+        text = self.slurm("srun", "--ntasks=2", "--kill-on-bad-exit=1", TRAINER, "--steps", "5")
+        self.assertEqual(text.count("test accuracy"), 1, text)
+
     def test_a_trainer_that_fails_before_it_joins(self):
         for script in (TRAIN, SERVERS):
             self.wait_for_end(self.submit(script, "false"), "FAILED")
