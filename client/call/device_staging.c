@@ -447,7 +447,8 @@ static enum weft_status begin_stage(struct weft_session *session, struct client_
     if (stage->coded) {
         stage->windows[0].state = FILLING;
         stage->windows[0].filling_ns = weft_now_ns(session->env);
-        return stage->device->ops->record(stage->begun, stage->stream, error);
+        WEFT_TRY(stage->device->ops->record(stage->begun, stage->stream, error));
+        return stage->request->on_stream ? hold_stream(session, stage, error) : WEFT_OK;
     }
     if (stage->device) {
         const struct weft_memory_ops *ops = stage->device->ops;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/call/calls.h"
 #include "client/call/device_staging.h"
 #include "client/engine/request.h"
 #include "client/session/failure.h"
@@ -87,6 +88,16 @@ static enum weft_status check_contribution(struct weft_tensor *tensor, const cha
     return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE ? check_update(tensor, call) : WEFT_OK;
 }
 
+/* Ranks form the operations of a group of calls after its end, so a stream must not wait for one before. */
+static enum weft_status check_on_stream(const struct weft_tensor *tensor)
+{
+    if (!tensor->on_stream || !client_call_group_is_open(tensor->session)) return WEFT_OK;
+    return client_error(tensor->session, WEFT_ERR_UNSUPPORTED,
+                        "tensor '%s' is stream-ordered (weft_tensor_on_stream) and a group of calls is open; "
+                        "call weft_group_end first",
+                        tensor->name);
+}
+
 /* Device buffers: copies them to and from host memory for the engine, unless the codec runs on the device. */
 static enum weft_status stage(struct weft_tensor *tensor, enum client_op_kind kind,
                               struct client_request *request)
@@ -102,6 +113,7 @@ static enum weft_status stage(struct weft_tensor *tensor, enum client_op_kind ki
                    ? client_error(tensor->session, status, "tensor '%s': %.200s", tensor->name, error.text)
                    : WEFT_OK;
     }
+    WEFT_TRY(check_on_stream(tensor));
     const struct client_extents extents = {op->in ? tensor->elems : 0, op->out ? tensor->elems : 0};
     bool scaled_in_out = op->scaled && op->scaled == op->out;
     request->in = op->in;
@@ -109,6 +121,7 @@ static enum weft_status stage(struct weft_tensor *tensor, enum client_op_kind ki
     request->count = tensor->elems;
     request->dtype = (uint8_t)tensor->dtype;
     request->kind = WEFT_COLL_ALL_REDUCE;
+    request->on_stream = tensor->on_stream;
     WEFT_TRY(
         client_stage_start_tensor(request, tensor->memory, tensor->stream, extents,
                                   kind == CLIENT_OP_PUSH_PULL && client_tensor_has_local_optimizer(tensor),
@@ -129,6 +142,14 @@ enum weft_status weft_tensor_memory(struct weft_tensor *tensor, enum weft_memory
     if (tensor->memory != memory) tensor->host_codec_logged = false;
     tensor->memory = memory;
     tensor->stream = stream;
+    return WEFT_OK;
+}
+
+enum weft_status weft_tensor_on_stream(struct weft_tensor *tensor, bool on_stream)
+{
+    if (!tensor) return client_null_argument("tensor_on_stream", "tensor");
+    WEFT_TRY(client_usable(tensor->session));
+    tensor->on_stream = on_stream;
     return WEFT_OK;
 }
 
@@ -201,9 +222,12 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
     tensor->last_request = request;
     atomic_fetch_add(&session->step.open_deliveries, 1);
     if (tensor->mode == WEFT_MODE_ALL_REDUCE) atomic_fetch_add(&session->step.open_reductions, 1);
+    const bool must_block = request->must_block; /* the engine may complete the request at once */
     client_request_post(request, tensor->mode == WEFT_MODE_SERVER ? client_server_mode_start
                                                                   : client_allreduce_mode_start);
-    return WEFT_IN_PROGRESS;
+    if (!must_block) return WEFT_IN_PROGRESS;
+    const enum weft_status ended = weft_wait(user_request, 0);
+    return ended < 0 ? ended : WEFT_IN_PROGRESS;
 }
 
 enum weft_status client_tensor_start_init(struct weft_tensor *tensor, const void *weights,
@@ -214,8 +238,8 @@ enum weft_status client_tensor_start_init(struct weft_tensor *tensor, const void
     return start(tensor, CLIENT_OP_INIT, request);
 }
 
-enum weft_status client_tensor_start_pull(struct weft_tensor *tensor, void *weights,
-                                          const char *call, struct weft_request *request)
+enum weft_status client_tensor_start_pull(struct weft_tensor *tensor, void *weights, const char *call,
+                                          struct weft_request *request)
 {
     WEFT_TRY(check_call(tensor, weights, call));
     tensor->op.out = weights;

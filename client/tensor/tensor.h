@@ -174,6 +174,7 @@ struct weft_tensor {
     /* written by the caller's thread */
     enum weft_memory_kind memory;      /* of the buffers of push_pull, push and pull */
     void *stream;
+    bool on_stream;                    /* on device memory: `stream` waits for results */
     bool host_codec_logged;            /* the reason why a device tensor uses the host codec was logged */
     bool initialised;
     bool is_restored;                  /* the shards have its weights from a snapshot */

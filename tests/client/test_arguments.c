@@ -239,6 +239,7 @@ static void outside_a_step(struct bench *bench, struct weft_tensor *plain, struc
             "memory 9");
     REFUSED_HERE(weft_tensor_memory(NULL, WEFT_MEMORY_HOST, NULL), WEFT_ERR_INVALID, "tensor_memory",
                  "tensor");
+    REFUSED_HERE(weft_tensor_on_stream(NULL, true), WEFT_ERR_INVALID, "tensor_on_stream", "tensor");
     REFUSED(weft_tensor_init(trained, NULL), WEFT_ERR_INVALID, "init of tensor 'trained'", "weights");
     REFUSED_HERE(weft_tensor_init(NULL, a), WEFT_ERR_INVALID, "tensor_init", "tensor");
     REFUSED(weft_tensor_share(trained, NULL, 0), WEFT_ERR_INVALID, "tensor_share", "NULL");

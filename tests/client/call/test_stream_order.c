@@ -121,6 +121,82 @@ static void chain(struct crowd *crowd, struct weft_session *session, uint32_t ra
     CROWD_OK(crowd, session, weft_wait(&request, 0));
 }
 
+/* ---- tensors ---- */
+
+enum { TENSORS = 2, STEPS = 4 };
+
+/* The ranks begin with 1 and 2. Each step computes their mean, then adds one. */
+static bool is_mean_of_steps(const float *values)
+{
+    float a = 1, b = 2; /* on rank 0 and 1 */
+    for (int step = 0; step < STEPS; step++) a = b = (a + b) / 2 + 1;
+    for (int i = 0; i < ELEMS; i++)
+        if (values[i] != a) return false;
+    return true;
+}
+
+static void add_one(void *context)
+{
+    const struct kernel *kernel = context;
+    float *memory = fake_cuda_shadow(kernel->device);
+    for (size_t i = 0; i < kernel->count; i++) memory[i] += 1;
+}
+
+static void set_floats(void *context)
+{
+    const struct kernel *kernel = context;
+    float *memory = fake_cuda_shadow(kernel->device);
+    for (size_t i = 0; i < kernel->count; i++) memory[i] = (float)kernel->value;
+}
+
+static void read_floats(void *context)
+{
+    struct kernel *kernel = context;
+    memcpy(kernel->host, fake_cuda_shadow(kernel->device), kernel->count * sizeof(float));
+    atomic_store(&kernel->ran, true);
+}
+
+/* The second tensor of each step takes the result of the first, and the next step that of the second. Steps
+ * deliver late: no call waits for a result before the last step has ended. */
+static void late_steps(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static struct kernel kernels[RANKS], reading[RANKS];
+    static float got[RANKS][ELEMS];
+    static const char *const codecs[TENSORS] = {"dense", "f16"};
+    struct weft_request requests[TENSORS] = {{{0}}};
+    struct weft_tensor *tensors[TENSORS];
+    void *stream = NULL;
+    assert_int_equal(cudaStreamCreateWithFlags(&stream, 0), 0);
+    int64_t *x = device_alloc(ELEMS);
+    kernels[rank] = (struct kernel){.device = x, .count = ELEMS, .value = rank + 1};
+    reading[rank] = (struct kernel){.device = x, .count = ELEMS, .host = (int64_t *)(void *)got[rank]};
+    for (int t = 0; t < TENSORS; t++) {
+        struct weft_tensor_options options;
+        weft_tensor_options_init(&options);
+        options.name = t ? "b" : "a", options.dim_count = 1, options.dims[0] = ELEMS;
+        options.codec = codecs[t];
+        CROWD_OK(crowd, session, weft_declare(session, &options, &tensors[t]));
+        CROWD_OK(crowd, session, weft_tensor_memory(tensors[t], WEFT_MEMORY_CUDA, stream));
+        CROWD_OK(crowd, session, weft_tensor_on_stream(tensors[t], true));
+    }
+    assert_int_equal(fake_cuda_launch(stream, set_floats, &kernels[rank]), 0);
+    for (uint64_t step = 1; step <= STEPS; step++) {
+        CROWD_OK(crowd, session,
+                 weft_step_begin_with(session,
+                                      WEFT_STEP(.step = step, .lr = 1, .weight = 1, .deliver_late = true)));
+        for (int t = 0; t < TENSORS; t++)
+            CROWD_OK(crowd, session, weft_push_pull(tensors[t], x, x, &requests[t]));
+        assert_int_equal(fake_cuda_launch(stream, add_one, &kernels[rank]), 0);
+        CROWD_OK(crowd, session, weft_step_end(session));
+    }
+    assert_int_equal(fake_cuda_launch(stream, read_floats, &reading[rank]), 0);
+    if (!CROWD_CHECK(crowd, session, has_run(&reading[rank]) && is_mean_of_steps(got[rank])))
+        fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
+    CROWD_OK(crowd, session, weft_step_wait(session));
+    cudaFree(x);
+    cudaStreamDestroy(stream);
+}
+
 /* ---- a plain call behind a stream-ordered one ---- */
 
 /* The second call is on another stream that waits for the first one's. Its copies must not block those of the
@@ -183,6 +259,11 @@ static void test_chain(void **state)
 {
     run_seed(chain);
 }
+static void test_late_steps(void **state)
+{
+    run_seed(late_steps);
+}
+
 static void test_behind(void **state)
 {
     run_seed(behind);
@@ -371,7 +452,25 @@ static void misuse(struct crowd *crowd, struct weft_session *session, uint32_t r
     CROWD_OK(crowd, session, weft_group_end(session));
     CROWD_OK(crowd, session, weft_barrier(session, &request));
     CROWD_OK(crowd, session, weft_wait(&request, 0));
+    struct weft_tensor_options options;
+    struct weft_tensor *tensor;
+    void *stream; /* of this rank; the ranks share the default stream */
+    assert_int_equal(cudaStreamCreateWithFlags(&stream, 0), 0);
+    weft_tensor_options_init(&options);
+    options.name = "grouped", options.dim_count = 1, options.dims[0] = 4;
+    CROWD_OK(crowd, session, weft_declare(session, &options, &tensor));
+    CROWD_OK(crowd, session, weft_tensor_memory(tensor, WEFT_MEMORY_CUDA, stream));
+    CROWD_OK(crowd, session, weft_tensor_on_stream(tensor, true));
+    CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 1, .weight = 1}));
+    CROWD_OK(crowd, session, weft_group_start(session));
+    CROWD_REFUSED(crowd, session, weft_push_pull(tensor, x, x, &request), WEFT_ERR_UNSUPPORTED,
+                  "'grouped' is stream-ordered");
+    CROWD_OK(crowd, session, weft_group_end(session));
+    CROWD_OK(crowd, session, weft_push_pull(tensor, x, x, &request));
+    CROWD_OK(crowd, session, weft_wait(&request, 0));
+    CROWD_OK(crowd, session, weft_step_end(session));
     cudaFree(x);
+    cudaStreamDestroy(stream);
 }
 
 static void test_misuse(void **state)
@@ -407,7 +506,8 @@ int main(int argc, char **argv)
         if (strcmp(argv[i], "--seeds") == 0) seeds = strtoull(argv[i + 1], NULL, 10);
         if (strcmp(argv[i], "--first") == 0) first = strtoull(argv[i + 1], NULL, 10);
     }
-    const struct CMUnitTest seeded[] = {cmocka_unit_test(test_chain), cmocka_unit_test(test_behind)};
+    const struct CMUnitTest seeded[] = {cmocka_unit_test(test_chain), cmocka_unit_test(test_late_steps),
+                                        cmocka_unit_test(test_behind)};
     const struct CMUnitTest others[] = {
         cmocka_unit_test(test_not_blocked), cmocka_unit_test(test_without_words),
         cmocka_unit_test(test_fails),       cmocka_unit_test(test_not_released),
@@ -415,6 +515,7 @@ int main(int argc, char **argv)
     };
     setenv("WEFT_CUDA_RUNTIME", FAKE_CUDART, 1);
     setenv("WEFT_NCCL", FAKE_NCCL, 1);
+    setenv("WEFT_CUDA_KERNELS", FAKE_KERNELS, 1);
     setenv("WEFT_CLIENT_PIECE_BYTES", "4KiB", 1);
     int failed = 0;
     for (seed = first; seed < first + seeds; seed++) failed += cmocka_run_group_tests(seeded, NULL, NULL);
