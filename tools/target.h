@@ -35,7 +35,7 @@ int tool_target_resolve(const char *command, struct tool_target *target, int arg
 void tool_target_free(struct tool_target *target);
 
 /* Joins the coordinator as an observer, sends one query, leaves. NULL: *error has the sentence. Free with
- * free(). (status.c) */
+ * free(). (target_status.c) */
 char *tool_target_status(const struct tool_target *target, struct weft_error *error);
 
 /* Values of a status; "?" and 0 if the key is missing. */

@@ -2,6 +2,7 @@
 
 The workers (tests/client/counting.c) push whole numbers and check each result."""
 
+import json
 import os
 import re
 import signal
@@ -82,6 +83,35 @@ class Failover(harness.JobTest):
         self.wait_for("steps without a shard", lambda: self.steps(group) >= at + 20, group, 30)
         self.end(group, 2)
         self.assertIn("the job continues with the copies of its chunks", self.log(group, "run"))
+
+    def bench(self, *words, **environment):
+        return subprocess.run([harness.PROGRAMS.weft, "bench", "failover", "--bytes", "100K", "--steps", "4", *words],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60,
+                              env={**os.environ, "TMPDIR": self.directory, **environment})
+
+    def test_bench(self):
+        done = self.bench("-n", "2", "-s", "3", "--kills", "2", "--json")
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        *kills, summary = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual([row["kill"] for row in kills], [1, 2])
+        for row in kills:
+            self.assertIn(row["shard"], (1, 2))
+            self.assertEqual((row["wrong"], row["steps"], row["workers"], row["shards"]), (0, 12, 2, 3))
+            self.assertGreater(row["next_step_ms"], 0)
+        self.assertEqual(summary["next_step_ms"]["max"], max(row["next_step_ms"] for row in kills))
+
+    def test_bench_stop(self):
+        done = self.bench("-n", "2", "-s", "2", "--kills", "1", "--how", "stop", WEFT_SERVER_HEARTBEAT="1s")
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        self.assertRegex(done.stdout, r"(?m)^next step +1 ")
+        self.assertEqual(len(done.stdout.splitlines()), 6)
+        self.assert_nothing_left(self.directory)
+
+    def test_bench_kills_no_shard_without_copies(self):
+        words = [harness.PROGRAMS.weft, "bench", "failover", "--bytes", "100K", "--steps", "4"]
+        done = self.run_job(2, 2, words)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stdout, r"the loss of a shard would end the job \(2 shards, 0 copies")
 
     def test_second_loss_ends_the_job(self):
         """Slots of the first lost shard have no copy: the sentence names the lost shard and a slot."""

@@ -11,6 +11,7 @@
 
 #include "tools/bench/bench_job.h"
 #include "tools/bench/bench_options.h"
+#include "tools/bench/failover/failover.h"
 #include "tools/bench/fleet/fleet.h"
 #include "tools/bench/foreign/foreign.h"
 #include "tools/bench/order/bench_order.h"
@@ -31,8 +32,13 @@ static int start_or_join(const struct bench *bench, int argc, char **argv)
 {
     struct weft_launcher launcher;
     struct weft_error error = {0};
-    if (bench->processes > 0)
-        return bench_launch(bench->shards, bench->processes, bench->bind, bench->name, argc, argv);
+    const struct bench_launch launch = {.shards = bench->shards,
+                                        .processes = bench->processes,
+                                        .bind = bench->bind,
+                                        .what = bench->name,
+                                        .argc = argc,
+                                        .argv = argv};
+    if (bench->processes > 0) return bench_launch(&launch);
     const char *coordinator = getenv("WEFT_COORDINATOR");
     if (coordinator && *coordinator) return bench->take_part(bench->options);
     enum weft_status status = weft_launcher_find(false, &launcher, &error);
@@ -111,6 +117,20 @@ static int order(int argc, char **argv)
     return start_or_join(&bench, argc, argv);
 }
 
+static int failover_one(const void *options)
+{
+    return failover_run_rank(options);
+}
+static int failover(int argc, char **argv)
+{
+    struct failover_options options;
+    int answer = failover_options_parse(&options, argc, argv);
+    if (answer >= 0) return answer;
+    if (options.processes > 0) return failover_run_jobs(&options, argc, argv);
+    const struct bench bench = {"failover", 0, 0, "none", failover_one, &options};
+    return start_or_join(&bench, argc, argv);
+}
+
 static int push_pull(int argc, char **argv)
 {
     return measure(BENCH_PUSH_PULL, NULL, argc, argv);
@@ -144,6 +164,7 @@ static const struct benchmark {
      "checks of a step: values that are not finite, weights that differ between ranks"},
     {"exposed", NULL, exposed, "time for which a step waits, by cause: other ranks or the network"},
     {"order", NULL, order, "small tensors together, and an urgent tensor behind others"},
+    {"failover", NULL, failover, "shards with copies, killed at random: time until the next step"},
     {"start", NULL, weft_bench_start_main, "time until a job of many ranks begins, and the memory of a rank"},
     {"calibrate", NULL, weft_bench_calibrate_main, "link table from which plans are chosen, into a file"},
     {"reduction-order", "orders", weft_bench_reduction_order_main,
@@ -173,9 +194,9 @@ static void print_help(FILE *out)
     fputs("\nOthers:\n", out);
     for (size_t i = 0; i < BENCHMARK_COUNT; i++)
         fprintf(out, "  %-17s %s\n", benchmarks[i].name, benchmarks[i].help);
-    fputs("\nWith -n N, the operations, push_pull, waiting, checks, exposed, order, start, calibrate,\n"
-          "fleet and reduction-order start N processes on this host. Without it they take part in the job\n"
-          "that started them: weft run -n 4 -- weft bench all_reduce, mpirun -n 4 weft bench all_reduce, or\n"
+    fputs("\nWith -n N, the operations, push_pull, waiting, checks, exposed, order, failover, start,\n"
+          "calibrate, fleet and reduction-order start N processes on this host. Without it they take part\n"
+          "in the job that started them: weft run -n 4 -- weft bench all_reduce, mpirun -n 4 weft bench all_reduce, or\n"
           "the same with srun or torchrun. `weft bench WHAT --help` lists the options.\n\n"
           "Names of nccl-tests (all_reduce_perf), OSU (osu_allreduce) and perftest (ib_write_bw) run the\n"
           "counterpart, with the options of that suite; a link to weft by such a name does the same.\n",

@@ -8,13 +8,14 @@
  *   bench_launch           starts the processes of a job on this host
  *   bench_start, _waiting, _exposed, _checks, _limit, _reduction_order, _cacheline: one benchmark each
  *   foreign/               names and options of nccl-tests, OSU and perftest
- *   calibrate/, compare/, codec/, fleet/, kernels/, p2p/, replay/: one benchmark each
+ *   calibrate/, compare/, codec/, failover/, fleet/, kernels/, p2p/, replay/: one benchmark each
  *   lib/                   sweeps, samples, tables, charts, rows */
 #ifndef WEFT_TOOLS_BENCH_BENCH_H
 #define WEFT_TOOLS_BENCH_BENCH_H
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* argv[0] is "bench". Returns the exit status: 0; 1 failed, or a result was wrong; 2 wrong usage; 3 (of
  * compare) something is slower. */
@@ -23,10 +24,17 @@ int weft_bench_main(int argc, char **argv);
 /* Whether `weft bench NAME` is a benchmark, also by the name of another suite. */
 bool bench_has(const char *name);
 
-/* bench_launch.c: runs `weft bench WHAT` with the same options in each of `processes` processes of one job;
- * returns the exit status. */
-int bench_launch(uint32_t shards, uint32_t processes, const char *bind, const char *what, int argc,
-                 char **argv);
+/* bench_launch.c: the processes of one job on this host. */
+struct bench_launch {
+    uint32_t shards, processes;
+    const char *bind; /* for `weft run --bind` */
+    const char *what; /* name of the benchmark */
+    int argc;
+    char **argv;         /* its options, which each process has too */
+    FILE *output, *errors; /* standard output of rank 0, and standard error; NULL: ours */
+};
+/* Runs `weft bench WHAT` with the options in each process; returns the exit status. */
+int bench_launch(const struct bench_launch *launch);
 
 int weft_bench_start_main(int argc, char **argv);
 int weft_bench_calibrate_main(int argc, char **argv);

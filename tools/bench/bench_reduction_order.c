@@ -165,7 +165,11 @@ int weft_bench_reduction_order_main(int argc, char **argv)
     int answer = parse(&settings, argc, argv);
     if (answer >= 0) return answer;
     if (settings.processes > 0)
-        return bench_launch(0, settings.processes, "auto", "reduction-order", argc, argv);
+        return bench_launch(&(struct bench_launch){.processes = settings.processes,
+                                                   .bind = "auto",
+                                                   .what = "reduction-order",
+                                                   .argc = argc,
+                                                   .argv = argv});
     if (getenv("WEFT_COORDINATOR")) return take_part(&settings);
     fprintf(
         stderr,

@@ -137,5 +137,6 @@ int weft_bench_start_main(int argc, char **argv)
     }
     snprintf(text, sizeof text, "%.0f", bench_now_us());
     setenv(BEGAN, text, 1);
-    return bench_launch(0, settings.processes, "none", "start", argc, argv);
+    return bench_launch(&(struct bench_launch){
+        .processes = settings.processes, .bind = "none", .what = "start", .argc = argc, .argv = argv});
 }

@@ -5,10 +5,11 @@
 #include <string.h>
 #include <time.h>
 
+#include "snapshot/snapshot.h"
 #include "tools/cli.h"
 #include "tools/commands.h"
 #include "tools/common.h"
-#include "tools/snapshot/progress.h"
+#include "tools/progress.h"
 
 struct command_line {
     const char *action, *place, *output;
@@ -100,7 +101,7 @@ static int verify_one(const struct command_line *line, uint64_t step, json_t *li
     enum weft_status status = weft_snapshot_load(weft_env_system(), line->folder, step, &snapshot, &error);
     if (status == WEFT_OK) {
         step = snapshot.step;
-        progress_begin(&bar, "verify");
+        progress_begin(&bar, "verify", NULL);
         status = weft_snapshot_verify(&snapshot, line->folder, &progress, &error);
         progress_end(&bar);
         weft_snapshot_fini(&snapshot);
@@ -139,7 +140,7 @@ static int export_main(const struct command_line *line)
     if (!line->output) return tool_usage_error("weft snapshot", "export needs -o FILE");
     if (weft_snapshot_load(weft_env_system(), line->folder, line->step, &snapshot, &error) < 0)
         return fail(&error);
-    progress_begin(&bar, "export");
+    progress_begin(&bar, "export", NULL);
     const enum weft_status status =
         weft_snapshot_export(&snapshot, line->folder, line->output, line->states, &progress, &error);
     progress_end(&bar);

@@ -413,7 +413,9 @@ int weft_bench_calibrate_main(int argc, char **argv)
     struct settings settings;
     int answer = parse(&settings, argc, argv);
     if (answer >= 0) return answer;
-    if (settings.processes > 0) return bench_launch(0, settings.processes, "auto", "calibrate", argc, argv);
+    const struct bench_launch launch = {
+        .processes = settings.processes, .bind = "auto", .what = "calibrate", .argc = argc, .argv = argv};
+    if (settings.processes > 0) return bench_launch(&launch);
     if (getenv("WEFT_COORDINATOR")) return take_part(&settings);
     fprintf(stderr,
             "weft bench calibrate: there is no job to take part in; use -n 2 to start one on this host\n");
