@@ -196,8 +196,8 @@ static void print_help(FILE *out)
         fprintf(out, "  %-17s %s\n", benchmarks[i].name, benchmarks[i].help);
     fputs("\nWith -n N, the operations, push_pull, waiting, checks, exposed, order, failover, start,\n"
           "calibrate, fleet and reduction-order start N processes on this host. Without it they take part\n"
-          "in the job that started them: weft run -n 4 -- weft bench all_reduce, mpirun -n 4 weft bench all_reduce, or\n"
-          "the same with srun or torchrun. `weft bench WHAT --help` lists the options.\n\n"
+          "in the job that started them: weft run -n 4 -- weft bench all_reduce, mpirun -n 4 weft bench\n"
+          "all_reduce, or the same with srun or torchrun. `weft bench WHAT --help` lists the options.\n\n"
           "Names of nccl-tests (all_reduce_perf), OSU (osu_allreduce) and perftest (ib_write_bw) run the\n"
           "counterpart, with the options of that suite; a link to weft by such a name does the same.\n",
           out);
