@@ -340,6 +340,7 @@ static void encode_round(struct weft_tensor *tensor, uint32_t round)
 {
     struct client_tensor_op *op = &tensor->op;
     const float *in = op->scaled ? op->scaled : op->in;
+    op->encoding_round = round;
     op->computed =
         weft_codec_encode(tensor->codec, round, round == 0 ? in : NULL, op->scaled ? 1.0f : op->factor,
                           tensor->contribution[round], &tensor->contribution_bytes[round]);
@@ -349,6 +350,13 @@ static void encode_round(struct weft_tensor *tensor, uint32_t round)
 static void run_encode(struct weft_task *task)
 {
     encode_round(weft_container_of(task, struct weft_tensor, task), 0);
+}
+
+/* The device has run what the encode of the last call queued: the next part of it. */
+static void run_encode_more(struct weft_task *task)
+{
+    struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, task);
+    encode_round(tensor, tensor->op.encoding_round);
 }
 
 /* A round's aggregate has arrived: takes it, then encodes the next round or writes the gradient. */
@@ -392,7 +400,8 @@ static void compute_failed(struct weft_tensor *tensor)
     if (op->aggregate_is_damaged) aggregate_damaged(tensor);
     else
         client_tensor_fail(tensor, op->computed, "could not be encoded or decoded: %s",
-                           weft_reason_text(op->computed));
+                           weft_codec_device_error(tensor->codec)[0] ? weft_codec_device_error(tensor->codec)
+                                                                     : weft_reason_text(op->computed));
 }
 
 static void skip(struct weft_tensor *tensor)
@@ -440,9 +449,34 @@ static void on_aggregate_taken(struct weft_tensor *tensor)
     }
 }
 
+/* Continues an encode on a device when the device has run what is queued. A codec in use holds the operation. */
+static void poll_device(struct weft_timer *timer)
+{
+    struct weft_tensor *tensor = weft_container_of(timer, struct weft_tensor, device_timer);
+    struct client_tensor_op *op = &tensor->op;
+    const uint64_t now_ns = weft_now_ns(tensor->session->env);
+    if (weft_codec_pending(tensor->codec) == WEFT_IN_PROGRESS) {
+        weft_timer_start(tensor->session->loop, timer,
+                         now_ns + weft_memory_look_ns(weft_elapsed_ns(op->device_since_ns, now_ns)));
+        return;
+    }
+    op->in_transport--;
+    compute(tensor, run_encode_more, op->next);
+}
+
+static void wait_for_device(struct weft_tensor *tensor)
+{
+    tensor->op.in_transport++;
+    tensor->op.device_since_ns = weft_now_ns(tensor->session->env);
+    tensor->device_timer.fn = poll_device;
+    weft_timer_start(tensor->session->loop, &tensor->device_timer,
+                     tensor->op.device_since_ns + weft_memory_look_ns(0));
+}
+
 static void on_computed(struct weft_tensor *tensor)
 {
-    if (tensor->op.computed < 0 && !tensor->op.grad_is_nonfinite) compute_failed(tensor);
+    if (tensor->op.computed == WEFT_IN_PROGRESS) wait_for_device(tensor);
+    else if (tensor->op.computed < 0 && !tensor->op.grad_is_nonfinite) compute_failed(tensor);
     /* a gradient that is not finite sends no contribution; the shard answers all ranks with
      * WEFT_ERR_SKIPPED */
     else tensor->op.next(tensor);
@@ -797,5 +831,9 @@ void client_server_mode_failed(struct weft_tensor *tensor)
 {
     for (uint32_t i = 0; i < tensor->chunk_count; i++) weft_list_remove(&tensor->chunks[i].send_link);
     client_engine_cancel_work(&tensor->work);
+    if (weft_timer_is_running(&tensor->device_timer)) {
+        weft_timer_stop(tensor->session->loop, &tensor->device_timer);
+        tensor->op.in_transport--;
+    }
     advance_op(tensor);
 }

@@ -550,6 +550,7 @@ static struct weft_tensor *create(struct weft_session *session)
     weft_list_init(&tensor->call_group_link);
     weft_list_init(&tensor->record_link);
     weft_task_init(&tensor->task);
+    weft_timer_init(&tensor->device_timer, NULL);
     weft_list_init(&tensor->group_op.link);
     weft_list_init(&tensor->push_link);
     tensor->attach_command.fn = attach;

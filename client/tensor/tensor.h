@@ -108,6 +108,8 @@ struct client_tensor_op {
     void (*run)(struct weft_task *task);
     void (*next)(struct weft_tensor *tensor);
     enum weft_status computed;
+    uint32_t encoding_round;   /* round of the last encode */
+    uint64_t device_since_ns;  /* since then an encode waits for the device */
     bool aggregate_is_damaged; /* the received aggregate is invalid */
     uint64_t compute_ns;
     enum weft_status status;   /* first error */
@@ -220,6 +222,7 @@ struct weft_tensor {
     bool has_begun;                /* the engine has received the request */
     struct client_work work;
     struct weft_task task;
+    struct weft_timer device_timer; /* server mode: polls an encode on a device */
     struct client_group_op group_op;
     struct push_batch *batch;      /* order/push_order.c: not agreed on; NULL: no push, or agreed on */
     struct weft_list push_link;    /* in its batch, then in its bucket */

@@ -17,6 +17,25 @@ struct device_lowbit {
     uint8_t *sent, *aggregate; /* window */
 };
 
+/* Each piece has its own scales before its codes (lowbit_codec.c). */
+static enum weft_status copy_pieces(struct device_lowbit *self)
+{
+    struct weft_codec *codec = &self->base;
+    const uint8_t *scales = self->scales, *codes = self->codes;
+    uint8_t *sent = self->sent;
+    for (size_t at = 0; at < codec->elems; at += codec->piece) {
+        const size_t part = codec->elems - at < codec->piece ? codec->elems - at : codec->piece;
+        const size_t scales_bytes = lowbit_scales_bytes(codec->spec.id, part),
+                     codes_bytes = lowbit_bytes(codec->spec.id, part) - scales_bytes;
+        WEFT_TRY(device_copy(codec, sent, scales, scales_bytes));
+        WEFT_TRY(device_copy(codec, sent + scales_bytes, codes, codes_bytes));
+        scales += scales_bytes;
+        codes += codes_bytes;
+        sent += scales_bytes + codes_bytes;
+    }
+    return WEFT_OK;
+}
+
 static enum weft_status queue_codes(struct device_lowbit *self, const float *grad, float grad_scale)
 {
     struct weft_codec *codec = &self->base;
@@ -32,8 +51,7 @@ static enum weft_status queue_codes(struct device_lowbit *self, const float *gra
                                                    codec->residual, codec->elems, max_bits, stream)
             : kernels->scale_add_quantise_fp8_f32(self->codes, self->scales, codec->shadow, grad, grad_scale,
                                                   codec->residual, codec->elems, format, max_bits, stream)));
-    WEFT_TRY(device_copy(codec, self->sent, self->scales, self->scales_bytes));
-    WEFT_TRY(device_copy(codec, self->sent + self->scales_bytes, self->codes, self->codes_bytes));
+    WEFT_TRY(copy_pieces(self));
     return device_fetch_max(codec);
 }
 

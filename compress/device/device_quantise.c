@@ -68,15 +68,25 @@ static enum weft_status take(struct weft_codec *codec, uint32_t round, const voi
                              uint32_t ranks)
 {
     struct device_quantise *self = (struct device_quantise *)codec;
-    if (round == 0) {
-        WEFT_TRY(quantise_check_exponents(aggregate, bytes, codec->elems, self->own_seen));
-        memcpy(self->shared_seen, aggregate, bytes);
-        return WEFT_OK;
+    codec->malformed_elem = 0;
+    if (round == 1 && ranks > codec->device->at.ranks) return WEFT_ERR_MALFORMED; /* created for fewer */
+    if (bytes != quantise_aggregate_bytes(codec->spec.id, codec->elems, round, ranks))
+        return WEFT_ERR_MALFORMED;
+    const uint8_t *from = aggregate;
+    for (size_t at = 0; at < codec->elems; at += codec->piece) {
+        const size_t part = codec->elems - at < codec->piece ? codec->elems - at : codec->piece;
+        const size_t length = quantise_aggregate_bytes(codec->spec.id, part, round, ranks);
+        const enum weft_status status =
+            round == 0 ? quantise_check_exponents(from, length, part, self->own_seen + at / WEFT_CODEC_PIECE)
+                       : quantise_check_sums(codec->spec.id, from, length, part, ranks);
+        if (status < 0) {
+            codec->malformed_elem = at;
+            return status;
+        }
+        from += length;
     }
-    if (ranks > codec->device->at.ranks) return WEFT_ERR_MALFORMED; /* created for fewer */
-    WEFT_TRY(quantise_check_sums(codec->spec.id, aggregate, bytes, codec->elems, ranks));
-    memcpy(self->sums_seen, aggregate, bytes);
-    self->sums_bytes = bytes;
+    memcpy(round == 0 ? self->shared_seen : self->sums_seen, aggregate, bytes);
+    if (round == 1) self->sums_bytes = bytes;
     return WEFT_OK;
 }
 

@@ -35,7 +35,7 @@ uint64_t weft_codec_malformed_elem(const struct weft_codec *codec)
 enum weft_status weft_codec_set_pieces(struct weft_codec *codec, uint64_t elems)
 {
     if (codec->progress != 0) return WEFT_ERR_STATE;
-    if (codec->device || !weft_codec_can_split(&codec->spec)) return WEFT_ERR_UNSUPPORTED;
+    if (!weft_codec_can_split(&codec->spec)) return WEFT_ERR_UNSUPPORTED;
     if (elems == 0 || elems % WEFT_CODEC_PIECE != 0) return WEFT_ERR_INVALID;
     codec->piece = elems < codec->elems ? (size_t)elems : codec->elems;
     return WEFT_OK;

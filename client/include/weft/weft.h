@@ -738,8 +738,8 @@ WEFT_API enum weft_status weft_register(struct weft_session *session, void *memo
 WEFT_API enum weft_status weft_unregister(struct weft_session *session, void *memory);
 
 /* weft_tensor_memory() - where the buffers of the tensor's next push_pull, push and pull are; the default is
- * host memory. WEFT_MEMORY_CUDA: device memory, ordered by `stream` as weft_call.stream. In all-reduce mode
- * without an optimiser most codecs run on the device; else the host works on a copy (docs/gpu.md).
+ * host memory. WEFT_MEMORY_CUDA: device memory, ordered by `stream` as weft_call.stream. Without an
+ * optimiser most codecs run on the device; else the host works on a copy (docs/gpu.md).
  * weft_tensor_init takes host memory. Does not block. Return codes: WEFT_OK; WEFT_ERR_INVALID. */
 WEFT_API enum weft_status weft_tensor_memory(struct weft_tensor *tensor, enum weft_memory_kind memory,
                                              void *stream);

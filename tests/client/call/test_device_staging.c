@@ -449,16 +449,23 @@ static const struct weft_tensor_options twins[] = {
     {.mode = WEFT_MODE_SERVER, .codec = "dense", .optimizer = "none"},
     {.mode = WEFT_MODE_SERVER, .codec = "dense", .optimizer = "sgd"},
     {.mode = WEFT_MODE_SERVER, .codec = "topk:ratio=0.05", .optimizer = "sgd:momentum=0.9"},
+    {.mode = WEFT_MODE_SERVER, .codec = "f16", .optimizer = "none"},
+    {.mode = WEFT_MODE_SERVER, .codec = "powersgd:rank=2", .optimizer = "none"},
+    {.mode = WEFT_MODE_SERVER, .codec = "topk:ratio=0.05", .optimizer = "none"},
+    {.mode = WEFT_MODE_SERVER, .codec = "int8", .optimizer = "none"}, /* these in chunks */
+    {.mode = WEFT_MODE_SERVER, .codec = "int4:seed=7", .optimizer = "none"},
+    {.mode = WEFT_MODE_SERVER, .codec = "bf16", .optimizer = "none"},
+    {.mode = WEFT_MODE_SERVER, .codec = "e4m3", .optimizer = "none"},
     {.mode = WEFT_MODE_SERVER, .codec = "dense", .optimizer = "none"}, /* in two halves */
 };
-enum { TWINS = sizeof twins / sizeof twins[0], HALVES = TWINS - 1 };
+enum { TWINS = sizeof twins / sizeof twins[0], HALVES = TWINS - 1, SERVED_INT4 = TWINS - 4 };
 
 /* Without an optimiser, whose weights would have to move too: in one step the buffers are in host memory,
  * and with them the codec's residual. */
 static bool wanders(int number)
 {
-    return twins[number].mode == WEFT_MODE_ALL_REDUCE && strcmp(twins[number].optimizer, "none") == 0 &&
-           number % 2 == 0;
+    const bool is_whole = twins[number].mode == WEFT_MODE_ALL_REDUCE || strcmp(twins[number].codec, "dense") != 0;
+    return is_whole && strcmp(twins[number].optimizer, "none") == 0 && number % 2 == 0;
 }
 
 struct twin {
@@ -554,6 +561,26 @@ static int same_twins(const struct place *place, int number, uint64_t step, stru
                    (unsigned long long)step);
 }
 
+/* A step of one tensor in server mode: only its encoded bytes cross the bus. */
+static int few_bytes(struct weft_session *session, const struct place *place, uint32_t rank,
+                     struct twin *twin)
+{
+    MUST(session, weft_step_begin(session, &(struct weft_step){.step = STEPS + 1, .lr = 0.1f, .weight = 1}));
+    fill((uint8_t *)twin->grad, TENSOR_ELEMS, WEFT_F32, seed + rank);
+    buffer_write(place, &twin->from, twin->grad, &twin->kernels[0]);
+    fake_cuda_synchronize();
+    const uint64_t before = fake_cuda_copied_bytes();
+    MUST(session, weft_tensor_on_stream(twin->tensor[1], false));
+    MUST(session, weft_push_pull(twin->tensor[1], twin->from.memory, twin->to.memory, &twin->requests[1]));
+    MUST(session, weft_push_pull(twin->tensor[0], twin->grad, twin->out, &twin->requests[0]));
+    for (int k = 0; k < 2; k++) MUST(session, weft_wait(&twin->requests[k], 0));
+    MUST(session, weft_step_end(session));
+    fake_cuda_synchronize();
+    const uint64_t bytes = fake_cuda_copied_bytes() - before;
+    if (bytes < 2 * TENSOR_ELEMS) return 0;
+    return fprintf(stderr, "%llu bytes of an int4 tensor crossed the bus\n", (unsigned long long)bytes);
+}
+
 static int train(struct fleet *fleet, uint32_t rank)
 {
     static struct twin all[TWINS];
@@ -572,6 +599,7 @@ static int train(struct fleet *fleet, uint32_t rank)
         MUST(session, weft_step_end(session));
         for (int t = 0; t < TWINS && rc == 0; t++) rc = same_twins(&place, t, step, &all[t]);
     }
+    if (rc == 0) rc = few_bytes(session, &place, rank, &all[SERVED_INT4]);
     MUST(session, weft_finalize(session));
     for (int t = 0; t < TWINS && rc == 0; t++) buffer_free(&all[t].from), buffer_free(&all[t].to);
     place_close(&place);
