@@ -1,7 +1,8 @@
-"""torchft_manager.py NAME DIES - one replica of test_torchft.py under torchft's own manager and lighthouse.
+"""torchft_manager.py PORT NAME DIES - one replica of test_torchft.py under torchft's own manager and lighthouse.
 
-Each step averages a tensor of the replicas that take part. DIES "yes": the replica is killed after three steps with
-another one. The other one ends after three more steps alone.
+Each step averages a tensor of the replicas that take part. DIES "yes": the replica joins after the other one's first
+step, whose state it gets, and is killed after three steps together. The other one ends after three more steps alone.
+The store at PORT states that there was a first step.
 """
 
 import os
@@ -15,8 +16,11 @@ from torchft import Manager
 
 import weft.torch.torchft
 
-NAME, DIES = sys.argv[1], sys.argv[2] == "yes"
+PORT, NAME, DIES = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "yes"
 torch.set_num_threads(1)
+test = dist.TCPStore("127.0.0.1", PORT, is_master=False, timeout=timedelta(seconds=90))
+if DIES:
+    test.wait(["first step"])
 store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 state = {"steps": 0}
 manager = Manager(
@@ -32,6 +36,8 @@ manager = Manager(
     timeout=timedelta(seconds=30),
     quorum_timeout=timedelta(seconds=60),
     lighthouse_addr=os.environ["TORCHFT_LIGHTHOUSE"],
+    # With it, replicas that begin together differ in step 0: all but one contribute zeros to the mean of all.
+    init_sync=False,
 )
 together = alone = 0  # steps with the other replica, and after it
 while alone < 3:
@@ -42,6 +48,7 @@ while alone < 3:
         continue
     assert tensor.eq(3.0).all(), tensor
     state["steps"] += 1
+    test.set("first step", "")
     together += manager.num_participants() == 2
     alone += together > 0 and manager.num_participants() == 1
     print("committed", NAME, state["steps"], manager.num_participants(), flush=True)
