@@ -277,6 +277,28 @@ static bool snap_pieces_ok(const Weft__Control__SnapPieces *pieces)
     return true;
 }
 
+static bool snap_data_ok(uint64_t offset, const ProtobufCBinaryData *data)
+{
+    return data->len <= WEFT_LIMIT_SNAP_DATA_BYTES && offset <= WEFT_LIMIT_SNAP_PART_BYTES - data->len;
+}
+
+static bool snap_part_ok(const Weft__Control__SnapPart *part)
+{
+    return part->rank < WEFT_LIMIT_WORKERS && part->bytes <= WEFT_LIMIT_SNAP_PART_BYTES &&
+           (part->bytes > 0) != (part->error[0] != 0) && text_ok(part->error);
+}
+
+/* Bytes inside the part: at least one, unless there is no part, or an error. */
+static bool snap_fetched_ok(const Weft__Control__SnapFetched *fetched)
+{
+    const bool is_empty = fetched->bytes == 0 || fetched->error[0];
+    if (fetched->rank >= WEFT_LIMIT_WORKERS || fetched->bytes > WEFT_LIMIT_SNAP_PART_BYTES ||
+        !text_ok(fetched->error) || is_empty != (fetched->data.len == 0))
+        return false;
+    return is_empty || (snap_data_ok(fetched->offset, &fetched->data) &&
+                        fetched->offset + fetched->data.len <= fetched->bytes);
+}
+
 static bool control_ok(const Control *message)
 {
     switch (message->body_case) {
@@ -287,7 +309,8 @@ static bool control_ok(const Control *message)
         return addresses_ok(message->endpoints->n_addresses, message->endpoints->addresses);
     case WEFT__CONTROL__CONTROL__BODY_ROSTER: return roster_ok(message->roster);
     case WEFT__CONTROL__CONTROL__BODY_READY: return cost_ok(message->ready->cost);
-    case WEFT__CONTROL__CONTROL__BODY_GO: return cost_ok(message->go->cost);
+    case WEFT__CONTROL__CONTROL__BODY_GO:
+        return cost_ok(message->go->cost) && message->go->parts <= WEFT_LIMIT_WORKERS;
     case WEFT__CONTROL__CONTROL__BODY_DECLARE: return declare_ok(message->declare);
     case WEFT__CONTROL__CONTROL__BODY_DECLARED: return declared_ok(message->declared);
     case WEFT__CONTROL__CONTROL__BODY_DECLARED_OK: return message->declared_ok->tensor < WEFT_LIMIT_TENSORS;
@@ -323,6 +346,16 @@ static bool control_ok(const Control *message)
     case WEFT__CONTROL__CONTROL__BODY_SNAP_ARMED:
     case WEFT__CONTROL__CONTROL__BODY_SNAP_PASSED: return true;
     case WEFT__CONTROL__CONTROL__BODY_SNAP_PIECES: return snap_pieces_ok(message->snap_pieces);
+    case WEFT__CONTROL__CONTROL__BODY_SNAP_PART: return snap_part_ok(message->snap_part);
+    case WEFT__CONTROL__CONTROL__BODY_SNAP_WANTED:
+        return message->snap_wanted->offset <= WEFT_LIMIT_SNAP_PART_BYTES;
+    case WEFT__CONTROL__CONTROL__BODY_SNAP_DATA:
+        return message->snap_data->data.len > 0 &&
+               snap_data_ok(message->snap_data->offset, &message->snap_data->data);
+    case WEFT__CONTROL__CONTROL__BODY_SNAP_FETCH:
+        return message->snap_fetch->rank < WEFT_LIMIT_WORKERS &&
+               message->snap_fetch->offset < WEFT_LIMIT_SNAP_PART_BYTES;
+    case WEFT__CONTROL__CONTROL__BODY_SNAP_FETCHED: return snap_fetched_ok(message->snap_fetched);
     case WEFT__CONTROL__CONTROL__BODY__NOT_SET:
     default: return false;
     }
@@ -354,6 +387,8 @@ static void clean_texts(Control *message)
     case WEFT__CONTROL__CONTROL__BODY_MAP: clean_text(message->map->text); break;
     case WEFT__CONTROL__CONTROL__BODY_CLOSE: clean_text(message->close->text); break;
     case WEFT__CONTROL__CONTROL__BODY_SNAP_PIECES: clean_text(message->snap_pieces->error); break;
+    case WEFT__CONTROL__CONTROL__BODY_SNAP_PART: clean_text(message->snap_part->error); break;
+    case WEFT__CONTROL__CONTROL__BODY_SNAP_FETCHED: clean_text(message->snap_fetched->error); break;
     default: break;
     }
 }

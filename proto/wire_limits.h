@@ -35,6 +35,8 @@
 #define WEFT_LIMIT_SNAP_PARTS 9u          /* values, states, residual of a chunk */
 #define WEFT_LIMIT_SNAP_CHAIN 8u          /* pieces that a piece depends on */
 #define WEFT_LIMIT_SNAP_PIECE_BYTES (16u << 20)
+#define WEFT_LIMIT_SNAP_DATA_BYTES (4u << 20)   /* bytes of a worker's part in one message */
+#define WEFT_LIMIT_SNAP_PART_BYTES (1ull << 40) /* of a worker */
 #define WEFT_SNAP_NAME_BYTES 16u
 #define WEFT_LIMIT_HELLO_BYTES (64u << 10) /* frame of a connection that has not sent Hello */
 #define WEFT_LIMIT_STATUS_BYTES (4u << 20)

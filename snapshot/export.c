@@ -34,6 +34,7 @@ static void mark(const struct weft_snapshot *snapshot, bool with_states, struct 
 {
     for (uint32_t i = 0; i < snapshot->piece_count; i++) {
         const struct weft_snapshot_piece *piece = &snapshot->pieces[i];
+        if (weft_snapshot_is_worker_piece(piece)) continue;
         for (uint32_t k = 0; k < piece->range_count; k++)
             if (piece->ranges[k].part == WEFT_PIECE_VALUES ||
                 (with_states && piece->ranges[k].part < WEFT_PIECE_RESIDUAL))
@@ -153,11 +154,12 @@ static enum weft_status write_file(const struct weft_snapshot *snapshot, const c
     }
     for (uint32_t i = 0; status == WEFT_OK && i < snapshot->piece_count; i++) {
         struct weft_piece *piece;
+        done += snapshot->pieces[i].ref.bytes;
+        if (weft_snapshot_is_worker_piece(&snapshot->pieces[i])) continue;
         status = weft_snapshot_load_piece(snapshot, folder, i, &piece, error);
         if (status < 0) break;
         status = write_piece(snapshot, fd, &places, (const bool(*)[WEFT_PIECE_PARTS])has, i, piece);
         weft_piece_free(piece);
-        done += snapshot->pieces[i].ref.bytes;
         if (progress && progress->fn) progress->fn(progress->context, done, total);
     }
     weft_free_bytes(snapshot->env, has);

@@ -2,6 +2,7 @@
  *
  *     {"format":"weft-snapshot-1","job":..,"step":..,"time":..,"workers":..,"shards":..,"weights":"f32",
  *      "tensors":[{"name":..,"dims":[..],"codec":..,"optimizer":..}],
+ *      "parts":[[rank,bytes],..],
  *      "pieces":[{"name":..,"base":..,"chain":..,"bytes":..,"stored":..,
  *                 "ranges":[[tensor,part,offset,count,step],..]}],
  *      "checksum":XXH3-128 of this text without the checksum}
@@ -23,6 +24,7 @@ void weft_snapshot_fini(struct weft_snapshot *snapshot)
         weft_free_bytes(snapshot->env, snapshot->pieces[i].ranges);
     weft_free_bytes(snapshot->env, snapshot->pieces);
     weft_free_bytes(snapshot->env, snapshot->tensors);
+    weft_free_bytes(snapshot->env, snapshot->parts);
     weft_snapshot_init(snapshot, snapshot->env);
 }
 
@@ -68,6 +70,37 @@ struct weft_snapshot_piece *weft_snapshot_add_piece(struct weft_snapshot *snapsh
     return piece;
 }
 
+enum weft_status weft_snapshot_add_part(struct weft_snapshot *snapshot, uint32_t rank, uint64_t bytes)
+{
+    void *entries = snapshot->parts;
+    if (weft_snapshot_find_part(snapshot, rank)) return WEFT_ERR_EXISTS;
+    if (!grow(snapshot->env, &entries, snapshot->part_count, &snapshot->part_capacity,
+              sizeof *snapshot->parts))
+        return WEFT_ERR_NO_MEMORY;
+    snapshot->parts = entries;
+    uint32_t at = snapshot->part_count++;
+    for (; at > 0 && snapshot->parts[at - 1].rank > rank; at--) snapshot->parts[at] = snapshot->parts[at - 1];
+    snapshot->parts[at] = (struct weft_snapshot_worker){.rank = rank, .bytes = bytes};
+    return WEFT_OK;
+}
+
+const struct weft_snapshot_worker *weft_snapshot_find_part(const struct weft_snapshot *snapshot,
+                                                           uint32_t rank)
+{
+    uint32_t low = 0, high = snapshot->part_count;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (snapshot->parts[middle].rank < rank) low = middle + 1;
+        else high = middle;
+    }
+    return low < snapshot->part_count && snapshot->parts[low].rank == rank ? &snapshot->parts[low] : NULL;
+}
+
+bool weft_snapshot_is_worker_piece(const struct weft_snapshot_piece *piece)
+{
+    return piece->range_count == 1 && piece->ranges[0].part == WEFT_PIECE_WORKER;
+}
+
 const struct weft_snapshot_tensor *weft_snapshot_find(const struct weft_snapshot *snapshot, const char *name,
                                                       uint32_t *index_out)
 {
@@ -96,6 +129,15 @@ static json_t *tensors_json(const struct weft_snapshot *snapshot)
     return list;
 }
 
+static json_t *parts_json(const struct weft_snapshot *snapshot)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < snapshot->part_count; i++)
+        (void)json_array_append_new(list, json_pack("[I, I]", (json_int_t)snapshot->parts[i].rank,
+                                                    (json_int_t)snapshot->parts[i].bytes));
+    return list;
+}
+
 static json_t *piece_json(const struct weft_snapshot_piece *piece)
 {
     const struct weft_piece_ref *ref = &piece->ref;
@@ -116,11 +158,11 @@ static json_t *snapshot_json(const struct weft_snapshot *snapshot)
     json_t *pieces = json_array();
     for (uint32_t i = 0; i < snapshot->piece_count; i++)
         (void)json_array_append_new(pieces, piece_json(&snapshot->pieces[i]));
-    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:o}", "format", MANIFEST_FORMAT, "job",
+    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:o, s:o}", "format", MANIFEST_FORMAT, "job",
                      snapshot->job, "step", (json_int_t)snapshot->step, "time", (json_int_t)snapshot->time_s,
                      "workers", (json_int_t)snapshot->workers, "shards", (json_int_t)snapshot->shards,
                      "weights", weft_piece_dtype_text(snapshot->weights), "tensors", tensors_json(snapshot),
-                     "pieces", pieces);
+                     "parts", parts_json(snapshot), "pieces", pieces);
 }
 
 enum weft_status manifest_text(struct weft_env *env, const json_t *root, char **text_out, size_t *bytes_out)
@@ -151,6 +193,7 @@ enum weft_status manifest_checksum(struct weft_env *env, const json_t *root,
 static bool is_whole(const struct weft_snapshot *snapshot, const json_t *root)
 {
     return root && json_array_size(json_object_get(root, "tensors")) == snapshot->tensor_count &&
+           json_array_size(json_object_get(root, "parts")) == snapshot->part_count &&
            json_array_size(json_object_get(root, "pieces")) == snapshot->piece_count;
 }
 

@@ -3,7 +3,7 @@
  *     text -> JSON -> checksum -> counts, names, ranges -> struct weft_snapshot
  *
  * Ranges lie inside their tensor. Of each tensor and part they neither overlap nor leave gaps, or the part is
- * absent: a restore can rely on every element. */
+ * absent: a restore can rely on every element. Of each worker's part the ranges cover its bytes. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,14 +64,28 @@ static bool read_tensor(const json_t *entry, struct weft_snapshot_tensor *tensor
     return true;
 }
 
+/* Bytes of a worker's part. */
+static bool read_worker_range(const json_t *entry, const struct weft_snapshot *snapshot, uint64_t rank,
+                              struct weft_snapshot_range *range)
+{
+    const struct weft_snapshot_worker *part = weft_snapshot_find_part(snapshot, (uint32_t)rank);
+    if (!part) return false;
+    range->tensor = (uint32_t)rank;
+    range->part = WEFT_PIECE_WORKER;
+    return to_number(json_array_get(entry, 2), part->bytes, &range->offset) &&
+           to_number(json_array_get(entry, 3), part->bytes - range->offset, &range->count) &&
+           range->count > 0 && to_number(json_array_get(entry, 4), snapshot->step, &range->step);
+}
+
 static bool read_range(const json_t *entry, const struct weft_snapshot *snapshot,
                        struct weft_snapshot_range *range)
 {
     uint64_t tensor, part;
-    if (json_array_size(entry) != 5 || snapshot->tensor_count == 0 ||
-        !to_number(json_array_get(entry, 0), snapshot->tensor_count - 1, &tensor) ||
-        !to_number(json_array_get(entry, 1), WEFT_PIECE_PARTS - 1, &part))
+    if (json_array_size(entry) != 5 || !to_number(json_array_get(entry, 0), UINT32_MAX, &tensor) ||
+        !to_number(json_array_get(entry, 1), WEFT_PIECE_WORKER, &part))
         return false;
+    if (part == WEFT_PIECE_WORKER) return read_worker_range(entry, snapshot, tensor, range);
+    if (tensor >= snapshot->tensor_count) return false;
     const uint64_t elems = tensor_elems(&snapshot->tensors[tensor]);
     range->tensor = (uint32_t)tensor;
     range->part = (uint8_t)part;
@@ -94,6 +108,16 @@ static bool read_ref(const json_t *entry, struct weft_piece_ref *ref)
     return true;
 }
 
+/* Bytes of a worker are alone in their piece, which has no base. */
+static bool ranges_fit(const struct weft_snapshot_piece *piece)
+{
+    if (weft_snapshot_is_worker_piece(piece))
+        return !piece->ref.base[0] && piece->ranges[0].count == piece->ref.bytes;
+    for (uint32_t i = 0; i < piece->range_count; i++)
+        if (piece->ranges[i].part == WEFT_PIECE_WORKER) return false;
+    return true;
+}
+
 static enum weft_status read_pieces(const json_t *list, struct weft_snapshot *snapshot,
                                     struct weft_error *error)
 {
@@ -112,6 +136,7 @@ static enum weft_status read_pieces(const json_t *list, struct weft_snapshot *sn
         for (uint32_t i = 0; i < count; i++)
             if (!read_range(json_array_get(ranges, i), snapshot, &piece->ranges[i]))
                 return refuse(error, "a range of a piece lies outside its tensor");
+        if (!ranges_fit(piece)) return refuse(error, "a piece has bytes of a worker and other ranges");
     }
     return WEFT_OK;
 }
@@ -131,6 +156,27 @@ static enum weft_status read_tensors(const json_t *list, struct weft_snapshot *s
     return WEFT_OK;
 }
 
+/* Releases before the workers' parts wrote none. */
+static enum weft_status read_parts(const json_t *list, struct weft_snapshot *snapshot,
+                                   struct weft_error *error)
+{
+    const json_t *entry;
+    size_t index;
+    if (list && (!json_is_array(list) || json_array_size(list) > WEFT_LIMIT_WORKERS))
+        return refuse(error, "its workers' parts are no list, or too many");
+    json_array_foreach (list, index, entry) {
+        uint64_t rank, bytes;
+        if (json_array_size(entry) != 2 ||
+            !to_number(json_array_get(entry, 0), WEFT_LIMIT_WORKERS - 1, &rank) ||
+            !to_number(json_array_get(entry, 1), WEFT_LIMIT_SNAP_PART_BYTES, &bytes) || bytes == 0)
+            return refuse(error, "a worker's part has no valid rank or size");
+        const enum weft_status status = weft_snapshot_add_part(snapshot, (uint32_t)rank, bytes);
+        if (status == WEFT_ERR_EXISTS) return refuse(error, "a rank has two parts");
+        if (status < 0) return weft_error_set(error, status, "no memory for a manifest");
+    }
+    return WEFT_OK;
+}
+
 /* ---- are the ranges whole? ---- */
 
 static int compare_ranges(const void *a, const void *b)
@@ -146,9 +192,16 @@ static bool is_same_part(const struct weft_snapshot_range *a, const struct weft_
     return a->tensor == b->tensor && a->part == b->part;
 }
 
+static uint64_t end_of(const struct weft_snapshot *snapshot, const struct weft_snapshot_range *range)
+{
+    return range->part == WEFT_PIECE_WORKER ? weft_snapshot_find_part(snapshot, range->tensor)->bytes
+                                            : tensor_elems(&snapshot->tensors[range->tensor]);
+}
+
 static enum weft_status check_ranges(const struct weft_snapshot *snapshot, struct weft_error *error)
 {
     size_t count = 0, used = 0;
+    uint32_t parts = 0;
     for (uint32_t i = 0; i < snapshot->piece_count; i++) count += snapshot->pieces[i].range_count;
     struct weft_snapshot_range *all = weft_alloc_array(snapshot->env, count + 1, sizeof *all);
     if (!all) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a manifest");
@@ -162,10 +215,11 @@ static enum weft_status check_ranges(const struct weft_snapshot *snapshot, struc
     for (size_t i = 0; i < count && is_good; i++) {
         const bool is_first = i == 0 || !is_same_part(&all[i - 1], &all[i]),
                    is_last = i + 1 == count || !is_same_part(&all[i], &all[i + 1]);
-        is_good =
-            all[i].offset == (is_first ? 0 : all[i - 1].offset + all[i - 1].count) &&
-            (!is_last || all[i].offset + all[i].count == tensor_elems(&snapshot->tensors[all[i].tensor]));
+        is_good = all[i].offset == (is_first ? 0 : all[i - 1].offset + all[i - 1].count) &&
+                  (!is_last || all[i].offset + all[i].count == end_of(snapshot, &all[i]));
+        parts += is_first && all[i].part == WEFT_PIECE_WORKER;
     }
+    is_good &= parts == snapshot->part_count;
     weft_free_bytes(snapshot->env, all);
     return is_good ? WEFT_OK : refuse(error, "the ranges of a tensor overlap or leave gaps");
 }
@@ -200,6 +254,7 @@ static enum weft_status read_fields(json_t *root, struct weft_snapshot *snapshot
     snapshot->workers = (uint32_t)workers;
     snapshot->shards = (uint32_t)shards;
     WEFT_TRY(read_tensors(json_object_get(root, "tensors"), snapshot, error));
+    WEFT_TRY(read_parts(json_object_get(root, "parts"), snapshot, error));
     WEFT_TRY(read_pieces(json_object_get(root, "pieces"), snapshot, error));
     return check_ranges(snapshot, error);
 }

@@ -6,16 +6,17 @@
  * int8: each block of WEFT_PIECE_SCALE_BLOCK elements has the scale max|x| / 127. A block with an element
  * that is not finite has the scale NaN, so that the loss is visible. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels/kernels.h"
 #include "snapshot/snapshot.h"
 
-static const char *const dtype_texts[WEFT_PIECE_DTYPES] = {"f32", "bf16", "int8"};
+static const char *const dtype_texts[WEFT_PIECE_DTYPES] = {"f32", "bf16", "int8", "u8"};
 
 bool weft_piece_dtype_parse(const char *text, enum weft_piece_dtype *dtype_out)
 {
-    for (uint32_t dtype = 0; dtype < WEFT_PIECE_DTYPES; dtype++) {
+    for (uint32_t dtype = 0; dtype < WEFT_PIECE_WEIGHT_DTYPES; dtype++) {
         if (strcmp(text, dtype_texts[dtype]) != 0) continue;
         *dtype_out = (enum weft_piece_dtype)dtype;
         return true;
@@ -38,6 +39,7 @@ size_t weft_piece_array_bytes(enum weft_piece_dtype dtype, uint64_t count)
     switch (dtype) {
     case WEFT_PIECE_BF16: return count * sizeof(uint16_t);
     case WEFT_PIECE_I8: return count + blocks_of(count) * sizeof(float);
+    case WEFT_PIECE_U8: return count;
     case WEFT_PIECE_F32:
     case WEFT_PIECE_DTYPES:
     default: return count * sizeof(float);
@@ -82,6 +84,20 @@ float *weft_piece_place(struct weft_piece *piece, const struct weft_piece_array 
 void weft_piece_add(struct weft_piece *piece, const struct weft_piece_array *array, const float *values)
 {
     memcpy(weft_piece_place(piece, array), values, array->count * sizeof *values);
+}
+
+struct weft_piece *weft_piece_create_worker(struct weft_env *env, uint32_t rank, uint64_t offset,
+                                            const uint8_t *data, size_t bytes)
+{
+    struct weft_piece *piece = weft_piece_create(env, 1, bytes);
+    if (!piece) return NULL;
+    struct weft_piece_array *array = &piece->arrays[piece->array_count++];
+    *array = (struct weft_piece_array){
+        .part = WEFT_PIECE_WORKER, .dtype = WEFT_PIECE_U8, .offset = offset, .count = bytes};
+    snprintf(array->tensor, sizeof array->tensor, "rank%u", rank);
+    memcpy(piece->data, data, bytes);
+    piece->bytes = bytes;
+    return piece;
 }
 
 /* ---- quantisation ---- */
@@ -144,13 +160,17 @@ void weft_piece_quantise(struct weft_piece *piece, enum weft_piece_dtype dtype)
     piece->bytes = end;
 }
 
-/* Elements first .. first + count of an array of bf16 or int8. */
+/* Elements first .. first + count of an array that is not f32. */
 static void dequantise(const uint8_t *data, const struct weft_piece_array *array, uint64_t first,
                        uint64_t count, float *out)
 {
     for (uint64_t i = 0; i < count; i++) {
         const uint64_t at = first + i;
         float scale;
+        if (array->dtype == WEFT_PIECE_U8) {
+            out[i] = data[at];
+            continue;
+        }
         if (array->dtype == WEFT_PIECE_BF16) {
             const uint32_t bits = (uint32_t)get_le16(data + at * sizeof(uint16_t)) << 16;
             memcpy(&out[i], &bits, sizeof bits);

@@ -4,6 +4,8 @@
  *      "TENSOR@OFFSET":{"dtype":"F32","shape":[COUNT],"data_offsets":[BEGIN,END]},
  *      "TENSOR@OFFSET.state0":{...}, "TENSOR@OFFSET.residual":{...}}
  *
+ * or, of a worker's part: "rankN@OFFSET.bytes":{"dtype":"U8",...}
+ *
  * An array of I8 is followed by its scales, "TENSOR@OFFSET.scale". Arrays lie one behind the other and fill
  * the data, so each range is known from the ones before it, and the reader refuses any other. */
 #include <inttypes.h>
@@ -16,7 +18,7 @@
 #define FORMAT "weft-piece-1"
 #define ENTRY_BYTES 256 /* of an entry without the tensor's name */
 
-static const char *const dtype_names[WEFT_PIECE_DTYPES] = {"F32", "BF16", "I8"};
+static const char *const dtype_names[WEFT_PIECE_DTYPES] = {"F32", "BF16", "I8", "U8"};
 
 bool piece_name_is_valid(const char *name)
 {
@@ -47,7 +49,8 @@ static void put_name(struct text *text, const struct weft_piece_array *array, co
     put(text, ",\"");
     for (const char *c = array->tensor; *c; c++) put(text, *c == '"' || *c == '\\' ? "\\%c" : "%c", *c);
     put(text, "@%" PRIu64, array->offset);
-    if (array->part == WEFT_PIECE_RESIDUAL) put(text, ".residual");
+    if (array->part == WEFT_PIECE_WORKER) put(text, ".bytes");
+    else if (array->part == WEFT_PIECE_RESIDUAL) put(text, ".residual");
     else if (array->part >= WEFT_PIECE_STATE) put(text, ".state%d", array->part - WEFT_PIECE_STATE);
     put(text, "%s\":", suffix);
 }
@@ -120,7 +123,7 @@ static bool parse_number(const char *text, const char *end, uint64_t *out)
     return true;
 }
 
-/* TENSOR@OFFSET, .stateN or .residual. *is_scale: with .scale behind it. */
+/* TENSOR@OFFSET, .stateN, .residual or .bytes. *is_scale: with .scale behind it. */
 static bool parse_name(const char *name, struct weft_piece_array *array, bool *is_scale)
 {
     const char *at = strrchr(name, '@'), *dot = at ? strchr(at, '.') : NULL;
@@ -132,7 +135,8 @@ static bool parse_name(const char *name, struct weft_piece_array *array, bool *i
         return false;
     *is_scale = dot && strcmp(dot, ".scale") == 0;
     if (!dot || *is_scale) return true;
-    if (strcmp(dot, ".residual") == 0) array->part = WEFT_PIECE_RESIDUAL;
+    if (strcmp(dot, ".bytes") == 0) array->part = WEFT_PIECE_WORKER;
+    else if (strcmp(dot, ".residual") == 0) array->part = WEFT_PIECE_RESIDUAL;
     else if (strncmp(dot, ".state", 6) == 0 && dot[6] >= '0' &&
              dot[6] < '0' + WEFT_PIECE_RESIDUAL - WEFT_PIECE_STATE && dot[7] == 0)
         array->part = (uint8_t)(WEFT_PIECE_STATE + dot[6] - '0');
@@ -153,7 +157,7 @@ static bool parse_entry(const json_t *entry, size_t at, size_t limit, uint8_t *d
         if (strcmp(dtype, dtype_names[*dtype_out]) == 0) break;
     if (*dtype_out == WEFT_PIECE_DTYPES || count <= 0 || (uint64_t)count > limit || begin < 0 || end < begin)
         return false;
-    static const uint8_t element_bytes[WEFT_PIECE_DTYPES] = {4, 2, 1};
+    static const uint8_t element_bytes[WEFT_PIECE_DTYPES] = {4, 2, 1, 1};
     *count_out = (uint64_t)count;
     return (uint64_t)begin == at && (uint64_t)end <= limit &&
            (uint64_t)(end - begin) == (uint64_t)count * element_bytes[*dtype_out];
@@ -213,7 +217,9 @@ static enum weft_status read_arrays(struct weft_piece *piece, json_t *root, size
         array.dtype = dtype;
         array.count = count;
         array.at = at - count * (dtype == WEFT_PIECE_F32 ? 4 : dtype == WEFT_PIECE_BF16 ? 2 : 1);
-        if (array.part != WEFT_PIECE_VALUES && dtype != WEFT_PIECE_F32)
+        if ((array.part == WEFT_PIECE_WORKER) != (dtype == WEFT_PIECE_U8))
+            return refuse(error, "bytes of a worker are not u8");
+        if (array.part != WEFT_PIECE_VALUES && array.part != WEFT_PIECE_WORKER && dtype != WEFT_PIECE_F32)
             return refuse(error, "a state is not f32");
         piece->arrays[piece->array_count++] = array;
         wants_scale = dtype == WEFT_PIECE_I8;

@@ -23,17 +23,25 @@
 
 /* ---- pieces ---- */
 
-enum weft_piece_dtype { WEFT_PIECE_F32 = 0, WEFT_PIECE_BF16 = 1, WEFT_PIECE_I8 = 2, WEFT_PIECE_DTYPES = 3 };
+enum weft_piece_dtype {
+    WEFT_PIECE_F32 = 0,
+    WEFT_PIECE_BF16 = 1,
+    WEFT_PIECE_I8 = 2,
+    WEFT_PIECE_WEIGHT_DTYPES = 3, /* types of weights */
+    WEFT_PIECE_U8 = 3,            /* bytes of a worker's part */
+    WEFT_PIECE_DTYPES = 4,
+};
 /* What an array holds. Optimiser state s is WEFT_PIECE_STATE + s. */
 enum weft_piece_part {
     WEFT_PIECE_VALUES = 0,
     WEFT_PIECE_STATE = 1,
     WEFT_PIECE_RESIDUAL = 8,
-    WEFT_PIECE_PARTS = 9,
+    WEFT_PIECE_PARTS = 9,  /* parts of a tensor */
+    WEFT_PIECE_WORKER = 9, /* bytes of a worker's part: the only array of its piece */
 };
 
 /* Elements offset .. offset + count of one part of a tensor. An array of WEFT_PIECE_I8 is followed by one
- * scale, f32, for each WEFT_PIECE_SCALE_BLOCK elements. */
+ * scale, f32, for each WEFT_PIECE_SCALE_BLOCK elements. Of a worker's part: bytes; tensor is "rankN". */
 struct weft_piece_array {
     char tensor[WEFT_LIMIT_NAME_BYTES + 1];
     uint8_t part, dtype;
@@ -60,6 +68,9 @@ void weft_piece_free(struct weft_piece *piece); /* NULL has no effect */
 float *weft_piece_place(struct weft_piece *piece, const struct weft_piece_array *array);
 /* The same with a copy of the values. */
 void weft_piece_add(struct weft_piece *piece, const struct weft_piece_array *array, const float *values);
+/* A piece with bytes offset .. offset + bytes of the part of a worker, copied. NULL: no memory. */
+struct weft_piece *weft_piece_create_worker(struct weft_env *env, uint32_t rank, uint64_t offset,
+                                            const uint8_t *data, size_t bytes);
 size_t weft_piece_array_bytes(enum weft_piece_dtype dtype, uint64_t count); /* with scales */
 /* Converts the arrays of values in place; states and residuals stay f32. */
 void weft_piece_quantise(struct weft_piece *piece, enum weft_piece_dtype dtype);
@@ -104,7 +115,12 @@ struct weft_snapshot_tensor {
     uint32_t dim_count;
     uint64_t dims[WEFT_LIMIT_DIMS];
 };
-/* A range of a piece; tensor is an index of the manifest. */
+/* What a worker has added: opaque bytes, in pieces whose only range has WEFT_PIECE_WORKER. */
+struct weft_snapshot_worker {
+    uint32_t rank;
+    uint64_t bytes; /* above 0 */
+};
+/* A range of a piece; tensor is an index of the manifest. Of WEFT_PIECE_WORKER: the rank. */
 struct weft_snapshot_range {
     uint32_t tensor;
     uint8_t part;
@@ -123,6 +139,8 @@ struct weft_snapshot {
     enum weft_piece_dtype weights;
     struct weft_snapshot_tensor *tensors; /* (tensor_count,) owned */
     uint32_t tensor_count, tensor_capacity;
+    struct weft_snapshot_worker *parts; /* (part_count,) owned, by rank */
+    uint32_t part_count, part_capacity;
     struct weft_snapshot_piece *pieces; /* (piece_count,) owned */
     uint32_t piece_count, piece_capacity;
 };
@@ -134,6 +152,12 @@ void weft_snapshot_fini(struct weft_snapshot *snapshot);
 /* Adds an entry of zeros; NULL: no memory. Earlier pointers of the same kind become invalid. */
 struct weft_snapshot_tensor *weft_snapshot_add_tensor(struct weft_snapshot *snapshot);
 struct weft_snapshot_piece *weft_snapshot_add_piece(struct weft_snapshot *snapshot, uint32_t range_count);
+/* Adds the part of a worker. WEFT_ERR_EXISTS: the rank has one; WEFT_ERR_NO_MEMORY. */
+enum weft_status weft_snapshot_add_part(struct weft_snapshot *snapshot, uint32_t rank, uint64_t bytes);
+const struct weft_snapshot_worker *weft_snapshot_find_part(const struct weft_snapshot *snapshot,
+                                                           uint32_t rank); /* NULL: none */
+/* The piece holds bytes of a worker's part, and no arrays of tensors. */
+bool weft_snapshot_is_worker_piece(const struct weft_snapshot_piece *piece);
 /* Text of the manifest, owned by the caller. */
 enum weft_status weft_snapshot_write(const struct weft_snapshot *snapshot, char **text_out,
                                      size_t *bytes_out);
@@ -193,6 +217,11 @@ enum weft_status weft_snapshot_export(const struct weft_snapshot *snapshot, cons
                                       const char *path, bool with_states,
                                       const struct weft_snapshot_progress *progress,
                                       struct weft_error *error);
+/* Reads bytes of a worker's part from `offset` on, to the end of one piece; *data_out is owned by the caller.
+ * WEFT_ERR_NOT_FOUND: the snapshot has no such bytes. */
+enum weft_status weft_snapshot_load_part(const struct weft_snapshot *snapshot, const char *folder,
+                                         uint32_t rank, uint64_t offset, uint8_t **data_out,
+                                         size_t *bytes_out, struct weft_error *error);
 /* Loads a piece of the snapshot; its arrays are those of the manifest, with their steps. */
 enum weft_status weft_snapshot_load_piece(const struct weft_snapshot *snapshot, const char *folder,
                                           uint32_t index, struct weft_piece **out, struct weft_error *error);

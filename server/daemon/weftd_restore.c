@@ -72,7 +72,7 @@ static struct tensor_ranges ranges_of(const struct weft_snapshot *snapshot, uint
     for (uint32_t i = 0; i < snapshot->piece_count; i++) {
         const struct weft_snapshot_piece *piece = &snapshot->pieces[i];
         for (uint32_t k = 0; k < piece->range_count; k++) {
-            if (piece->ranges[k].tensor != tensor) continue;
+            if (piece->ranges[k].tensor != tensor || piece->ranges[k].part == WEFT_PIECE_WORKER) continue;
             if (found.parts && piece->ranges[k].step != found.step) found.has_one_step = false;
             found.parts |= 1u << piece->ranges[k].part;
             found.step = piece->ranges[k].step;
@@ -132,6 +132,7 @@ static enum weft_status restore_piece(struct weftd_engine *engine, uint32_t id, 
 static bool is_needed(const struct weftd_engine *engine, uint32_t id, uint32_t tensor,
                       const struct weft_snapshot_piece *piece)
 {
+    if (weft_snapshot_is_worker_piece(piece)) return false;
     for (uint32_t k = 0; k < piece->range_count; k++)
         if (piece->ranges[k].tensor == tensor &&
             weft_shard_engine_overlaps(engine->shard, id, piece->ranges[k].offset, piece->ranges[k].count))

@@ -103,8 +103,33 @@ static size_t seed_of_snap(uint64_t number, uint8_t *out, size_t capacity)
     return PACK(SNAP_PIECES, &body);
 }
 
+/* The messages of a worker's part. */
+static size_t seed_of_part(uint64_t number, uint8_t *out, size_t capacity)
+{
+    Weft__Control__SnapPart part = WEFT__CONTROL__SNAP_PART__INIT;
+    Weft__Control__SnapWanted wanted = WEFT__CONTROL__SNAP_WANTED__INIT;
+    Weft__Control__SnapData data = WEFT__CONTROL__SNAP_DATA__INIT;
+    Weft__Control__SnapFetch fetch = WEFT__CONTROL__SNAP_FETCH__INIT;
+    Weft__Control__SnapFetched fetched = WEFT__CONTROL__SNAP_FETCHED__INIT;
+    switch (number % 5) {
+    case 0:
+        part.id = (uint32_t)number, part.rank = 3;
+        if (number & 1) part.bytes = number;
+        else part.error = TEXT;
+        return PACK(SNAP_PART, &part);
+    case 1: wanted.id = 2, wanted.offset = number; return PACK(SNAP_WANTED, &wanted);
+    case 2: data.id = 2, data.offset = number, data.data = BYTES("weft-prt"); return PACK(SNAP_DATA, &data);
+    case 3: fetch.rank = 3, fetch.offset = number; return PACK(SNAP_FETCH, &fetch);
+    default:
+        fetched.rank = 3, fetched.offset = number, fetched.bytes = number + 8;
+        fetched.data = BYTES("weft-prt");
+        return PACK(SNAP_FETCHED, &fetched);
+    }
+}
+
 size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
 {
+    if (number % 13 == 11) return seed_of_part(number, out, capacity);
     if (number % 13 == 12) return seed_of_snap(number, out, capacity);
     ProtobufCBinaryData addresses[] = {BYTES("ab"), BYTES("\0\xff")};
     uint32_t ranks[] = {0, 300, (uint32_t)number};

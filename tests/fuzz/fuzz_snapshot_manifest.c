@@ -55,7 +55,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
     weft_snapshot_init(&snapshot, weft_env_system());
     snprintf(snapshot.job, sizeof snapshot.job, "job %d", (int)number);
     snapshot.step = number * 1000;
-    snapshot.weights = (enum weft_piece_dtype)(number % WEFT_PIECE_DTYPES);
+    snapshot.weights = (enum weft_piece_dtype)(number % WEFT_PIECE_WEIGHT_DTYPES);
     for (uint32_t i = 0; i <= number % 3; i++) {
         struct weft_snapshot_tensor *tensor = weft_snapshot_add_tensor(&snapshot);
         struct weft_snapshot_piece *piece = weft_snapshot_add_piece(&snapshot, 2);
@@ -67,6 +67,18 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
         piece->ranges[0] = (struct weft_snapshot_range){.tensor = i, .count = 5};
         piece->ranges[1] =
             (struct weft_snapshot_range){.tensor = i, .offset = 5, .count = 8 * (number + 1) - 5};
+    }
+    if (number % 2) { /* a worker's part of two pieces */
+        if (weft_snapshot_add_part(&snapshot, (uint32_t)number, 100) < 0) abort();
+        for (uint32_t i = 0; i < 2; i++) {
+            struct weft_snapshot_piece *piece = weft_snapshot_add_piece(&snapshot, 1);
+            memset(piece->ref.name, 'd' + (int)i, WEFT_PIECE_NAME_BYTES - 1);
+            piece->ref.bytes = i ? 40 : 60;
+            piece->ranges[0] = (struct weft_snapshot_range){.tensor = (uint32_t)number,
+                                                            .part = WEFT_PIECE_WORKER,
+                                                            .offset = i ? 60 : 0,
+                                                            .count = piece->ref.bytes};
+        }
     }
     if (weft_snapshot_write(&snapshot, &text, &bytes) < 0) abort();
     weft_snapshot_fini(&snapshot);

@@ -59,15 +59,18 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
     uint8_t *file;
     size_t bytes = 0;
     for (size_t i = 0; i < 300; i++) values[i] = (float)(i * (number + 1));
-    struct weft_piece *piece = weft_piece_create(weft_env_system(), 3, sizeof values * 3);
-    for (uint32_t i = 0; i <= number % 3; i++) {
+    struct weft_piece *piece =
+        number % 5 == 4 ? weft_piece_create_worker(weft_env_system(), 7, number, (const uint8_t *)values, 99)
+                        : weft_piece_create(weft_env_system(), 3, sizeof values * 3);
+    if (!piece) abort();
+    for (uint32_t i = 0; number % 5 != 4 && i <= number % 3; i++) {
         struct weft_piece_array array = {.part = (uint8_t)(i ? WEFT_PIECE_STATE + i - 1 : 0),
                                          .offset = number * 100,
                                          .count = 1 + number % 300};
         snprintf(array.tensor, sizeof array.tensor, "%s", names[number % 4]);
         weft_piece_add(piece, &array, values);
     }
-    weft_piece_quantise(piece, (enum weft_piece_dtype)(number / 2 % WEFT_PIECE_DTYPES));
+    weft_piece_quantise(piece, (enum weft_piece_dtype)(number / 2 % WEFT_PIECE_WEIGHT_DTYPES));
     if (weft_piece_encode(piece, number & 1 ? piece : NULL, "0123456789abcdef0123456789abcdef", 1, &file,
                           &bytes) < 0)
         abort();

@@ -1,5 +1,6 @@
 /* test_control_snap.c - the messages of snapshots: their fields survive, and values out of range are refused
  * by the sender and by the receiver. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "proto/proto.h"
@@ -82,6 +83,44 @@ static void fields(void **state)
     weft_control_free(weft_env_system(), got);
 }
 
+/* A worker's part: values out of range are refused (refuses_parts), these fields survive. */
+static void part_fields(void **state)
+{
+    Weft__Control__SnapPart part = WEFT__CONTROL__SNAP_PART__INIT;
+    Weft__Control__SnapWanted wanted = WEFT__CONTROL__SNAP_WANTED__INIT;
+    Weft__Control__SnapData data = WEFT__CONTROL__SNAP_DATA__INIT;
+    Weft__Control__SnapFetch fetch = WEFT__CONTROL__SNAP_FETCH__INIT;
+    Weft__Control__SnapFetched fetched = WEFT__CONTROL__SNAP_FETCHED__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT, *got;
+    part.id = 3, part.rank = 5, part.bytes = WEFT_LIMIT_SNAP_PART_BYTES;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_SNAP_PART, message.snap_part = &part;
+    got = pass(&message);
+    assert_true(got->snap_part->id == 3 && got->snap_part->rank == 5 &&
+                got->snap_part->bytes == WEFT_LIMIT_SNAP_PART_BYTES);
+    weft_control_free(weft_env_system(), got);
+    wanted.id = 3, wanted.offset = WEFT_LIMIT_SNAP_PART_BYTES;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_SNAP_WANTED, message.snap_wanted = &wanted;
+    got = pass(&message);
+    assert_true(got->snap_wanted->id == 3 && got->snap_wanted->offset == WEFT_LIMIT_SNAP_PART_BYTES);
+    weft_control_free(weft_env_system(), got);
+    data.id = 3, data.offset = 77, data.data = NAME;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_SNAP_DATA, message.snap_data = &data;
+    got = pass(&message);
+    assert_true(got->snap_data->id == 3 && got->snap_data->offset == 77 && got->snap_data->data.len == 16);
+    weft_control_free(weft_env_system(), got);
+    fetch.rank = 4095, fetch.offset = 12;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_SNAP_FETCH, message.snap_fetch = &fetch;
+    got = pass(&message);
+    assert_true(got->snap_fetch->rank == 4095 && got->snap_fetch->offset == 12);
+    weft_control_free(weft_env_system(), got);
+    fetched.rank = 4, fetched.offset = 12, fetched.bytes = 28, fetched.data = NAME;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_SNAP_FETCHED, message.snap_fetched = &fetched;
+    got = pass(&message);
+    assert_true(got->snap_fetched->rank == 4 && got->snap_fetched->offset == 12 &&
+                got->snap_fetched->bytes == 28 && got->snap_fetched->data.len == 16);
+    weft_control_free(weft_env_system(), got);
+}
+
 /* Packed by protobuf directly, a message that pack refuses is refused by unpack too. */
 static void refused(Weft__Control__Control *message, const char *what)
 {
@@ -124,8 +163,50 @@ static void limits(void **state)
     REFUSED(s.body.error = text);
 }
 
+static void part_limits(void **state)
+{
+    Weft__Control__SnapPart part = WEFT__CONTROL__SNAP_PART__INIT;
+    Weft__Control__SnapWanted wanted = WEFT__CONTROL__SNAP_WANTED__INIT;
+    Weft__Control__SnapData data = WEFT__CONTROL__SNAP_DATA__INIT;
+    Weft__Control__SnapFetch fetch = WEFT__CONTROL__SNAP_FETCH__INIT;
+    Weft__Control__SnapFetched fetched = WEFT__CONTROL__SNAP_FETCHED__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_SNAP_PART, message.snap_part = &part;
+    refused(&message, "a part of no bytes and no error");
+    part.bytes = 8, part.error = (char *)"disk full";
+    refused(&message, "a part of bytes and an error");
+    part.error = (char *)"", part.rank = WEFT_LIMIT_WORKERS;
+    refused(&message, "a rank above the limit");
+    part.rank = 0, part.bytes = WEFT_LIMIT_SNAP_PART_BYTES + 1;
+    refused(&message, "a part above the limit");
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_SNAP_WANTED, message.snap_wanted = &wanted;
+    wanted.offset = WEFT_LIMIT_SNAP_PART_BYTES + 1;
+    refused(&message, "an offset above the limit");
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_SNAP_DATA, message.snap_data = &data;
+    refused(&message, "no data");
+    data.data = NAME, data.offset = WEFT_LIMIT_SNAP_PART_BYTES - 15;
+    refused(&message, "data beyond the limit");
+    data.offset = 0, data.data.len = WEFT_LIMIT_SNAP_DATA_BYTES + 1;
+    data.data.data = calloc(1, data.data.len);
+    refused(&message, "more data than a message holds");
+    free(data.data.data);
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_SNAP_FETCH, message.snap_fetch = &fetch;
+    fetch.rank = WEFT_LIMIT_WORKERS;
+    refused(&message, "a fetch of a rank above the limit");
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_SNAP_FETCHED, message.snap_fetched = &fetched;
+    fetched.bytes = 8;
+    refused(&message, "a part without data");
+    fetched.data = NAME;
+    refused(&message, "data beyond the part");
+    fetched.bytes = 0;
+    refused(&message, "data of no part");
+    fetched.bytes = 16, fetched.error = (char *)"damaged";
+    refused(&message, "data and an error");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(fields), cmocka_unit_test(limits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(fields), cmocka_unit_test(limits),
+                                       cmocka_unit_test(part_fields), cmocka_unit_test(part_limits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -125,7 +125,7 @@ static void test_sizes(void **state)
     }
     const struct weft_piece_array array = {.tensor = "w", .count = COUNT};
     const double most[] = {0.95, 0.40, 0.25};
-    for (uint32_t dtype = 0; dtype < WEFT_PIECE_DTYPES; dtype++) {
+    for (uint32_t dtype = 0; dtype < WEFT_PIECE_WEIGHT_DTYPES; dtype++) {
         uint8_t *file;
         size_t bytes;
         struct weft_piece *piece = weft_piece_create(weft_env_system(), 1, COUNT * sizeof *values);
