@@ -142,7 +142,7 @@ static enum weft_status join(struct weft_session *session)
     session->epoch_change.codec_steps = session->control.codec_steps;
     weft_group_set_cost(session->engine->group, &session->link.cost); /* before the first operation */
     WEFT_TRY(client_hosts_apply_links(session, &session->error));
-    return WEFT_OK;
+    return client_snapshot_fetch(session);
 }
 
 static struct weft_session *create(struct weft_env *env)
@@ -252,6 +252,7 @@ static void leave(struct weft_session *session)
                     "rank %u called weft_finalize with %u operations still running", session->rank, open);
     else if (!session->engine->is_halted)
         client_leave_check_run(session);
+    if (open == 0) client_snapshot_finish(session, client_deadline(session, FINALIZE_NS / 2));
     client_control_leave(session, client_deadline(session, FINALIZE_NS / 2));
     if (open == 0) atomic_store(&session->engine->end.is_orderly, true);
     const bool has_failed = client_failed(session) < 0;

@@ -711,6 +711,7 @@ static void send_go(struct weft_coordinator *coordinator, const struct coordinat
     while (go.tensors < coordinator->tensor_count && coordinator->tensors[go.tensors]->announced)
         go.tensors++;
     if (coordinator->cost_known) go.cost = &coordinator->cost;
+    go.parts = newcomer ? 0 : coordinator->options.restored_parts;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_GO;
     message.go = &go;
     if (newcomer) coordinator_send(coordinator, newcomer, &message);
@@ -813,6 +814,7 @@ static void on_leave(struct weft_coordinator *coordinator, struct coordinator_me
     if (worker && leave->committed > coordinator->committed) coordinator->committed = leave->committed;
     weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator", "%s left", member->label);
     if (worker) coordinator->worker_left_count++;
+    if (worker) coordinator_snapshot_worker_left(coordinator, member, leave->committed);
     if (worker && coordinator_active_count(coordinator) == 0) {
         Weft__Control__Finished finished = WEFT__CONTROL__FINISHED__INIT;
         Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
@@ -870,7 +872,16 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
         if (worker && running) coordinator_tensor_free(coordinator, member, message->tensor_free->tensor);
         else coordinator_member_lost(coordinator, member, "it sent TensorFree when that was not due");
         break;
+    case WEFT__CONTROL__CONTROL__BODY_SNAP_PART:
+    case WEFT__CONTROL__CONTROL__BODY_SNAP_DATA:
+    case WEFT__CONTROL__CONTROL__BODY_SNAP_FETCH:
+        if (worker && running) coordinator_parts_message(coordinator, member, message);
+        else coordinator_member_lost(coordinator, member, "it sent a worker's part of a snapshot unasked");
+        break;
     case WEFT__CONTROL__CONTROL__BODY_SNAP_ARMED:
+        if (running) coordinator_snapshot_message(coordinator, member, message);
+        else coordinator_member_lost(coordinator, member, "it armed a snapshot before Go");
+        break;
     case WEFT__CONTROL__CONTROL__BODY_SNAP_PASSED:
     case WEFT__CONTROL__CONTROL__BODY_SNAP_PIECES:
         if (!worker && running) coordinator_snapshot_message(coordinator, member, message);

@@ -18,6 +18,15 @@
 
 /* ---- coordinator, sans I/O ---- */
 struct weft_coordinator;
+/* Bytes of a worker's part of a snapshot. */
+struct weft_snapshot_bytes {
+    uint32_t id, member; /* for weft_coordinator_snapshot_stored */
+    uint32_t rank;
+    uint64_t offset, total; /* of these bytes in the part; of the part */
+    uint64_t step;
+    const uint8_t *data; /* (bytes,) valid during the call */
+    size_t bytes;
+};
 struct weft_coordinator_options {
     size_t size;
     const char *job;          /* members of another job are refused */
@@ -50,7 +59,14 @@ struct weft_coordinator_options {
     void (*snapshot_begin)(void *context, uint64_t step);
     /* Pieces that a shard has stored. */
     void (*snapshot_pieces)(void *context, const Weft__Control__SnapPieces *pieces);
-    /* All shards have stored all pieces: write the manifest. */
+    /* Store these bytes, then call weft_coordinator_snapshot_stored, not inside this call. NULL: snapshots
+     * have no parts of workers. */
+    void (*snapshot_part)(void *context, const struct weft_snapshot_bytes *bytes);
+    uint32_t restored_parts; /* 1 + the largest rank with a part in the restored snapshot; 0: none */
+    /* Read the rank's part in the restored snapshot from `offset` on, then call
+     * weft_coordinator_snapshot_fetched, not inside this call. */
+    void (*snapshot_fetch)(void *context, uint32_t member, uint32_t rank, uint64_t offset);
+    /* All shards and workers have stored everything: write the manifest. */
     void (*snapshot_commit)(void *context, uint64_t step);
     /* Sends one control message; packs it before returning. send and close must not call back into the
      * coordinator. */
@@ -83,6 +99,12 @@ void weft_coordinator_tick(struct weft_coordinator *coordinator);
 void weft_coordinator_paused(struct weft_coordinator *coordinator, uint64_t pause_ns);
 /* The manifest is on disk, or writing it has failed. */
 void weft_coordinator_snapshot_committed(struct weft_coordinator *coordinator, bool is_good);
+/* Bytes of snapshot_part are on disk; error: they are not, and the snapshot fails with this sentence. */
+void weft_coordinator_snapshot_stored(struct weft_coordinator *coordinator, uint32_t id, uint32_t member,
+                                      uint64_t bytes, const char *error);
+/* The answer to snapshot_fetch. */
+void weft_coordinator_snapshot_fetched(struct weft_coordinator *coordinator, uint32_t member,
+                                       const Weft__Control__SnapFetched *fetched);
 /* The declaration of a tensor; NULL: not known, or freed. */
 const Weft__Control__Declare *weft_coordinator_declare_of(const struct weft_coordinator *coordinator,
                                                           uint32_t ordinal);

@@ -172,6 +172,18 @@ static void on_snapshot_pieces(void *context, const Weft__Control__SnapPieces *p
     server->snapshot_pieces(server->context, pieces);
 }
 
+static void on_snapshot_part(void *context, const struct weft_snapshot_bytes *bytes)
+{
+    struct weft_coordinator_server *server = context;
+    server->snapshot_part(server->context, bytes);
+}
+
+static void on_snapshot_fetch(void *context, uint32_t member, uint32_t rank, uint64_t offset)
+{
+    struct weft_coordinator_server *server = context;
+    server->snapshot_fetch(server->context, member, rank, offset);
+}
+
 static void on_snapshot_commit(void *context, uint64_t step)
 {
     struct weft_coordinator_server *server = context;
@@ -381,6 +393,8 @@ enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft
     server->snapshot_begin = options->snapshot_begin;
     server->snapshot_pieces = options->snapshot_pieces;
     server->snapshot_commit = options->snapshot_commit;
+    server->snapshot_part = options->snapshot_part;
+    server->snapshot_fetch = options->snapshot_fetch;
     server->context = options->context;
     const bool with_secret = options->secret && options->secret[0];
     server->secret = with_secret ? weft_alloc_text(env, options->secret) : NULL;
@@ -403,6 +417,8 @@ enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft
     inner.snapshot_begin = on_snapshot_begin;
     inner.snapshot_pieces = on_snapshot_pieces;
     inner.snapshot_commit = on_snapshot_commit;
+    inner.snapshot_part = options->snapshot_part ? on_snapshot_part : NULL;
+    inner.snapshot_fetch = on_snapshot_fetch;
     inner.context = server;
     enum weft_status status = weft_coordinator_create(env, &inner, &server->coordinator);
     if (status != WEFT_OK) {

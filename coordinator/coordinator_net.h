@@ -43,6 +43,8 @@ struct weft_coordinator_server {
     void (*snapshot_begin)(void *context, uint64_t step);
     void (*snapshot_pieces)(void *context, const Weft__Control__SnapPieces *pieces);
     void (*snapshot_commit)(void *context, uint64_t step);
+    void (*snapshot_part)(void *context, const struct weft_snapshot_bytes *bytes);
+    void (*snapshot_fetch)(void *context, uint32_t member, uint32_t rank, uint64_t offset);
     void (*ended)(void *context, enum weft_status status, const char *text);
     void *context;
 };

@@ -34,6 +34,23 @@ struct coordinator_progress {
     char call[104];
 };
 
+/* A worker's part of the snapshot that is being made (snapshot_parts.c). */
+enum coordinator_part_state {
+    PART_NONE = 0,
+    PART_ARMING, /* until SnapArmed */
+    PART_ARMED,  /* until SnapPart */
+    PART_READY,
+    PART_MOVING, /* SnapWanted is sent */
+    PART_STORED,
+};
+struct coordinator_part {
+    enum coordinator_part_state state;
+    bool is_storing;  /* SnapData has arrived; the driver stores it */
+    bool is_fetching; /* a SnapFetch is open; of the restored snapshot */
+    uint32_t rank;
+    uint64_t bytes, offset; /* offset: bytes that are stored */
+};
+
 struct coordinator_member {
     uint32_t member; /* index in coordinator->members */
     Weft__Control__Role role;
@@ -47,7 +64,8 @@ struct coordinator_member {
     bool supports_groups; /* a shard that supports message groups */
     bool supports_free;  /* a shard that supports TensorFree */
     bool supports_progress; /* it answers ask_progress */
-    bool has_snapshots;     /* a shard with a folder for snapshots */
+    bool has_snapshots;     /* a shard with a folder for snapshots; a worker that sends parts */
+    struct coordinator_part part;
     struct coordinator_progress progress;
     uint64_t pid, incarnation;
     uint32_t endpoint_first, endpoint_count;
@@ -144,6 +162,11 @@ enum coordinator_snapshot_state {
     SNAPSHOT_COMMITTING = 4,
 };
 
+/* Numbers of workers in the snapshot. */
+struct coordinator_parts {
+    uint32_t arming, pending, moving; /* without SnapArmed; not stored; with a request for bytes */
+};
+
 /* The snapshot that is being made (snapshot.c). */
 struct coordinator_snapshot {
     enum coordinator_snapshot_state state;
@@ -152,6 +175,7 @@ struct coordinator_snapshot {
     uint64_t due_ns, deadline_ns;   /* IDLE: when the next one begins; WRITING: when it is abandoned */
     bool is_late, has_passed;       /* ARMING: a shard was late; a worker has ended the step */
     uint64_t *answered;             /* owned, bits by shard: it has answered in this state */
+    struct coordinator_parts parts;
 };
 
 struct weft_coordinator {
@@ -280,14 +304,40 @@ const char *coordinator_state_name(enum coordinator_state state);
 
 /* snapshot.c */
 enum weft_status coordinator_snapshot_init(struct weft_coordinator *coordinator);
-/* Acts on SnapArmed, SnapPassed and SnapPieces of a shard. */
-void coordinator_snapshot_message(struct weft_coordinator *coordinator, struct coordinator_member *shard,
+/* Acts on SnapArmed, SnapPassed and SnapPieces of a shard, and on SnapArmed of a worker. */
+void coordinator_snapshot_message(struct weft_coordinator *coordinator, struct coordinator_member *member,
                                   const Weft__Control__Control *message);
 void coordinator_snapshot_tick(struct weft_coordinator *coordinator, uint64_t now_ns);
 /* Call before Finished: all workers have left, and the armed step may have been the last one. */
 void coordinator_snapshot_finish(struct weft_coordinator *coordinator);
 /* A shard is lost and the job continues: a snapshot under way has failed. */
 void coordinator_snapshot_shard_lost(struct weft_coordinator *coordinator);
+
+/* The snapshot has failed, and the job continues. */
+void coordinator_snapshot_abandon(struct weft_coordinator *coordinator, const char *why);
+/* Call when fewer members are waited for: continues if there is none. */
+void coordinator_snapshot_check(struct weft_coordinator *coordinator);
+
+/* snapshot_parts.c */
+/* A new snapshot: every worker that sends a part has to arm it. */
+void coordinator_parts_begin(struct weft_coordinator *coordinator);
+void coordinator_parts_end(struct weft_coordinator *coordinator);
+/* Sends Snap to the workers of the snapshot. */
+void coordinator_parts_send(struct weft_coordinator *coordinator, const Weft__Control__Control *snap);
+/* SnapArmed of a worker; false: it was not due. */
+bool coordinator_parts_answer(struct weft_coordinator *coordinator, struct coordinator_member *worker);
+/* Requests bytes of parts that are ready. */
+void coordinator_parts_pump(struct weft_coordinator *coordinator);
+/* Acts on SnapPart, SnapData and SnapFetch of a worker. */
+void coordinator_parts_message(struct weft_coordinator *coordinator, struct coordinator_member *worker,
+                               const Weft__Control__Control *message);
+/* What a snapshot waits for at its deadline. */
+void coordinator_parts_describe(const struct weft_coordinator *coordinator, char *out, size_t out_bytes);
+/* committed: the last step that the worker knows to be good. */
+void coordinator_snapshot_worker_left(struct weft_coordinator *coordinator, struct coordinator_member *worker,
+                                      uint64_t committed);
+/* Ranks have new numbers: a snapshot with workers' parts has failed. */
+void coordinator_snapshot_membership_changed(struct weft_coordinator *coordinator);
 
 /* coordinator_report.c */
 void coordinator_report(struct weft_coordinator *coordinator, struct coordinator_member *member,

@@ -153,6 +153,7 @@ static void put_in_force(struct weft_coordinator *coordinator, bool all_joined, 
     coordinator->options.workers = coordinator->worker_count = count;
     coordinator->worker_left_count = 0;
     coordinator->epoch_in_force = coordinator->epoch;
+    coordinator_snapshot_membership_changed(coordinator);
     coordinator_liveness_cancel(coordinator);
     coordinator->codec_steps = codec_steps;
     Weft__Control__Shrunk shrunk = WEFT__CONTROL__SHRUNK__INIT;

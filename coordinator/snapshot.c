@@ -5,6 +5,8 @@
  *      |                +-- a later step is named                               |                  |
  *      +------------------------------------------------------- error, deadline +------------------+
  *
+ * "All" includes the workers that send a part (snapshot_parts.c), in ARMING and WRITING.
+ *
  * The step must lie above all steps that workers have pushed when the shards arm it. With an interval in time
  * the first Snap names step 0, which requests the newest step. Each further try doubles the distance, because
  * steps may be shorter than a message. A snapshot that fails changes nothing for the job. */
@@ -39,6 +41,7 @@ static void send_all(struct weft_coordinator *coordinator, const Weft__Control__
     coordinator_send_same(coordinator, message);
     for (uint32_t i = 0; i < coordinator->options.shards; i++)
         if (coordinator->shards[i]) coordinator_send(coordinator, coordinator->shards[i], message);
+    if (message->body_case == WEFT__CONTROL__CONTROL__BODY_SNAP) coordinator_parts_send(coordinator, message);
     coordinator_send_same(coordinator, NULL);
 }
 
@@ -75,10 +78,11 @@ static void idle(struct weft_coordinator *coordinator, uint64_t wait_ns)
 {
     coordinator->snapshot.state = SNAPSHOT_IDLE;
     coordinator->snapshot.attempts = 0;
+    coordinator_parts_end(coordinator);
     coordinator->snapshot.due_ns = weft_deadline_ns(weft_now_ns(coordinator->env), wait_ns);
 }
 
-static void abandon(struct weft_coordinator *coordinator, const char *why)
+void coordinator_snapshot_abandon(struct weft_coordinator *coordinator, const char *why)
 {
     weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
              "the snapshot of step %" PRIu64 " has failed: %s", coordinator->snapshot.step, why);
@@ -89,7 +93,8 @@ static void abandon(struct weft_coordinator *coordinator, const char *why)
 void coordinator_snapshot_shard_lost(struct weft_coordinator *coordinator)
 {
     const enum coordinator_snapshot_state state = coordinator->snapshot.state;
-    if (state != SNAPSHOT_IDLE && state != SNAPSHOT_COMMITTING) abandon(coordinator, "a shard was lost");
+    if (state != SNAPSHOT_IDLE && state != SNAPSHOT_COMMITTING)
+        coordinator_snapshot_abandon(coordinator, "a shard was lost");
 }
 
 /* ---- naming a step ---- */
@@ -116,6 +121,8 @@ static void arm(struct weft_coordinator *coordinator)
     snapshot->step = is_question(coordinator) ? 0 : next_step(coordinator);
     snapshot->is_late = snapshot->has_passed = false;
     enter(coordinator, SNAPSHOT_ARMING);
+    coordinator_parts_end(coordinator);
+    if (!is_question(coordinator)) coordinator_parts_begin(coordinator);
     send_snap(coordinator, false);
 }
 
@@ -145,13 +152,26 @@ static void armed(struct weft_coordinator *coordinator)
     }
     if (is_request || snapshot->is_late) {
         send_snap(coordinator, true);
-        if (++snapshot->attempts > ATTEMPTS_MAX) abandon(coordinator, "the shards arm it too late");
+        if (++snapshot->attempts > ATTEMPTS_MAX)
+            coordinator_snapshot_abandon(coordinator, "the shards arm it too late");
         else arm(coordinator);
         return;
     }
     snapshot->state = SNAPSHOT_ARMED;
     coordinator->options.snapshot_begin(coordinator->options.context, snapshot->step);
     if (snapshot->has_passed) pass(coordinator);
+    coordinator_parts_pump(coordinator);
+}
+
+void coordinator_snapshot_check(struct weft_coordinator *coordinator)
+{
+    struct coordinator_snapshot *snapshot = &coordinator->snapshot;
+    if (snapshot->state == SNAPSHOT_ARMING && snapshot->pending + snapshot->parts.arming == 0) {
+        armed(coordinator);
+    } else if (snapshot->state == SNAPSHOT_WRITING && snapshot->pending + snapshot->parts.pending == 0) {
+        snapshot->state = SNAPSHOT_COMMITTING;
+        coordinator->options.snapshot_commit(coordinator->options.context, snapshot->step);
+    }
 }
 
 /* ---- messages ---- */
@@ -174,14 +194,12 @@ static void on_pieces(struct weft_coordinator *coordinator, const struct coordin
     char why[COORDINATOR_LABEL_BYTES + 320];
     if (pieces->error[0]) {
         snprintf(why, sizeof why, "%s: %.300s", shard->label, pieces->error);
-        abandon(coordinator, why);
+        coordinator_snapshot_abandon(coordinator, why);
         return;
     }
     if (snapshot->state != SNAPSHOT_WRITING) return;
     coordinator->options.snapshot_pieces(coordinator->options.context, pieces);
-    if (!pieces->last || !answer(coordinator, shard) || snapshot->pending > 0) return;
-    snapshot->state = SNAPSHOT_COMMITTING;
-    coordinator->options.snapshot_commit(coordinator->options.context, snapshot->step);
+    if (pieces->last && answer(coordinator, shard)) coordinator_snapshot_check(coordinator);
 }
 
 /* Messages of an earlier snapshot may be under way. */
@@ -194,20 +212,22 @@ static bool is_current(const struct coordinator_snapshot *snapshot, const Weft__
     return snapshot->answered && snapshot->state != SNAPSHOT_IDLE && id == snapshot->id;
 }
 
-void coordinator_snapshot_message(struct weft_coordinator *coordinator, struct coordinator_member *shard,
+void coordinator_snapshot_message(struct weft_coordinator *coordinator, struct coordinator_member *member,
                                   const Weft__Control__Control *message)
 {
     struct coordinator_snapshot *snapshot = &coordinator->snapshot;
+    const bool is_shard = member->role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     if (!is_current(snapshot, message)) return;
     if (message->body_case == WEFT__CONTROL__CONTROL__BODY_SNAP_PIECES) {
-        on_pieces(coordinator, shard, message->snap_pieces);
+        on_pieces(coordinator, member, message->snap_pieces);
     } else if (message->body_case == WEFT__CONTROL__CONTROL__BODY_SNAP_PASSED) {
         snapshot->has_passed = true;
         if (snapshot->state == SNAPSHOT_ARMED) pass(coordinator);
-    } else if (snapshot->state == SNAPSHOT_ARMING && answer(coordinator, shard)) {
+    } else if (snapshot->state == SNAPSHOT_ARMING &&
+               (is_shard ? answer(coordinator, member) : coordinator_parts_answer(coordinator, member))) {
         if (message->snap_armed->newest > snapshot->newest) snapshot->newest = message->snap_armed->newest;
         snapshot->is_late |= message->snap_armed->late;
-        if (snapshot->pending == 0) armed(coordinator);
+        coordinator_snapshot_check(coordinator);
     }
 }
 
@@ -230,8 +250,11 @@ void coordinator_snapshot_tick(struct weft_coordinator *coordinator, uint64_t no
 {
     struct coordinator_snapshot *snapshot = &coordinator->snapshot;
     if (!snapshot->answered || coordinator->state != COORDINATOR_RUNNING) return;
-    if (snapshot->state == SNAPSHOT_WRITING && now_ns >= snapshot->deadline_ns)
-        abandon(coordinator, "not every shard has stored its pieces within 600 s");
+    if (snapshot->state == SNAPSHOT_WRITING && now_ns >= snapshot->deadline_ns) {
+        char why[COORDINATOR_LABEL_BYTES + 80];
+        coordinator_parts_describe(coordinator, why, sizeof why);
+        coordinator_snapshot_abandon(coordinator, why);
+    }
     if (snapshot->state != SNAPSHOT_IDLE || now_ns < snapshot->due_ns) return;
     if (shards_have_folders(coordinator)) arm(coordinator);
     else snapshot->due_ns = WEFT_NEVER;

@@ -413,6 +413,7 @@ static enum weft_status complete_step(struct weft_session *session, enum weft_st
         weft_histogram_add(&session->totals.exposed, exposed_ns);
         pthread_mutex_unlock(&session->control.lock);
         client_codec_tuner_step_end(session, step_ns, step->exposed_ns);
+        client_snapshot_step_ended(session);
     }
     return status;
 }

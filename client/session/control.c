@@ -300,7 +300,7 @@ static void take_challenge(struct weft_session *session, const Weft__Control__Ch
     hello.nonce.data = control->nonce;
     hello.nonce.len = sizeof control->nonce;
     hello.endpoints = 1;
-    hello.progress = hello.slots = hello.chunk_runs = hello.resume = true;
+    hello.progress = hello.slots = hello.chunk_runs = hello.resume = hello.snapshots = true;
     hello.process.data = process;
     hello.process.len = weft_process_identity_own(session->env, process);
     hello.seals = challenge->seals < WEFT_SEAL_VERSION ? 0 : WEFT_SEAL_VERSION;
@@ -507,6 +507,7 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
         control->committed = message->go->committed;
         control->codec_steps = message->go->codec_steps;
         control->tensors = message->go->tensors;
+        control->parts = message->go->parts;
         set_phase(session, CLIENT_GO);
         return false;
     case WEFT__CONTROL__CONTROL__BODY_DECLARED:
@@ -538,6 +539,11 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
     case WEFT__CONTROL__CONTROL__BODY_MAP:
         if (phase < CLIENT_ROSTER || control->copies == 0) break;
         return store_map(session, message);
+    case WEFT__CONTROL__CONTROL__BODY_SNAP:
+    case WEFT__CONTROL__CONTROL__BODY_SNAP_WANTED:
+    case WEFT__CONTROL__CONTROL__BODY_SNAP_FETCHED:
+        if (phase != CLIENT_GO) break;
+        return session->ops.snapshot_message(session, message);
     case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST:
         take_member_lost(session, message->member_lost);
         return false;

@@ -45,6 +45,8 @@ struct client_control {
     uint64_t committed, codec_steps;          /* from Go: a newcomer continues from there; written before
                                                * `phase` */
     uint32_t tensors;                         /* from Go: tensors that the job has declared */
+    uint32_t parts;                           /* from Go: 1 + largest rank with a part in the restored
+                                               * snapshot; 0: none */
     bool has_wait_reason;                     /* the coordinator has answered which members this rank waits
                                                * for: */
     char wait_reason[320];

@@ -58,6 +58,8 @@ struct client_session_ops {
     /* elastic/ */
     /* a member is lost. Net thread */
     void (*epoch_ends)(struct weft_session *session, uint32_t epoch, const char *text);
+    /* tensor/: Snap, SnapWanted, SnapFetched. Returns whether the session owns the message now. Net thread */
+    bool (*snapshot_message)(struct weft_session *session, Weft__Control__Control *message);
     /* tensor/: a Map is in control.maps. Net thread */
     void (*map_arrived)(struct weft_session *session);
     /* Net thread */

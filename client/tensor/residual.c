@@ -221,25 +221,62 @@ static enum weft_status restore(struct weft_tensor *tensor, const void *data, ui
     return strcmp(own, head.codec) == 0 ? WEFT_OK : residual_to_carry(tensor, restored);
 }
 
+static void restored_free(struct weft_tensor *tensor, struct restored *restored)
+{
+    weft_codec_free(restored->codec);
+    weft_free_bytes(tensor->session->env, restored->carry);
+}
+
+static void install(struct weft_tensor *tensor, const struct restored *restored)
+{
+    if (restored->codec) {
+        weft_codec_free(tensor->codec);
+        tensor->codec = restored->codec;
+    }
+    weft_free_bytes(tensor->session->env, tensor->carry);
+    tensor->carry = restored->carry;
+    tensor->carry_ranks = tensor->session->ranks;
+}
+
 enum weft_status weft_residual_load(struct weft_tensor *tensor, const void *data, uint64_t bytes)
 {
     WEFT_DEFAULT_FLOATS;
     if (!tensor) return client_null_argument("residual_load", "tensor");
-    struct weft_env *env = tensor->session->env;
     struct restored restored = {.codec = NULL};
     WEFT_TRY(client_tensor_check_between_steps(tensor, data, "residual_load"));
     const enum weft_status status = restore(tensor, data, bytes, &restored);
-    if (status < 0) {
-        weft_codec_free(restored.codec);
-        weft_free_bytes(env, restored.carry);
-        return status;
-    }
-    if (restored.codec) {
-        weft_codec_free(tensor->codec);
-        tensor->codec = restored.codec;
-    }
-    weft_free_bytes(env, tensor->carry);
-    tensor->carry = restored.carry;
-    tensor->carry_ranks = tensor->session->ranks;
+    if (status < 0) restored_free(tensor, &restored);
+    else install(tensor, &restored);
+    return status;
+}
+
+/* Multiplies the residual by `share`, at most 1. */
+static enum weft_status take_share(struct weft_tensor *tensor, struct restored *restored, float share)
+{
+    if (share == 1.0f) return WEFT_OK;
+    if (restored->carry) weft_kernels()->scale_f32(restored->carry, restored->carry, share, tensor->elems);
+    return restored->codec ? weft_codec_rescale(restored->codec, share) : WEFT_OK;
+}
+
+/* The residual becomes, or joins, the tensor's carry. */
+static enum weft_status add_to_carry(struct weft_tensor *tensor, struct restored *restored)
+{
+    WEFT_TRY(residual_to_carry(tensor, restored));
+    if (restored->carry && tensor->carry)
+        weft_kernels()->sum_f32(restored->carry, restored->carry, tensor->carry, tensor->elems);
+    else if (tensor->carry) return WEFT_OK;
+    install(tensor, restored);
     return WEFT_OK;
+}
+
+enum weft_status client_residual_restore(struct weft_tensor *tensor, const void *data, uint64_t bytes,
+                                         float share, bool adds)
+{
+    struct restored restored = {.codec = NULL};
+    enum weft_status status = restore(tensor, data, bytes, &restored);
+    if (status == WEFT_OK) status = take_share(tensor, &restored, share);
+    if (status == WEFT_OK && adds) status = add_to_carry(tensor, &restored);
+    else if (status == WEFT_OK) install(tensor, &restored);
+    if (status < 0) restored_free(tensor, &restored);
+    return status;
 }

@@ -611,6 +611,7 @@ enum weft_status weft_declare(struct weft_session *session, const struct weft_te
     if (tensor->mode == WEFT_MODE_ALL_REDUCE) session->tensors->reduce_count++;
     if (client_tensor_can_skip_step(tensor)) session->tensors->skip.tensors++;
     weft_loop_post(session->loop, &tensor->attach_command);
+    WEFT_TRY(client_snapshot_restore_tensor(tensor));
     *tensor_out = tensor;
     return WEFT_OK;
 }

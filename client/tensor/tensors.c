@@ -94,6 +94,7 @@ void client_tensors_init(struct weft_session *session, struct client_tensors *te
         .fail = copy_failed,
     };
     session->tensors = tensors;
+    client_snapshot_init(session);
     tensors->session = session;
     session->engine->ops.tensor = &engine_ops;
     session->calls->tensor_ops = &call_ops;
@@ -118,5 +119,6 @@ void client_tensors_free(struct weft_session *session)
     client_push_order_free(session);
     client_push_groups_free(session);
     client_shard_map_free(session);
+    client_snapshot_free(session);
     weft_free_bytes(session->env, tensors->skip.all);
 }

@@ -10,6 +10,7 @@
 #include "client/tensor/order/push_order.h"
 #include "client/tensor/shard/shard_map.h"
 #include "client/tensor/skip_nonfinite.h"
+#include "client/tensor/snapshot/snapshot.h"
 
 struct weft_session;
 struct weft_tensor;
@@ -26,6 +27,7 @@ struct client_tensors {
     struct weft_list leaders;     /* struct weft_tensor.call_group_link: leaders of the open group of calls */
     struct client_codec_tuner codec_tuner;
     struct client_skip skip;
+    struct client_snapshot snapshot; /* its own lock */
     /* the engine thread */
     struct weft_tensor *by_id[CLIENT_TENSOR_BUCKETS]; /* chained */
     struct weft_list send_queue;     /* struct client_chunk.send_link: the transport had no space */

@@ -87,7 +87,7 @@ static enum weft_status start_coordinator(struct weftd *weftd, uint16_t *port_ou
     options.copies_on_one_host = weft_config_bool(weftd->options.config, "server.copies_on_one_host");
     options.ended = weftd_coordinator_ended;
     options.context = weftd;
-    options.restored_step = weftd->restored ? weftd->restored->step : 0;
+    weftd_restore_coordinate(weftd, &options);
     weftd_snapshots_coordinate(weftd, &options);
     return weft_coordinator_server_start(weftd->env, weftd->net, weftd->options.listen,
                                          (uint16_t)weftd->options.port, &options, port_out,

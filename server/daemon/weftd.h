@@ -239,6 +239,8 @@ void weftd_snapshots_free(struct weftd *weftd); /* after the net */
 /* Reads the manifest of the snapshot to restore. */
 enum weft_status weftd_restore_load(struct weftd *weftd, struct weft_error *error);
 void weftd_restore_free(struct weftd *weftd);
+/* Fills in the options of an embedded coordinator (weftd_snapshot_parts.c). */
+void weftd_restore_coordinate(struct weftd *weftd, struct weft_coordinator_options *options);
 /* Engine thread, after the declaration: fills the engine's chunks of the tensor. *restored_out: 1 + its last
  * closed step; 0: it is not in the snapshot. */
 enum weft_status weftd_restore_tensor(struct weftd_engine *engine, const Weft__Control__Declared *declared,

@@ -67,7 +67,7 @@ static void on_unreserve(void *context, size_t bytes)
 
 /* ---- from the engines to the writer ---- */
 
-static void task_put(struct weftd_snapshots *snapshots, struct snapshot_task *task)
+void weftd_snapshot_task_put(struct weftd_snapshots *snapshots, struct snapshot_task *task)
 {
     pthread_mutex_lock(&snapshots->writer.lock);
     weft_list_append(&snapshots->writer.queue, &task->link);
@@ -88,7 +88,7 @@ static void on_captured(void *context, uint32_t id, struct weft_piece *piece)
     }
     *task = (struct snapshot_task){.kind = SNAPSHOT_TASK_PIECE, .id = id, .piece = piece};
     weft_list_init(&task->link);
-    task_put(snapshots, task);
+    weftd_snapshot_task_put(snapshots, task);
 }
 
 static void on_passed(void *context, uint32_t id)
@@ -111,7 +111,7 @@ static void on_ended(void *context, uint32_t id, enum weft_status status, const 
     weft_list_init(&task->link);
     if (atomic_exchange(&engine->has_lost, false)) snprintf(task->text, sizeof task->text, "no memory");
     else if (status < 0) snprintf(task->text, sizeof task->text, "%s", text);
-    task_put(snapshots, task);
+    weftd_snapshot_task_put(snapshots, task);
 }
 
 /* ---- net thread: commands of the coordinator ---- */
@@ -363,6 +363,7 @@ static void on_begin(void *context, uint64_t step)
 {
     struct weftd_snapshots *snapshots = ((struct weftd *)context)->snapshots;
     weft_snapshot_fini(&snapshots->manifest);
+    snapshots->begun++;
     snapshots->manifest.step = step;
     snapshots->manifest_failed = false;
 }
@@ -404,6 +405,7 @@ static bool add_tensors(struct weftd *weftd, struct weft_snapshot *manifest)
     uint32_t *index = weft_alloc_zero(weftd->env, WEFT_LIMIT_TENSORS * sizeof *index); /* + 1; 0: not yet */
     bool is_good = index != NULL;
     for (uint32_t i = 0; is_good && i < manifest->piece_count; i++) {
+        if (weft_snapshot_is_worker_piece(&manifest->pieces[i])) continue;
         for (uint32_t k = 0; is_good && k < manifest->pieces[i].range_count; k++) {
             struct weft_snapshot_range *range = &manifest->pieces[i].ranges[k];
             const uint32_t number = range->tensor;
@@ -448,7 +450,7 @@ static void on_commit(void *context, uint64_t step)
     task->manifest.weights = snapshots->weights;
     (void)timespec_get(&now, TIME_UTC);
     task->manifest.time_s = (uint64_t)now.tv_sec;
-    task_put(snapshots, task);
+    weftd_snapshot_task_put(snapshots, task);
 }
 
 static void on_committed(struct weft_command *command)
@@ -466,6 +468,7 @@ void weftd_snapshots_coordinate(struct weftd *weftd, struct weft_coordinator_opt
     options->snapshot_begin = on_begin;
     options->snapshot_pieces = on_pieces;
     options->snapshot_commit = on_commit;
+    options->snapshot_part = weftd_snapshot_on_part;
 }
 
 /* ---- life ---- */
@@ -515,6 +518,7 @@ enum weft_status weftd_snapshots_start(struct weftd *weftd, struct weft_error *e
     weftd->snapshots = snapshots;
     snapshots->weftd = weftd;
     weft_list_init(&snapshots->writer.queue);
+    weft_list_init(&snapshots->parts);
     weft_snapshot_init(&snapshots->manifest, weftd->env);
     snapshots->committed.fn = on_committed;
     pthread_mutex_init(&snapshots->writer.lock, NULL);
@@ -554,6 +558,7 @@ void weftd_snapshots_free(struct weftd *weftd)
     struct weftd_snapshots *snapshots = weftd->snapshots;
     if (!snapshots) return;
     weftd_snapshot_writer_fini(snapshots);
+    weftd_snapshot_parts_free(snapshots);
     weft_snapshot_fini(&snapshots->manifest);
     pthread_mutex_destroy(&snapshots->writer.lock);
     pthread_cond_destroy(&snapshots->writer.changed);

@@ -4,16 +4,23 @@
 
 #include "server/daemon/weftd.h"
 
-enum snapshot_task_kind { SNAPSHOT_TASK_PIECE, SNAPSHOT_TASK_END, SNAPSHOT_TASK_COMMIT };
+enum snapshot_task_kind { SNAPSHOT_TASK_PIECE, SNAPSHOT_TASK_END, SNAPSHOT_TASK_PART, SNAPSHOT_TASK_COMMIT };
 
 /* Work of the writer. */
 struct snapshot_task {
     struct weft_list link;
     enum snapshot_task_kind kind;
     uint32_t id;                   /* of the snapshot: PIECE, END */
-    struct weft_piece *piece;      /* PIECE: owned */
-    char text[200];                /* END of an engine: why it failed; "": it did not */
+    struct weft_piece *piece;      /* PIECE, PART: owned */
+    char text[200];                /* END of an engine, PART: why it failed; "": it did not */
     struct weft_snapshot manifest; /* COMMIT: owned */
+    /* PART: returns to the net thread by `command` */
+    struct weft_command command;
+    struct weft_list in_flight; /* in weftd_snapshots.parts until then; net thread */
+    struct weftd_snapshots *snapshots;
+    struct weft_snapshot_bytes part;
+    struct weft_piece_ref ref; /* of the stored piece */
+    uint32_t begun;            /* weftd_snapshots.begun */
 };
 
 /* From the writer to the net thread: what this shard has stored of a snapshot. */
@@ -90,6 +97,8 @@ struct weftd_snapshots {
     bool is_storing, leaves; /* from SnapPassed to the report; the job has finished meanwhile; net thread */
     uint32_t storing_id;     /* of the last SnapPassed; net thread */
     struct weft_snapshot manifest; /* of the pieces so far; net thread */
+    uint32_t begun;                /* manifests that have begun; net thread */
+    struct weft_list parts;        /* tasks of workers' parts; net thread */
     bool manifest_failed;
     struct weft_command committed;
     bool commit_is_good; /* written before `committed` is posted */
@@ -97,9 +106,21 @@ struct weftd_snapshots {
 
 /* weftd_snapshot.c */
 void weftd_snapshot_on_report(struct weft_command *command); /* net thread; a report is complete */
+void weftd_snapshot_task_put(struct weftd_snapshots *snapshots, struct snapshot_task *task); /* any thread */
 void weftd_snapshot_give_back(struct weftd_snapshots *snapshots, size_t bytes); /* any thread */
 
+/* weftd_snapshot_parts.c */
+/* Net thread: bytes of a worker's part (option snapshot_part of the coordinator). */
+void weftd_snapshot_on_part(void *context, const struct weft_snapshot_bytes *bytes);
+/* Writer: stores the piece of the task, which then returns to the net thread. */
+void weftd_snapshot_part_write(struct weftd_snapshots *snapshots, struct snapshot_task *task);
+
+/* After both threads: tasks that have not returned. */
+void weftd_snapshot_parts_free(struct weftd_snapshots *snapshots);
+
 /* weftd_snapshot_writer.c */
+/* Writer: copies the stored piece to the other store, if there is a hook. */
+void weftd_snapshot_put_piece(struct weftd_snapshots *snapshots, const struct weft_piece_ref *ref);
 enum weft_status weftd_snapshot_writer_start(struct weftd_snapshots *snapshots, struct weft_error *error);
 void weftd_snapshot_writer_fini(struct weftd_snapshots *snapshots); /* after its thread */
 

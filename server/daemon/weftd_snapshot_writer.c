@@ -2,6 +2,7 @@
  *
  *     PIECE   -> quantise -> xor with the last full piece of its layout -> file -> memory is free
  *     END of every engine -> report to the net thread
+ *     PART of a worker -> file -> net thread
  *     COMMIT  -> manifest -> prune -> net thread
  *
  * With a hook each file is copied too: the pieces before the report, the manifest last.
@@ -135,7 +136,7 @@ static bool is_base_of_ours(const struct weftd_snapshots *snapshots, const char 
     return false;
 }
 
-static void put_piece(struct weftd_snapshots *snapshots, const struct weft_piece_ref *ref)
+void weftd_snapshot_put_piece(struct weftd_snapshots *snapshots, const struct weft_piece_ref *ref)
 {
     char name[WEFT_SNAPSHOT_FILE_BYTES];
     if (!snapshots->writer.hook) return;
@@ -158,7 +159,7 @@ static void write_piece(struct weftd_snapshots *snapshots, struct snapshot_task 
         weft_piece_quantise(task->piece, snapshots->weights);
         if (store(snapshots, task->piece, &ref, &error) == WEFT_OK) {
             report_add(report, task->piece, &ref);
-            put_piece(snapshots, &ref);
+            weftd_snapshot_put_piece(snapshots, &ref);
             atomic_fetch_add(&snapshots->stats.pieces, 1);
             atomic_fetch_add(&snapshots->stats.bytes, bytes);
             atomic_fetch_add(&snapshots->stats.stored_bytes, ref.stored);
@@ -188,7 +189,10 @@ static void commit(struct weftd_snapshots *snapshots, struct snapshot_task *task
     struct weft_error error = {0}, prune_error = {0};
     struct weft_snapshot_prune_result result;
     char name[WEFT_SNAPSHOT_FILE_BYTES];
-    bool is_good = weft_snapshot_commit(&task->manifest, snapshots->folder, &error) == WEFT_OK;
+    /* the workers' parts have been put since the pieces */
+    bool is_good =
+        !snapshots->writer.hook || weft_snapshot_hook_wait(snapshots->writer.hook, &error) == WEFT_OK;
+    if (is_good) is_good = weft_snapshot_commit(&task->manifest, snapshots->folder, &error) == WEFT_OK;
     if (is_good && snapshots->writer.hook) {
         weft_snapshot_manifest_file(task->manifest.step, name);
         weft_snapshot_hook_put(snapshots->writer.hook, snapshots->folder, name);
@@ -216,6 +220,7 @@ static void run_task(struct weftd_snapshots *snapshots, struct snapshot_task *ta
     case SNAPSHOT_TASK_PIECE: write_piece(snapshots, task); break;
     case SNAPSHOT_TASK_END: end_engine(snapshots, task); break;
     case SNAPSHOT_TASK_COMMIT: commit(snapshots, task); break;
+    case SNAPSHOT_TASK_PART: weftd_snapshot_part_write(snapshots, task); return; /* the net thread frees it */
     }
     weft_free_bytes(env_of(snapshots), task);
 }

@@ -869,12 +869,25 @@ static void the_rest(struct bench *bench, struct weft_tensor *plain)
     REFUSED_HERE(weft_residual_load(NULL, bytes, 3), WEFT_ERR_INVALID, "residual_load", "tensor");
     REFUSED_HERE(weft_state_save(NULL, bytes, 3), WEFT_ERR_INVALID, "state_save", "tensor");
     REFUSED_HERE(weft_state_load(NULL, bytes, 3), WEFT_ERR_INVALID, "state_load", "tensor");
+    REFUSED_HERE(weft_snapshot_blob(NULL, bytes, 3), WEFT_ERR_INVALID, "snapshot_blob", "session");
+    REFUSED_HERE(weft_snapshot_restored_blob(NULL, 0, bytes, NULL, NULL), WEFT_ERR_INVALID,
+                 "snapshot_restored_blob", "session");
 }
 
 /* The bytes of rank 0 decide the status on all ranks. */
 static void loads(struct bench *bench, struct weft_tensor *plain)
 {
     uint8_t bytes[512] = {0};
+    uint64_t size = sizeof bytes;
+    REFUSED(weft_snapshot_blob(bench->session, NULL, 1), WEFT_ERR_INVALID, "snapshot_blob", "NULL");
+    REFUSED(weft_snapshot_blob(bench->session, bytes, ((uint64_t)16 << 20) + 1), WEFT_ERR_LIMIT,
+            "snapshot_blob", "16777217");
+    OK(weft_snapshot_blob(bench->session, bytes, sizeof bytes));
+    OK(weft_snapshot_blob(bench->session, NULL, 0));
+    REFUSED(weft_snapshot_restored_blob(bench->session, 0, bytes, NULL, NULL), WEFT_ERR_INVALID,
+            "snapshot_restored_blob", "NULL");
+    REFUSED(weft_snapshot_restored_blob(bench->session, 0, bytes, &size, NULL), WEFT_ERR_NOT_FOUND,
+            "snapshot_restored_blob", "rank 0");
     REFUSED(weft_state_load(plain, bytes, 3), WEFT_ERR_MALFORMED, "state_load of tensor 'plain'",
             "nothing was changed");
     REFUSED(weft_state_load(plain, bytes, weft_state_bytes(plain)), WEFT_ERR_MALFORMED,

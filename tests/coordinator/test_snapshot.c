@@ -12,11 +12,22 @@ enum { WORKERS = 2, SHARDS = 3, MEMBERS = WORKERS + SHARDS };
 static struct {
     uint64_t begun, committed;
     uint32_t begins, commits, pieces;
+    struct weft_snapshot_bytes part; /* the last one */
+    uint32_t parts, fetches;
 } seen;
 
 static void on_begin(void *context, uint64_t step) { seen.begun = step, seen.begins++; }
 static void on_pieces(void *context, const Weft__Control__SnapPieces *pieces) { seen.pieces++; }
 static void on_commit(void *context, uint64_t step) { seen.committed = step, seen.commits++; }
+
+static void on_part(void *context, const struct weft_snapshot_bytes *bytes)
+{
+    seen.part = *bytes, seen.parts++;
+}
+static void on_fetch(void *context, uint32_t member, uint32_t rank, uint64_t offset)
+{
+    seen.fetches++;
+}
 
 /* A running job. ids: connections of the workers, then of the shards. */
 static struct harness *running(uint64_t steps, uint64_t ns, uint64_t *ids)
@@ -29,6 +40,8 @@ static struct harness *running(uint64_t steps, uint64_t ns, uint64_t *ids)
     options->snapshot_begin = on_begin;
     options->snapshot_pieces = on_pieces;
     options->snapshot_commit = on_commit;
+    options->snapshot_part = on_part;
+    options->snapshot_fetch = on_fetch;
     assert_int_equal(coordinator_snapshot_init(h->coordinator), WEFT_OK);
     harness_run(h, ids, 1);
     for (uint32_t i = 0; i < SHARDS; i++) h->coordinator->shards[i]->has_snapshots = true;
@@ -218,12 +231,214 @@ static void needs_every_shard(void **state)
     harness_free(h);
 }
 
+/* ---- workers' parts ---- */
+
+enum { PART = WEFT_LIMIT_SNAP_DATA_BYTES + 100 }; /* two messages */
+
+/* A job whose workers send parts, with a snapshot of step 10 that the shards have armed. Returns its id. */
+static struct harness *arming_workers(uint64_t *ids, uint32_t *id_out)
+{
+    struct harness *h = running(10, 0, ids);
+    for (uint32_t i = 0; i < WORKERS; i++) h->coordinator->workers[i]->has_snapshots = true;
+    tick(h, WEFT_SECONDS(1));
+    *id_out = expect_snap(h, ids, 10, false);
+    for (uint32_t i = 0; i < WORKERS; i++)
+        assert_int_equal(harness_expect(h, ids[i], BODY(SNAP))->snap->step, 10);
+    answer_all(h, ids, *id_out, 3, false);
+    assert_int_equal(seen.begins, 0); /* the workers have not answered */
+    return h;
+}
+
+static void send_part(struct harness *h, uint64_t connection, uint32_t id, uint32_t rank, uint64_t bytes,
+                      const char *error)
+{
+    Weft__Control__SnapPart part = WEFT__CONTROL__SNAP_PART__INIT;
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    part.id = id, part.rank = rank, part.bytes = bytes, part.error = (char *)error;
+    message.body_case = BODY(SNAP_PART), message.snap_part = &part;
+    harness_deliver(h, connection, &message);
+}
+
+static void send_data(struct harness *h, uint64_t connection, uint32_t id, uint64_t offset, size_t bytes)
+{
+    static uint8_t data[PART];
+    Weft__Control__SnapData body = WEFT__CONTROL__SNAP_DATA__INIT;
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    body.id = id, body.offset = offset, body.data.data = data, body.data.len = bytes;
+    message.body_case = BODY(SNAP_DATA), message.snap_data = &body;
+    harness_deliver(h, connection, &message);
+}
+
+static void expect_wanted(struct harness *h, uint64_t connection, uint64_t offset)
+{
+    assert_int_equal(harness_expect(h, connection, BODY(SNAP_WANTED))->snap_wanted->offset, offset);
+}
+
+static void stored(struct harness *h, const char *error)
+{
+    weft_coordinator_snapshot_stored(h->coordinator, seen.part.id, seen.part.member, seen.part.bytes, error);
+}
+
+/* Bytes are requested message by message; the manifest waits for shards and workers. */
+static void parts_are_stored(void **state)
+{
+    uint64_t ids[MEMBERS];
+    uint32_t id;
+    struct harness *h = arming_workers(ids, &id);
+    answer(h, ids[0], id, 0, false);
+    send_part(h, ids[0], id, 0, PART, ""); /* it has ended the step before another has armed it */
+    harness_expect_nothing(h, ids[0]);
+    answer(h, ids[1], id, 0, false);
+    assert_int_equal(seen.begins, 1);
+    expect_wanted(h, ids[0], 0);
+    send_part(h, ids[1], id, 1, 50, "");
+    expect_wanted(h, ids[1], 0);
+    send_data(h, ids[0], id, 0, WEFT_LIMIT_SNAP_DATA_BYTES);
+    assert_true(seen.part.rank == 0 && seen.part.total == PART && seen.part.step == 10);
+    harness_expect_nothing(h, ids[0]); /* not stored yet */
+    stored(h, "");
+    expect_wanted(h, ids[0], WEFT_LIMIT_SNAP_DATA_BYTES);
+    send_passed(h, ids[WORKERS], id);
+    expect_passed(h, ids);
+    for (uint32_t i = WORKERS; i < MEMBERS; i++) send_pieces(h, ids[i], id, true, "");
+    send_data(h, ids[0], id, WEFT_LIMIT_SNAP_DATA_BYTES, 100);
+    stored(h, "");
+    expect_wanted(h, ids[0], PART); /* forget it */
+    assert_int_equal(seen.commits, 0);
+    send_data(h, ids[1], id, 0, 50);
+    stored(h, "");
+    expect_wanted(h, ids[1], 50);
+    assert_int_equal(seen.commits, 1);
+    assert_int_equal(seen.parts, 3);
+    stored(h, ""); /* a late answer has no effect */
+    assert_int_equal(seen.commits, 1);
+    harness_free(h);
+}
+
+/* A worker that has ended the step is late: a later step is named to all. */
+static void a_late_worker(void **state)
+{
+    uint64_t ids[MEMBERS];
+    uint32_t id;
+    struct harness *h = arming_workers(ids, &id);
+    answer(h, ids[0], id, 0, false);
+    answer(h, ids[1], id, 12, true);
+    (void)expect_snap(h, ids, 10, true);
+    (void)expect_snap(h, ids, 20, false);
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        assert_true(harness_expect(h, ids[i], BODY(SNAP))->snap->drop);
+        assert_int_equal(harness_expect(h, ids[i], BODY(SNAP))->snap->step, 20);
+    }
+    send_part(h, ids[0], id, 0, 50, ""); /* of the dropped one */
+    assert_int_equal(h->ended_count, 0);
+    harness_free(h);
+}
+
+static void leave(struct harness *h, uint64_t connection, uint64_t committed)
+{
+    Weft__Control__Leave body = WEFT__CONTROL__LEAVE__INIT;
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    body.committed = committed;
+    message.body_case = BODY(LEAVE), message.leave = &body;
+    harness_deliver(h, connection, &message);
+}
+
+/* Failures end the snapshot, not the job. A worker that leaves before the step is not waited for. */
+static void parts_fail_alone(void **state)
+{
+    static const char *const errors[] = {"no memory", "disk full", "left before the step", "left after it"};
+    for (int kind = 0; kind < 4; kind++) {
+        uint64_t ids[MEMBERS];
+        uint32_t id;
+        struct harness *h = arming_workers(ids, &id);
+        print_message("%s\n", errors[kind]);
+        answer(h, ids[0], id, 0, false);
+        if (kind < 2) answer(h, ids[1], id, 0, false);
+        if (kind == 0) send_part(h, ids[0], id, 0, 0, errors[kind]);
+        if (kind == 1) {
+            send_part(h, ids[0], id, 0, 50, "");
+            expect_wanted(h, ids[0], 0);
+            send_data(h, ids[0], id, 0, 50);
+            stored(h, errors[kind]);
+        }
+        if (kind >= 2) leave(h, ids[1], kind == 2 ? 9 : 10);
+        if (kind == 2) {
+            assert_int_equal(seen.begins, 1);
+            send_part(h, ids[0], id, 0, 50, "");
+            expect_wanted(h, ids[0], 0);
+        } else {
+            (void)expect_snap(h, ids, 10, true);
+            assert_true(harness_expect(h, ids[0], BODY(SNAP))->snap->drop);
+        }
+        assert_int_equal(seen.commits, 0);
+        assert_int_equal(h->ended_count, 0);
+        harness_free(h);
+    }
+}
+
+/* Bytes that were not requested, and fetches without a restored snapshot, end the job with a sentence. */
+static void refuses_unasked_bytes(void **state)
+{
+    for (int kind = 0; kind < 4; kind++) {
+        uint64_t ids[MEMBERS];
+        uint32_t id;
+        struct harness *h = arming_workers(ids, &id);
+        Weft__Control__SnapFetch fetch = WEFT__CONTROL__SNAP_FETCH__INIT;
+        Control message = WEFT__CONTROL__CONTROL__INIT;
+        message.body_case = BODY(SNAP_FETCH), message.snap_fetch = &fetch;
+        if (kind == 0) send_part(h, ids[0], id, 0, 50, ""); /* not armed */
+        else if (kind == 1) harness_deliver(h, ids[0], &message);
+        else answer(h, ids[0], id, 0, false), answer(h, ids[1], id, 0, false);
+        if (kind == 2) send_data(h, ids[0], id, 0, 50);
+        if (kind == 3) {
+            send_part(h, ids[0], id, 0, 50, "");
+            send_data(h, ids[0], id, 0, 49);
+        }
+        assert_int_equal(h->ended_count, 1);
+        assert_non_null(strstr(h->end_text, kind < 1   ? "had not armed"
+                                            : kind < 2 ? "not due"
+                                                       : "not requested"));
+        assert_true(seen.parts == 0 && seen.fetches == 0);
+        harness_free(h);
+    }
+}
+
+/* One request of a worker at a time reaches the driver; its answer reaches the worker. */
+static void fetches(void **state)
+{
+    uint64_t ids[MEMBERS];
+    struct harness *h = running(10, 0, ids);
+    Weft__Control__SnapFetch fetch = WEFT__CONTROL__SNAP_FETCH__INIT;
+    Weft__Control__SnapFetched fetched = WEFT__CONTROL__SNAP_FETCHED__INIT;
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    h->coordinator->options.restored_parts = 2;
+    fetch.rank = 1;
+    message.body_case = BODY(SNAP_FETCH), message.snap_fetch = &fetch;
+    harness_deliver(h, ids[0], &message);
+    assert_int_equal(seen.fetches, 1);
+    fetched.rank = 1;
+    weft_coordinator_snapshot_fetched(h->coordinator, h->coordinator->workers[0]->member, &fetched);
+    assert_int_equal(harness_expect(h, ids[0], BODY(SNAP_FETCHED))->snap_fetched->rank, 1);
+    harness_deliver(h, ids[0], &message);
+    harness_deliver(h, ids[0], &message);
+    assert_int_equal(seen.fetches, 2);
+    assert_int_equal(h->ended_count, 1);
+    harness_free(h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(commits_once), cmocka_unit_test(names_a_later_step),
-        cmocka_unit_test(asks_for_the_newest_step), cmocka_unit_test(fails_alone),
+        cmocka_unit_test(commits_once),
+        cmocka_unit_test(names_a_later_step),
+        cmocka_unit_test(asks_for_the_newest_step),
+        cmocka_unit_test(fails_alone),
         cmocka_unit_test(needs_every_shard),
+        cmocka_unit_test(parts_are_stored),
+        cmocka_unit_test(a_late_worker),
+        cmocka_unit_test(parts_fail_alone),
+        cmocka_unit_test(refuses_unasked_bytes),
+        cmocka_unit_test(fetches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,8 +2,10 @@
  *
  *     snapshot_trainer LAST [MILLISECONDS [CODEC]]     steps weft_step_next .. LAST, each at least so long
  *
- * Prints "steps FIRST to LAST: HASH", the FNV-1a of the weights of all tensors. The tensor `frozen` moves in
- * step 1 only, and `mean` has no optimizer. */
+ * Each step sets a blob with its number and rank. A restored job prints "rank R: blob of step S, rank B" for
+ * each blob that its rank reads, those of ranks R, R + ranks, ... At the end it prints
+ * "steps FIRST to LAST: HASH", the FNV-1a of the weights of all tensors. The tensor `frozen` moves in step 1
+ * only, and `mean` has no optimizer. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +54,19 @@ static int declare(struct weft_session *session, const char *codec)
     return 0;
 }
 
+/* The blobs of the snapshot, those of lost ranks included. */
+static int read_blobs(struct weft_session *session)
+{
+    for (uint32_t rank = weft_rank(session);; rank += weft_ranks(session)) {
+        char blob[64] = "";
+        uint64_t bytes = sizeof blob - 1, step = 0;
+        const enum weft_status status = weft_snapshot_restored_blob(session, rank, blob, &bytes, &step);
+        if (status == WEFT_ERR_NOT_FOUND) return 0;
+        if (status < 0) return fail(session, "restored_blob");
+        printf("rank %u: blob of step %llu, %s\n", weft_rank(session), (unsigned long long)step, blob);
+    }
+}
+
 static bool moves(const struct model *model, uint64_t step)
 {
     return model->last_step == 0 || step <= model->last_step;
@@ -75,6 +90,10 @@ static int train(struct weft_session *session, uint64_t step, uint32_t milliseco
         if (moves(&models[m], step) && weft_wait(&models[m].request, 0) < 0) return fail(session, "wait");
     const struct timespec pause = {milliseconds / 1000, milliseconds % 1000 * 1000000L};
     if (milliseconds > 0) nanosleep(&pause, NULL);
+    char blob[64];
+    const int bytes =
+        snprintf(blob, sizeof blob, "step %llu, rank %u", (unsigned long long)step, weft_rank(session));
+    if (weft_snapshot_blob(session, blob, (uint64_t)bytes) < 0) return fail(session, "snapshot_blob");
     return weft_step_end(session) < 0 ? fail(session, "step_end") : 0;
 }
 
@@ -97,7 +116,8 @@ int main(int argc, char **argv)
     const uint32_t milliseconds = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 0;
     if (weft_init(NULL, &session) < 0) return fail(NULL, "init");
     const uint64_t first = weft_step_next(session);
-    int status = declare(session, argc > 3 ? argv[3] : "dense");
+    int status = read_blobs(session);
+    if (status == 0) status = declare(session, argc > 3 ? argv[3] : "dense");
     for (uint64_t step = first; status == 0 && step <= last; step++)
         status = train(session, step, milliseconds);
     if (status == 0)

@@ -3,6 +3,7 @@
 import glob
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -32,6 +33,29 @@ class Snapshot(snapshot_jobs.SnapshotTest):
         self.assertEqual(self.snapshots(folder), [10], self.output)
         self.assertEqual(self.train_to(20, shards=1, snapshot_restore=folder), (11, whole[1]), self.output)
         self.assertEqual(self.train_to(12, workers=3, snapshot_restore=folder)[0], 11, self.output)
+
+    def test_codec(self):
+        """Codecs with residuals continue bit for bit: residuals, warm starts and counters are in the workers' parts."""
+        for codec in ("topk:ratio=0.05", "int8"):
+            with self.subTest(codec=codec):
+                folder = self.path("snapshots-" + codec[:4])
+                whole = self.train_to(30, pause_ms=10, codec=codec, snapshot_folder=folder, snapshot_every="10 steps")
+                self.assertIsNotNone(whole, self.output)
+                self.assertIn(10, self.snapshots(folder), self.output)
+                again = self.train_to(30, shards=1, codec=codec, snapshot_restore=f"{folder}:10")
+                self.assertEqual(again, (11, whole[1]), self.output)
+                self.assertEqual(self.blobs(), {(0, 10, 0), (1, 10, 1)}, self.output)
+        self.assertIn("is whole", self.weft("verify", folder))
+        for workers, blobs in ((1, {(0, 10, 0), (0, 10, 1)}), (3, {(0, 10, 0), (1, 10, 1)})):
+            with self.subTest(workers=workers):
+                self.assertEqual(self.train_to(12, workers=workers, codec=codec, snapshot_restore=f"{folder}:10")[0], 11, self.output)
+                self.assertEqual(self.blobs(), blobs, self.output)
+
+    def blobs(self):
+        """(rank, step, rank of the blob) of all blobs that the last job has read."""
+        found = re.findall(r"rank (\d+): blob of step (\d+), step (\d+), rank (\d+)", self.output)
+        self.assertTrue(all(step == written for _, step, written, _ in found), self.output)
+        return {(int(rank), int(step), int(of)) for rank, step, _, of in found}
 
     def shards_of(self, launcher):
         """Process ids of the shards that a `weft run` has started."""

@@ -8,7 +8,7 @@ import weakref
 
 from . import _buffer, _comm
 from ._abi import NULL, ffi, lib
-from ._errors import InvalidArgument, PeerLost, WrongState, check, error
+from ._errors import InvalidArgument, NotFound, PeerLost, WrongState, check, error
 from ._memory import Memory
 from ._outer import OuterSteps
 from ._request import OPEN, PersistentRequest, Request
@@ -533,6 +533,25 @@ class Session:
         text = ffi.new("char[]", 1 << 16)
         self._check(lib.weft_describe_links(self._c, text, 1 << 16))
         return ffi.string(text).decode().splitlines()
+
+    def snapshot_blob(self, data):
+        """Set this rank's data (bytes-like, at most 16 MiB) that goes into snapshots of the shards, for example its
+        position in the data. A snapshot of step s has the newest data at the end of step s. Local."""
+        size = len(data) if data is not None else 0
+        self._check(lib.weft_snapshot_blob(self._c, ffi.from_buffer(data) if size else ffi.NULL, size))
+
+    def restored_blob(self, rank=None):
+        """Return (step, data) of `rank`, default this one, in the snapshot that the job has restored; None without
+        one, or if it has no part of that rank. Blocks for the coordinator."""
+        size, step = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        of = self.rank if rank is None else rank
+        try:
+            self._check(lib.weft_snapshot_restored_blob(self._c, of, ffi.NULL, size, step))
+        except NotFound:
+            return None
+        data = ffi.new("uint8_t[]", max(size[0], 1))
+        self._check(lib.weft_snapshot_restored_blob(self._c, of, data, size, step))
+        return step[0], bytes(ffi.buffer(data, size[0]))
 
     def stats(self):
         """Return a dict of struct weft_stats: bytes, steps, and ns waited, encoded and exposed."""
