@@ -2,9 +2,11 @@
 resumed job has the bits of the undisturbed one."""
 
 import array
+import glob
 import gzip
 import os
 import re
+import signal
 import subprocess
 import sys
 import unittest
@@ -13,6 +15,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 import harness  # noqa: E402
 
 TINY = ["--blocks", "2", "--width", "16", "--heads", "2", "--length", "16", "--batch", "4", "--steps", "6", "--every", "6"]
+
+SNAPSHOT = ["--codec", "powersgd:rank=2", "--steps", "100000", "--every", "100000"]
 
 
 class Gpt(harness.JobTest):
@@ -69,6 +73,47 @@ class Gpt(harness.JobTest):
             again = self.gpt(shards, 2, [*words, "--resume"], folder)
             self.assertNotEqual(half[0], whole[0])
             self.assertEqual(again[0], whole[0])
+
+    def children(self, launcher):
+        """Process ids of the ranks and shards of a `weft run`."""
+        found = []
+        for path in glob.glob("/proc/[0-9]*/stat"):
+            try:
+                with open(path, encoding="ascii", errors="replace") as file:
+                    if int(file.read().rsplit(")", 1)[1].split()[1]) == launcher.pid:
+                        found.append(int(path.split("/")[2]))
+            except (OSError, IndexError, ValueError):
+                continue
+        return found
+
+    def run_to(self, stop, environment=(), words=()):
+        """Runs a job with shards up to this step. Returns the hash of its weights."""
+        self.jobs += 1
+        done = self.run_job(2, 2, [self.program, "--text", self.path("text.gz"), *TINY, *SNAPSHOT, "--stop", str(stop), *words],
+                            name=f"run{self.jobs}", environment=dict(environment))
+        self.assertEqual(done.returncode, 0, done.stdout)
+        hashes = set(re.findall(r"rank \d+: weights ([0-9a-f]+)", done.stdout))
+        self.assertEqual(len(hashes), 1, done.stdout)
+        return hashes.pop()
+
+    def test_snapshot(self):
+        """A job of which all processes are killed continues from a snapshot of its shards with the bits of the undisturbed one."""
+        folder = self.path("snapshots")
+        launcher = subprocess.Popen([harness.PROGRAMS.weft, "run", "-s", "2", "-n", "2", "--log-dir", self.path("killed"), "--", self.program,
+                                     "--text", self.path("text.gz"), *TINY, *SNAPSHOT], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                    env={**os.environ, "WEFT_SNAPSHOT_FOLDER": folder, "WEFT_SNAPSHOT_EVERY": "2 steps"})
+        try:
+            self.wait_for("a snapshot", lambda: glob.glob(os.path.join(folder, "snap-*.json")) or launcher.poll() is not None)
+            for child in self.children(launcher):
+                os.kill(child, signal.SIGKILL)
+            self.assertNotEqual(launcher.wait(60), 0)
+        finally:
+            launcher.kill()
+            launcher.wait()
+        step = min(int(re.search(r"snap-(\d+)\.json$", path)[1]) for path in glob.glob(os.path.join(folder, "snap-*.json")))
+        # the seed of the samples is in the blob: another one on the command line has no effect
+        again = self.run_to(step + 5, {"WEFT_SNAPSHOT_RESTORE": f"{folder}:{step}"}, ["--seed", "77"])
+        self.assertEqual(again, self.run_to(step + 5))
 
     def test_text(self):
         """The default model on the text of its package (WEFT_GPT_TEXT): bf16 reaches the loss of f32."""
