@@ -153,13 +153,14 @@ static enum weft_status write_file(const struct weft_snapshot *snapshot, const c
         status = write_header(snapshot, fd, &places, with_states);
     }
     for (uint32_t i = 0; status == WEFT_OK && i < snapshot->piece_count; i++) {
-        struct weft_piece *piece;
+        if (!weft_snapshot_is_worker_piece(&snapshot->pieces[i])) {
+            struct weft_piece *piece;
+            status = weft_snapshot_load_piece(snapshot, folder, i, &piece, error);
+            if (status < 0) break;
+            status = write_piece(snapshot, fd, &places, (const bool(*)[WEFT_PIECE_PARTS])has, i, piece);
+            weft_piece_free(piece);
+        }
         done += snapshot->pieces[i].ref.bytes;
-        if (weft_snapshot_is_worker_piece(&snapshot->pieces[i])) continue;
-        status = weft_snapshot_load_piece(snapshot, folder, i, &piece, error);
-        if (status < 0) break;
-        status = write_piece(snapshot, fd, &places, (const bool(*)[WEFT_PIECE_PARTS])has, i, piece);
-        weft_piece_free(piece);
         if (progress && progress->fn) progress->fn(progress->context, done, total);
     }
     weft_free_bytes(snapshot->env, has);

@@ -8,7 +8,8 @@
 
 /* Values and one state of "layer" after `step`, as one piece. */
 struct weft_piece *fixture_piece(uint64_t step);
-/* Stores the piece, on the base unless that is 0, and commits the snapshot of the step. */
+/* Stores the piece, on the base unless that is 0, and a worker's part, and commits the snapshot of the step.
+ * */
 enum weft_status fixture_save(const char *folder, uint64_t step, uint64_t base_step,
                               struct weft_error *error);
 /* The snapshot of the step is whole and has the bits of the step. */

@@ -90,9 +90,10 @@ static void fetches_bases_too(void **state)
     assert_int_equal(weft_snapshot_hook_fetch(hook, target, &step, &error), WEFT_OK);
     assert_int_equal(step, 10);
     assert_true(fixture_is_whole(target, 10, &error));
-    assert_int_equal(lines_of(store, "calls"), 4); /* the list, the manifest, the piece, its base */
+    assert_int_equal(lines_of(store, "calls"),
+                     6); /* the list, the manifest, the piece, its base, bytes of a worker */
     assert_int_equal(weft_snapshot_hook_fetch(hook, target, &step, &error), WEFT_OK);
-    assert_int_equal(lines_of(store, "calls"), 4); /* the folder has all */
+    assert_int_equal(lines_of(store, "calls"), 6); /* the folder has all */
     step = 11;
     assert_true(weft_snapshot_hook_fetch(hook, target, &step, &error) < 0);
     weft_snapshot_hook_free(hook);

@@ -108,6 +108,63 @@ static void test_refused(void **state)
     check_refused(&snapshot, "a tensor has no valid name");
 }
 
+/* Adds the part of rank 7 in two pieces; returns the second one. */
+static struct weft_snapshot_piece *build_part(struct weft_snapshot *snapshot)
+{
+    struct weft_snapshot_piece *piece = NULL;
+    build(snapshot);
+    assert_int_equal(weft_snapshot_add_part(snapshot, 7, 100), WEFT_OK);
+    assert_int_equal(weft_snapshot_add_part(snapshot, 7, 100), WEFT_ERR_EXISTS);
+    for (uint32_t i = 0; i < 2; i++) {
+        piece = weft_snapshot_add_piece(snapshot, 1);
+        snprintf(piece->ref.name, sizeof piece->ref.name, NAME);
+        piece->ref.bytes = i ? 40 : 60;
+        piece->ranges[0] = (struct weft_snapshot_range){
+            .tensor = 7, .part = WEFT_PIECE_WORKER, .offset = i ? 60 : 0, .count = i ? 40 : 60, .step = 12};
+    }
+    return piece;
+}
+
+static void test_parts(void **state)
+{
+    struct weft_snapshot snapshot, again;
+    struct weft_error error = {0};
+    build_part(&snapshot);
+    assert_int_equal(read_back(&snapshot, &again, &error), WEFT_OK);
+    assert_true(again.part_count == 1 && weft_snapshot_find_part(&again, 7)->bytes == 100);
+    assert_null(weft_snapshot_find_part(&again, 6));
+    assert_null(weft_snapshot_find_part(&again, 8));
+    weft_snapshot_fini(&again);
+    weft_snapshot_fini(&snapshot);
+
+    struct weft_snapshot_piece *piece = build_part(&snapshot);
+    piece->ranges[0].count = piece->ref.bytes = 39;
+    check_refused(&snapshot, "overlap or leave gaps");
+    build_part(&snapshot)->ref.bytes = 39;
+    check_refused(&snapshot, "a piece has bytes of a worker and other ranges");
+    build_part(&snapshot)->ranges[0].tensor = 6;
+    check_refused(&snapshot, "outside its tensor");
+    build_part(&snapshot)->ranges[0].offset = 61;
+    check_refused(&snapshot, "outside its tensor");
+    build_part(&snapshot);
+    snapshot.piece_count = 1; /* no bytes of the part */
+    check_refused(&snapshot, "overlap or leave gaps");
+    build_part(&snapshot);
+    snapshot.parts[0].bytes = 0;
+    check_refused(&snapshot, "no valid rank or size");
+    build_part(&snapshot);
+    snapshot.parts[0].rank = WEFT_LIMIT_WORKERS;
+    check_refused(&snapshot, "no valid rank or size");
+    build_part(&snapshot);
+    assert_int_equal(weft_snapshot_add_part(&snapshot, 3, 100), WEFT_OK);
+    snapshot.parts[0].rank = 7;
+    check_refused(&snapshot, "two parts");
+    build_part(&snapshot);
+    snapshot.pieces[0].ranges[0].part = WEFT_PIECE_WORKER; /* beside a tensor */
+    snapshot.pieces[0].ranges[0].tensor = 7;
+    check_refused(&snapshot, "bytes of a worker and other ranges");
+}
+
 /* Each changed byte is refused. */
 static void test_damage(void **state)
 {
@@ -189,9 +246,10 @@ static void test_places(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fields), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_damage), cmocka_unit_test(test_name_is_not_utf8),
-        cmocka_unit_test(test_folder), cmocka_unit_test(test_places),
+        cmocka_unit_test(test_fields),           cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_refused),          cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_name_is_not_utf8), cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

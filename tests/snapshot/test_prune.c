@@ -56,7 +56,7 @@ static void test_keep(void **state)
     assert_true(is_whole(folder, 4));
     assert_int_equal(weft_snapshot_prune(weft_env_system(), folder, 1, 0, &result, &error), WEFT_OK);
     assert_int_equal(result.manifests, 0);
-    assert_int_equal(result.pieces, 2); /* the piece of step 1 and the part */
+    assert_int_equal(result.pieces, 8); /* the piece of step 1, the part, bytes of workers of steps 1 to 3 */
     assert_true(result.bytes > 0);
     assert_true(is_whole(folder, 4));
     assert_true(has(folder, "notes.part.txt") && has(folder, "pieces/notes.txt"));

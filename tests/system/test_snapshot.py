@@ -79,7 +79,7 @@ class Snapshot(snapshot_jobs.SnapshotTest):
                 environment["WEFT_SNAPSHOT_RESTORE"] = folder
             before = self.snapshots(folder)
             launcher = subprocess.Popen([harness.PROGRAMS.weft, "run", "-s", "2", "-n", "2", "--log-dir", self.path(f"killed{seed}"), "--",
-                                         snapshot_jobs.TRAINER, "1000000", "1"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                                         snapshot_jobs.TRAINER, "1000000", "1", "int8"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             try:
                 self.wait_for("a new snapshot", lambda: len(set(self.snapshots(folder)) - set(before)) > 1)
                 time.sleep(random.Random(seed).random() * 0.1)
@@ -91,7 +91,8 @@ class Snapshot(snapshot_jobs.SnapshotTest):
                 launcher.wait()
             self.assertIn("is whole", self.weft("verify", folder))
             newest = self.snapshots(folder)[-1]
-            self.assertEqual(self.train_to(newest + 2, snapshot_restore=folder)[0], newest + 1, self.output)
+            self.assertEqual(self.train_to(newest + 2, codec="int8", snapshot_restore=folder)[0], newest + 1, self.output)
+            self.assertEqual(self.blobs(), {(0, newest, 0), (1, newest, 1)}, self.output)
 
     def test_copies(self):
         """A snapshot under way ends with a lost shard. The others are whole, and copies are restored as their leaders are."""
