@@ -1,9 +1,12 @@
 /* control_link.c - see control_link.h. */
 #include "coordinator/control_link.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define RETRY_NS WEFT_MS(20)
+#define ATTEMPT_NS WEFT_MS(500) /* at one candidate: its host may not answer */
 
 static enum weft_status connect_again(struct weft_control_link *link);
 
@@ -19,6 +22,12 @@ void weft_control_link_fini(struct weft_control_link *link)
     weft_seal_wipe(&link->seal);
     weft_seal_wipe(&link->next.seal);
     weft_resume_fini(&link->resume);
+    weft_frame_release(link->declare);
+    weft_frame_release(link->question);
+    weft_free_bytes(link->env, link->candidates.all);
+    link->declare = link->question = NULL;
+    link->candidates.all = NULL;
+    link->candidates.count = 0;
 }
 
 static void end(struct weft_control_link *link, enum weft_status reason, const char *text)
@@ -32,6 +41,40 @@ static void end(struct weft_control_link *link, enum weft_status reason, const c
 static void end_lost(struct weft_control_link *link)
 {
     end(link, WEFT_ERR_PEER_LOST, "its process has ended, or no connection to it succeeds");
+}
+
+/* ---- requests that need an answer ---- */
+
+static void hold(struct weft_frame **held, struct weft_frame *frame)
+{
+    weft_frame_release(*held);
+    *held = frame;
+    if (frame) frame->references++;
+}
+
+/* Of these, another coordinator may know nothing. It requests the other kinds itself. */
+static bool stays(const struct weft_frame *frame)
+{
+    switch ((Weft__Control__Control__BodyCase)frame->kind) {
+    case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT:
+    case WEFT__CONTROL__CONTROL__BODY_TENSOR_FREE:
+    case WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH:
+    case WEFT__CONTROL__CONTROL__BODY_ABORT:
+    case WEFT__CONTROL__CONTROL__BODY_LEAVE:
+    case WEFT__CONTROL__CONTROL__BODY_CLOSE: return true;
+    default: return false;
+    }
+}
+
+static void restart(struct weft_control_link *link)
+{
+    weft_resume_restart(&link->resume, stays);
+    if (link->declare) weft_resume_keep(&link->resume, link->declare);
+    if (link->question) weft_resume_keep(&link->resume, link->question);
+    link->reign = link->next.reign;
+    if (link->next.target == 0) return;
+    link->host = link->candidates.all[link->next.target - 1].host;
+    link->port = link->candidates.all[link->next.target - 1].port;
 }
 
 /* ---- sending ---- */
@@ -48,6 +91,8 @@ enum weft_status weft_control_link_send_frame(struct weft_control_link *link, st
 {
     if (!weft_control_link_is_open(link)) return WEFT_ERR_CLOSED;
     weft_resume_keep(&link->resume, frame);
+    if (link->reign > 0 && frame->kind == WEFT__CONTROL__CONTROL__BODY_DECLARE) hold(&link->declare, frame);
+    if (link->reign > 0 && frame->is_question) hold(&link->question, frame);
     if (!link->connection) return WEFT_OK;
     const enum weft_status status = seal_and_send(link, frame);
     /* its end will be reported; the frame is kept */
@@ -80,6 +125,53 @@ enum weft_status weft_control_link_send(struct weft_control_link *link,
 
 /* ---- receiving ---- */
 
+void weft_control_link_challenged(struct weft_control_link *link, const Weft__Control__Challenge *challenge)
+{
+    link->reign = challenge->reign;
+}
+
+void weft_control_link_welcomed(struct weft_control_link *link, const Weft__Control__Welcome *welcome)
+{
+    weft_resume_begin(&link->resume, welcome);
+    link->candidates.takeover_ns = link->resume.is_possible && link->reign > 0 ? welcome->takeover_ns : 0;
+}
+
+static bool parse_address(const char *text, struct weft_control_address *address_out)
+{
+    const char *colon = strrchr(text, ':');
+    const bool is_v6 = text[0] == '[';
+    const unsigned long port = colon ? strtoul(colon + 1, NULL, 10) : 0;
+    const size_t bytes = colon ? (size_t)(colon - text) : 0;
+    if (port == 0 || port > 65535 || bytes <= 2 * is_v6 || bytes - 2 * is_v6 >= sizeof address_out->host)
+        return false;
+    snprintf(address_out->host, sizeof address_out->host, "%.*s", (int)(bytes - 2 * is_v6), text + is_v6);
+    address_out->port = (uint16_t)port;
+    return true;
+}
+
+/* Without memory the session ends with its coordinator. */
+static void take_candidates(struct weft_control_link *link, const Weft__Control__Roster *roster)
+{
+    if (link->candidates.takeover_ns == 0 || link->candidates.all || link->is_leaving) return;
+    link->candidates.all = weft_alloc_array(link->env, roster->n_members, sizeof *link->candidates.all);
+    for (size_t i = 0; link->candidates.all && i < roster->n_members; i++)
+        link->candidates.count +=
+            parse_address(roster->members[i]->candidate, &link->candidates.all[link->candidates.count]);
+}
+
+static void note_answer(struct weft_control_link *link, const Weft__Control__Control *message)
+{
+    switch (message->body_case) {
+    case WEFT__CONTROL__CONTROL__BODY_ROSTER: take_candidates(link, message->roster); break;
+    case WEFT__CONTROL__CONTROL__BODY_GO: link->resume.has_begun = true; break;
+    case WEFT__CONTROL__CONTROL__BODY_DECLARED: hold(&link->declare, NULL); break;
+    case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT:
+        if (message->heartbeat->answer) hold(&link->question, NULL);
+        break;
+    default: break;
+    }
+}
+
 static void close_if_acknowledged(struct weft_control_link *link)
 {
     if (link->is_leaving && link->connection && weft_list_empty(&link->resume.kept))
@@ -97,6 +189,7 @@ bool weft_control_link_received(struct weft_control_link *link, const Weft__Cont
         close_if_acknowledged(link);
         return false;
     }
+    note_answer(link, message);
     if (!weft_resume_count(&link->resume, message, bytes)) return true;
     weft_resume_report(&link->resume, &ack);
     reply.body_case = WEFT__CONTROL__CONTROL__BODY_ACK;
@@ -142,6 +235,25 @@ void weft_control_link_leave(struct weft_control_link *link, bool has_left)
 
 /* ---- the handshake of the next connection ---- */
 
+/* The session as the coordinator of the next connection knows it. No frames are kept in this copy. */
+static struct weft_resume resume_of_next(const struct weft_control_link *link)
+{
+    struct weft_resume resume = link->resume;
+    if (link->next.reign > link->reign) resume.sent = resume.acked = resume.received = 0;
+    return resume;
+}
+
+/* For another coordinator the proof alone is checked. */
+static bool accept(struct weft_control_link *link, const Weft__Control__Resumed *answer)
+{
+    struct weft_resume resume = resume_of_next(link);
+    if (link->next.reign == link->reign)
+        return weft_resume_accept(&link->resume, link->secret, link->next.nonce, answer);
+    if (!weft_resume_accept(&resume, link->secret, link->next.nonce, answer)) return false;
+    restart(link);
+    return true;
+}
+
 static enum weft_status send_request(struct weft_control_link *link,
                                      const Weft__Control__Challenge *challenge)
 {
@@ -149,8 +261,9 @@ static enum weft_status send_request(struct weft_control_link *link,
     Weft__Control__Resume request;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     struct weft_frame *frame;
-    WEFT_TRY(weft_resume_request(&link->resume, link->secret, &challenge->nonce, link->next.nonce, proof,
-                                 &request));
+    const struct weft_resume resume = resume_of_next(link);
+    WEFT_TRY(
+        weft_resume_request(&resume, link->secret, &challenge->nonce, link->next.nonce, proof, &request));
     message.body_case = WEFT__CONTROL__CONTROL__BODY_RESUME;
     message.resume = &request;
     WEFT_TRY(weft_frame_pack(link->env, &message, &frame));
@@ -189,7 +302,7 @@ static void take_answer(struct weft_control_link *link, struct weft_net_connecti
         message->abort->status == WEFT_ERR_PEER_LOST)
         end(link, WEFT_ERR_ABORTED, message->abort->text);
     else if (is_sealed && message->body_case == WEFT__CONTROL__CONTROL__BODY_RESUMED &&
-             weft_resume_accept(&link->resume, link->secret, link->next.nonce, message->resumed))
+             accept(link, message->resumed))
         take_connection(link, connection);
     else weft_net_close(connection);
     weft_control_free(link->env, message);
@@ -202,10 +315,12 @@ static void take_challenge(struct weft_control_link *link, struct weft_net_conne
     enum weft_status status = weft_seal_challenge(&link->next.seal, data, bytes);
     if (status == WEFT_OK) status = weft_control_unpack(link->env, data, bytes, &message);
     if (status == WEFT_OK) {
+        const bool is_challenge = message->body_case == WEFT__CONTROL__CONTROL__BODY_CHALLENGE;
         link->next.has_challenge = true;
-        status = message->body_case == WEFT__CONTROL__CONTROL__BODY_CHALLENGE
-                     ? send_request(link, message->challenge)
-                     : WEFT_ERR_MALFORMED;
+        link->next.reign = is_challenge ? message->challenge->reign : 0;
+        /* a lower one is that of a coordinator that was replaced */
+        status = is_challenge && link->next.reign >= link->reign ? send_request(link, message->challenge)
+                                                                 : WEFT_ERR_STALE;
         weft_control_free(link->env, message);
     }
     if (status < 0) weft_net_close(connection);
@@ -229,19 +344,42 @@ static void on_retry(void *context)
     if (weft_now_ns(link->env) >= link->next.until_ns || connect_again(link) < 0) end_lost(link);
 }
 
+/* This attempt has failed: the next one is at the next candidate. */
+static void try_next(struct weft_control_link *link)
+{
+    link->next.connection = NULL;
+    link->next.target = (link->next.target + 1) % (link->candidates.count + 1);
+    if (!link->next.until_ns || weft_net_timer_once(link->net, RETRY_NS, on_retry, link) < 0) end_lost(link);
+}
+
 static void on_closed(void *context, struct weft_net_connection *connection, enum weft_status reason,
                       const char *text)
 {
     struct weft_control_link *link = context;
     if (connection == link->connection) {
-        weft_control_link_closed(link, reason, text);
+        weft_control_link_closed(link, connection, reason, text);
         return;
     }
     if (connection != link->next.connection) return;
-    link->next.connection = NULL;
-    if (reason == WEFT_ERR_UNREACHABLE || reason == WEFT_ERR_IO || !link->next.until_ns ||
-        weft_net_timer_once(link->net, RETRY_NS, on_retry, link) < 0)
+    const bool has_candidates = link->candidates.count > 0;
+    const bool is_refused = reason == WEFT_ERR_UNREACHABLE && weft_now_ns(link->env) < link->next.limit_ns;
+    if (reason == WEFT_ERR_IO || (reason == WEFT_ERR_UNREACHABLE && !has_candidates)) {
+        link->next.connection = NULL;
         end_lost(link);
+        return;
+    }
+    const bool is_coordinator = link->next.target == 0;
+    try_next(link);
+    if (is_refused && is_coordinator && link->refused) link->refused(link->context);
+}
+
+/* A process that is stopped accepts connections and does not answer. */
+static void on_attempt_limit(void *context)
+{
+    struct weft_control_link *link = context;
+    if (!link->next.connection || weft_now_ns(link->env) < link->next.limit_ns) return;
+    weft_net_close(link->next.connection);
+    try_next(link);
 }
 
 static const struct weft_net_handler handler = {.frame = on_frame,
@@ -251,10 +389,19 @@ static const struct weft_net_handler handler = {.frame = on_frame,
 
 static enum weft_status connect_again(struct weft_control_link *link)
 {
+    const bool has_candidates = link->candidates.count > 0;
+    const struct weft_control_address *candidate =
+        link->next.target > 0 ? &link->candidates.all[link->next.target - 1] : NULL;
+    const uint64_t limit_ns = weft_deadline_ns(weft_now_ns(link->env), ATTEMPT_NS);
     weft_nonce_draw(link->env, link->next.nonce);
     link->next.has_challenge = false;
-    return weft_net_connect(link->net, link->host, link->port, &handler, link, link->next.until_ns,
-                            &link->next.connection);
+    link->next.reign = 0;
+    link->next.limit_ns = has_candidates && limit_ns < link->next.until_ns ? limit_ns : link->next.until_ns;
+    WEFT_TRY(weft_net_connect(link->net, candidate ? candidate->host : link->host,
+                              candidate ? candidate->port : link->port, &handler, link, link->next.limit_ns,
+                              &link->next.connection));
+    return has_candidates ? weft_net_timer_once(link->net, ATTEMPT_NS + WEFT_MS(1), on_attempt_limit, link)
+                          : WEFT_OK;
 }
 
 /* An attempt that is connected may wait for an answer: the network, or the coordinator, has stopped. */
@@ -264,15 +411,33 @@ static void on_limit(void *context)
     if (link->next.until_ns && weft_now_ns(link->env) >= link->next.until_ns) end_lost(link);
 }
 
-void weft_control_link_closed(struct weft_control_link *link, enum weft_status reason, const char *text)
+static bool begin_replacement(struct weft_control_link *link, uint32_t target)
+{
+    uint64_t period_ns = link->resume.period_ns;
+    if (link->candidates.count > 0) period_ns += link->candidates.takeover_ns;
+    link->next.until_ns = weft_deadline_ns(weft_now_ns(link->env), period_ns);
+    link->next.target = target;
+    return weft_net_timer_once(link->net, period_ns + WEFT_MS(1), on_limit, link) == WEFT_OK &&
+           connect_again(link) == WEFT_OK;
+}
+
+void weft_control_link_closed(struct weft_control_link *link, struct weft_net_connection *connection,
+                              enum weft_status reason, const char *text)
 {
     const bool has_left = link->is_leaving && weft_list_empty(&link->resume.kept);
+    if (link->has_abandoned && connection != link->connection) return;
     link->connection = NULL;
-    if (reason == WEFT_ERR_PEER_LOST && link->resume.is_possible && !has_left) {
-        link->next.until_ns = weft_deadline_ns(weft_now_ns(link->env), link->resume.period_ns);
-        if (weft_net_timer_once(link->net, link->resume.period_ns + WEFT_MS(1), on_limit, link) == WEFT_OK &&
-            connect_again(link) == WEFT_OK)
-            return;
-    }
+    if (reason == WEFT_ERR_PEER_LOST && link->resume.is_possible && !has_left && begin_replacement(link, 0))
+        return;
     end(link, reason, text);
+}
+
+bool weft_control_link_replace(struct weft_control_link *link)
+{
+    if (link->candidates.count == 0 || !link->resume.is_possible || !link->connection) return false;
+    link->has_abandoned = true;
+    weft_net_close(link->connection);
+    link->connection = NULL;
+    if (!begin_replacement(link, 1)) end_lost(link);
+    return true;
 }

@@ -11,6 +11,8 @@
  * weft_coordinator_opened/_message/_closed/_tick. Output: the send and close callbacks, which must not call
  * back. Time, random numbers and memory are the env's. */
 #include "coordinator/coordinator_state.h"
+#include "coordinator/takeover/records.h"
+#include "coordinator/takeover/reign.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,16 +28,19 @@
 
 /* ---- sending ---- */
 
+/* What led to the message is in the store before it is sent. */
 static void send_to(struct weft_coordinator *coordinator, uint64_t connection,
                     const Weft__Control__Control *message)
 {
+    if (!coordinator_records_commit(coordinator)) return;
     coordinator->options.send(coordinator->options.context, connection, message);
 }
 
 void coordinator_send(struct weft_coordinator *coordinator, const struct coordinator_member *member,
                       const Weft__Control__Control *message)
 {
-    if (member->connection && member->state < MEMBER_LEFT) send_to(coordinator, member->connection, message);
+    if (member->connection && member->state < MEMBER_LEFT && !member->record.is_awaited)
+        send_to(coordinator, member->connection, message);
 }
 
 void coordinator_send_same(struct weft_coordinator *coordinator, const Weft__Control__Control *message)
@@ -123,6 +128,7 @@ static void enter(struct weft_coordinator *coordinator, enum coordinator_state s
 
 static void end(struct weft_coordinator *coordinator, enum weft_status status, const char *text)
 {
+    if (!coordinator_records_end(coordinator)) return;
     enter(coordinator, COORDINATOR_ENDED);
     coordinator->end_status = status;
     /* newcomers wait for an admission that cannot happen now */
@@ -141,7 +147,7 @@ static void end(struct weft_coordinator *coordinator, enum weft_status status, c
 void coordinator_abort(struct weft_coordinator *coordinator, const struct coordinator_member *except,
                        enum weft_status status, const char *format, ...)
 {
-    if (coordinator->state == COORDINATOR_ENDED) return;
+    if (coordinator->state == COORDINATOR_ENDED || !coordinator_records_end(coordinator)) return;
     char text[480];
     va_list args;
     va_start(args, format);
@@ -149,7 +155,8 @@ void coordinator_abort(struct weft_coordinator *coordinator, const struct coordi
     va_end(args);
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         struct coordinator_member *member = coordinator->members[i];
-        if (member != except && member->connection && member->state < MEMBER_LEFT)
+        if (member != except && member->connection && member->state < MEMBER_LEFT &&
+            !member->record.is_awaited)
             send_abort(coordinator, member->connection, status, text);
     }
     for (size_t i = 0; i < coordinator->connection_count; i++)
@@ -161,8 +168,9 @@ void coordinator_abort(struct weft_coordinator *coordinator, const struct coordi
 void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordinator_member *member,
                              const char *why)
 {
-    if (member->state >= MEMBER_LEFT) return;
+    if (member->state >= MEMBER_LEFT || coordinator_records_is_fenced(coordinator)) return;
     member->state = MEMBER_LOST;
+    coordinator_records_member(coordinator, member);
     if (coordinator->state == COORDINATOR_ENDED) return;
     if (member->newcomer) {
         weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
@@ -175,6 +183,7 @@ void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordi
         return;
     }
     bool goes_on = coordinator_shrink_begin(coordinator, member);
+    if (!goes_on && !coordinator_records_end(coordinator)) return;
     char text[COORDINATOR_LABEL_BYTES + 160 + sizeof COORDINATOR_SHARDS_AHEAD_TEXT + sizeof no_copy];
     const bool beyond = !goes_on && !member->joined && coordinator_shards_are_ahead(coordinator);
     snprintf(text, sizeof text, "%s lost: %.140s%s%s", member->label, why, no_copy,
@@ -291,6 +300,7 @@ void weft_coordinator_opened(struct weft_coordinator *coordinator, uint64_t id, 
     challenge.job = coordinator->job;
     challenge.is_begun = coordinator->state != COORDINATOR_JOINING;
     challenge.seals = WEFT_SEAL_VERSION;
+    if (coordinator->records.reign) challenge.reign = coordinator->records.reign->number;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_CHALLENGE;
     message.challenge = &challenge;
     send_to(coordinator, id, &message);
@@ -404,6 +414,12 @@ static bool admissible(struct weft_coordinator *coordinator, struct coordinator_
                "%.100s (weft %.40s) does not support copies of shards, which this job has (weft %s): use one "
                "release of weft in a job",
                hello->name, hello->weft_version, weft_proto_release());
+    else if (coordinator->records.reign && (!hello->takeovers || !hello->resume) &&
+             hello->role != WEFT__CONTROL__ROLE__ROLE_OBSERVER)
+        refuse(coordinator, connection, WEFT_ERR_VERSION,
+               "%.100s (weft %.40s) cannot continue with another coordinator, as this job with server.store "
+               "requires (weft %s): use one release of weft in a job",
+               hello->name, hello->weft_version, weft_proto_release());
     else if (strcmp(hello->job, coordinator->job) != 0)
         refuse(coordinator, connection, WEFT_ERR_INVALID,
                "%.100s asks for job %.100s, this coordinator serves job %.100s", hello->name, hello->job,
@@ -427,9 +443,9 @@ static uint64_t silence_limit_ns(const struct weft_coordinator *coordinator,
 }
 
 static void welcome(struct weft_coordinator *coordinator, const struct coordinator_connection *connection,
-                    const Weft__Control__Hello *hello, const struct coordinator_member *member)
+                    const Weft__Control__Hello *hello, struct coordinator_member *member)
 {
-    uint8_t proof[WEFT_PROOF_BYTES], resume_key[WEFT_RESUME_KEY_BYTES];
+    uint8_t proof[WEFT_PROOF_BYTES];
     Weft__Control__Welcome welcome = WEFT__CONTROL__WELCOME__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     welcome.workers =
@@ -450,9 +466,14 @@ static void welcome(struct weft_coordinator *coordinator, const struct coordinat
         welcome.endpoint_first = member->endpoint_first;
     }
     if (member && hello->resume && coordinator->options.resume_ns > 0) {
-        weft_nonce_draw(coordinator->env, resume_key);
-        welcome.resume_key = (ProtobufCBinaryData){sizeof resume_key, resume_key};
+        weft_nonce_draw(coordinator->env, member->record.resume_key);
+        welcome.resume_key =
+            (ProtobufCBinaryData){sizeof member->record.resume_key, member->record.resume_key};
         welcome.resume_ns = coordinator->options.resume_ns;
+    }
+    if (coordinator->records.reign) {
+        welcome.takeover_ns = coordinator->options.resume_ns + 2 * COORDINATOR_REIGN_NS;
+        welcome.silence_ns = COORDINATOR_REIGN_NS;
     }
     if (coordinator->secret && weft_proof_make(coordinator->secret, WEFT_PROOF_WELCOME, hello->nonce.data,
                                                hello->job, hello->name, proof) == WEFT_OK)
@@ -537,6 +558,10 @@ static void on_hello(struct weft_coordinator *coordinator, struct coordinator_co
     member->supports_progress = hello->progress;
     member->has_snapshots = hello->snapshots;
     member->pid = hello->pid;
+    snprintf(member->record.candidate, sizeof member->record.candidate, "%s", hello->candidate);
+    member->record.process_bytes = hello->process.len;
+    if (hello->process.len == sizeof member->record.process)
+        memcpy(member->record.process, hello->process.data, sizeof member->record.process);
     if (newcomer)
         snprintf(member->label, sizeof member->label, "a new worker (%s, pid %llu)", member->host,
                  (unsigned long long)member->pid);
@@ -603,6 +628,7 @@ void coordinator_describe(const struct coordinator_member *member, Weft__Control
     entry->endpoint_first = member->endpoint_first;
     entry->n_addresses = member->endpoint_count;
     entry->addresses = member->addresses;
+    entry->candidate = (char *)member->record.candidate;
 }
 
 enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator,
@@ -736,7 +762,7 @@ static void cost_fini(struct weft_coordinator *coordinator)
 }
 
 /* Keeps the link cost that rank 0 sent, for Go. Its numbers and blobs are not interpreted here. */
-static void keep_cost(struct weft_coordinator *coordinator, const Weft__Control__LinkCost *sent)
+void coordinator_keep_cost(struct weft_coordinator *coordinator, const Weft__Control__LinkCost *sent)
 {
     cost_fini(coordinator);
     coordinator->cost = *sent;
@@ -763,9 +789,10 @@ static void on_ready(struct weft_coordinator *coordinator, struct coordinator_me
         return;
     }
     if (ready->cost && member->role == WEFT__CONTROL__ROLE__ROLE_WORKER && member->index == 0)
-        keep_cost(coordinator, ready->cost);
+        coordinator_keep_cost(coordinator, ready->cost);
     if (!all_members_at(coordinator, MEMBER_READY)) return;
     enter(coordinator, COORDINATOR_RUNNING);
+    coordinator_records_begin(coordinator);
     send_go(coordinator, NULL);
     coordinator_snapshot_tick(coordinator, weft_now_ns(coordinator->env));
 }
@@ -779,8 +806,9 @@ static bool all_shards_left(const struct weft_coordinator *coordinator)
     return true;
 }
 
-/* Notifies the shards that no further contribution of this worker will arrive. */
-static void send_left(struct weft_coordinator *coordinator, const struct coordinator_member *worker)
+/* Notifies the shards, or one, that no further contribution of this worker will arrive. */
+static void send_left(struct weft_coordinator *coordinator, const struct coordinator_member *worker,
+                      const struct coordinator_member *only)
 {
     char text[COORDINATOR_LABEL_BYTES + 16];
     Weft__Control__Left left = WEFT__CONTROL__LEFT__INIT;
@@ -792,7 +820,19 @@ static void send_left(struct weft_coordinator *coordinator, const struct coordin
     message.body_case = WEFT__CONTROL__CONTROL__BODY_LEFT;
     message.left = &left;
     for (uint32_t i = 0; i < coordinator->options.shards; i++)
-        coordinator_send(coordinator, coordinator->shards[i], &message);
+        if (!only || only == coordinator->shards[i])
+            coordinator_send(coordinator, coordinator->shards[i], &message);
+}
+
+static void send_finished(struct weft_coordinator *coordinator, const struct coordinator_member *only)
+{
+    Weft__Control__Finished finished = WEFT__CONTROL__FINISHED__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    finished.text = (char *)"all workers have left";
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_FINISHED;
+    message.finished = &finished;
+    if (only) coordinator_send(coordinator, only, &message);
+    else coordinator_broadcast(coordinator, &message, NULL);
 }
 
 static void on_leave(struct weft_coordinator *coordinator, struct coordinator_member *member,
@@ -810,22 +850,17 @@ static void on_leave(struct weft_coordinator *coordinator, struct coordinator_me
         return;
     }
     member->state = MEMBER_LEFT;
+    coordinator_records_member(coordinator, member);
     /* A worker may know that the last step was good, and leave, before other workers ask about that step. */
     if (worker && leave->committed > coordinator->committed) coordinator->committed = leave->committed;
     weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator", "%s left", member->label);
     if (worker) coordinator->worker_left_count++;
     if (worker) coordinator_snapshot_worker_left(coordinator, member, leave->committed);
     if (worker && coordinator_active_count(coordinator) == 0) {
-        Weft__Control__Finished finished = WEFT__CONTROL__FINISHED__INIT;
-        Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
         coordinator_snapshot_finish(coordinator);
-        finished.text = (char *)"all workers have left";
-        message.body_case = WEFT__CONTROL__CONTROL__BODY_FINISHED;
-        message.finished = &finished;
-        coordinator_broadcast(coordinator, &message, NULL);
+        send_finished(coordinator, NULL);
         workers_done = true;
-    }
-    else if (worker) send_left(coordinator, member);
+    } else if (worker) send_left(coordinator, member, NULL);
     coordinator_check_left(coordinator);
     coordinator_shrink_check(coordinator);
     coordinator_liveness_check(coordinator);
@@ -949,7 +984,7 @@ void weft_coordinator_message(struct weft_coordinator *coordinator, uint64_t id,
                               const Weft__Control__Control *message)
 {
     struct coordinator_connection *connection = find_connection(coordinator, id);
-    if (!connection) return;
+    if (!connection || coordinator_records_is_fenced(coordinator)) return;
     connection->last_received_ns = weft_now_ns(coordinator->env);
     switch (connection->state) {
     case CONNECTION_NEW:
@@ -987,6 +1022,57 @@ void weft_coordinator_refuse_resume(struct weft_coordinator *coordinator, uint64
                "the coordinator of job %.100s has no member %u of incarnation %llu: another job listens at "
                "its address",
                coordinator->job, request->member, (unsigned long long)request->incarnation);
+}
+
+/* ---- another coordinator's job ---- */
+
+void coordinator_continue(struct weft_coordinator *coordinator)
+{
+    coordinator->state = COORDINATOR_RUNNING;
+    weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator", "job %s continues with this coordinator",
+             coordinator->job);
+}
+
+enum weft_status coordinator_adopt(struct weft_coordinator *coordinator, uint64_t id,
+                                   struct coordinator_member *member)
+{
+    struct coordinator_connection *connection = add_connection(coordinator, id);
+    if (!connection) return WEFT_ERR_NO_MEMORY;
+    connection->state = CONNECTION_MEMBER;
+    connection->member = member;
+    connection->opened_ns = connection->last_received_ns = weft_now_ns(coordinator->env);
+    snprintf(connection->peer, sizeof connection->peer, "%.60s", member->label);
+    member->connection = id;
+    member->record.is_awaited = true;
+    return WEFT_OK;
+}
+
+/* A shard may have seen nothing of what the former coordinator decided last. */
+static void repeat_to_shard(struct weft_coordinator *coordinator, const struct coordinator_member *shard)
+{
+    coordinator_declare_repeat(coordinator, shard);
+    for (uint32_t i = 0; i < coordinator->options.workers; i++)
+        if (coordinator->workers[i]->state == MEMBER_LEFT)
+            send_left(coordinator, coordinator->workers[i], shard);
+    if (coordinator_active_count(coordinator) == 0) send_finished(coordinator, shard);
+}
+
+void coordinator_welcome_back(struct weft_coordinator *coordinator, uint64_t id, bool has_begun)
+{
+    struct coordinator_connection *connection = find_connection(coordinator, id);
+    struct coordinator_member *member = connection ? connection->member : NULL;
+    if (!member || !member->record.is_awaited) return;
+    connection->last_received_ns = weft_now_ns(coordinator->env);
+    member->record.is_awaited = false;
+    if (coordinator->state == COORDINATOR_ENDED) {
+        send_abort(coordinator, id, coordinator->end_status < 0 ? coordinator->end_status : WEFT_ERR_CLOSED,
+                   coordinator->end.text[0] ? coordinator->end.text : "the job has ended");
+        return;
+    }
+    coordinator_slots_repeat(coordinator, member);
+    if (!has_begun) send_go(coordinator, member);
+    coordinator_liveness_repeat(coordinator, member);
+    if (member->role == WEFT__CONTROL__ROLE__ROLE_SHARD) repeat_to_shard(coordinator, member);
 }
 
 /* ---- time ---- */
@@ -1045,6 +1131,7 @@ void weft_coordinator_tick(struct weft_coordinator *coordinator)
 {
     uint64_t now_ns = weft_now_ns(coordinator->env);
     char silent[64];
+    if (coordinator_records_is_fenced(coordinator)) return;
     for (size_t i = 0; i < coordinator->connection_count; i++) {
         struct coordinator_connection *connection = coordinator->connections[i];
         if (connection->state == CONNECTION_NEW && weft_elapsed_ns(connection->opened_ns, now_ns) > HELLO_NS)

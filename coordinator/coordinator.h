@@ -38,6 +38,9 @@ struct weft_coordinator_options {
                                * does */
     uint32_t copies; /* of each slot of chunks: a lost shard does not end the job while every slot has a
                                * copy; 0 to WEFT_LIMIT_COPIES; default 0 */
+    const char *store; /* the driver's: path of a file in which another process finds the job if this one
+                               * ends (candidate below); needs copies and resume_ns, no workers_min and no
+                               * snapshots; default NULL: none */
     bool copies_on_one_host;  /* a copy may be on the host of the original; default false */
     uint64_t heartbeat_ns;    /* a member without messages for this time is lost; default 30 s */
     uint64_t beat_ns;         /* the driver sends a Heartbeat to a member after this time without a message;
@@ -78,6 +81,9 @@ struct weft_coordinator_options {
     /* The job has ended: WEFT_OK if it finished, otherwise the status and sentence of the failure. Called
      * once. */
     void (*ended)(void *context, enum weft_status status, const char *text);
+    /* With a store: this process does not coordinate any more, and all connections are closed. `ended` is not
+     * called. The driver's; may be NULL. */
+    void (*replaced)(void *context);
     void *context;
 };
 void weft_coordinator_options_init(struct weft_coordinator_options *options);
@@ -188,6 +194,37 @@ void weft_coordinator_server_describe_stall(const struct weft_coordinator_server
 /* The workers that have neither left nor been lost, as a sentence; "" if there are none. Net thread. */
 void weft_coordinator_server_describe_active(const struct weft_coordinator_server *server, char *out,
                                              size_t out_bytes);
+
+/* ---- candidate: a process that coordinates if the coordinator ends (takeover/candidate.c) ---- */
+struct weft_candidate;
+struct weft_candidate_options {
+    const char *store; /* path of the job's file, which the coordinator has, too; copied */
+    const char *job, *secret;
+    const char *host;      /* to listen on; "0.0.0.0" as in server.listen */
+    const char *reachable; /* by members, as host name or address, an IPv6 address in brackets */
+    /* This process coordinates now. Net thread. */
+    void (*took_over)(void *context, struct weft_coordinator_server *server);
+    /* Of the job that it coordinates. */
+    void (*ended)(void *context, enum weft_status status, const char *text);
+    void (*replaced)(void *context);
+    void *context;
+};
+/* Listens, and closes each connection until this process coordinates. Net thread, or before it starts. Free
+ * after the net, also on failure if *out is set. */
+enum weft_status weft_candidate_start(struct weft_env *env, struct weft_net *net,
+                                      const struct weft_candidate_options *options,
+                                      struct weft_candidate **out, struct weft_error *error);
+const char *weft_candidate_address(const struct weft_candidate *candidate); /* HOST:PORT, for Hello */
+/* The process is a member of the job: opens the store, and watches the coordinator's lease.
+ * WEFT_ERR_MISMATCH: the store is another job's. Net thread. */
+enum weft_status weft_candidate_watch(struct weft_candidate *candidate, uint64_t job_id,
+                                      struct weft_error *error);
+/* The address of the coordinator of this reign refuses connections: this process takes over at once if it
+ * can. Net thread. */
+void weft_candidate_suspect(struct weft_candidate *candidate, uint64_t reign);
+/* The job ends for this process: it will not take over. Net thread. */
+void weft_candidate_stop(struct weft_candidate *candidate);
+void weft_candidate_free(struct weft_candidate *candidate); /* NULL has no effect */
 
 /* ---- coordinator on a net thread of its own ---- */
 struct weft_coordinator_thread;

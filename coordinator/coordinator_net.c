@@ -14,6 +14,9 @@
 #include <unistd.h>
 
 #include "coordinator/coordinator_net.h"
+#include "coordinator/takeover/candidate.h"
+#include "coordinator/takeover/records.h"
+#include "coordinator/takeover/reign.h"
 
 #define TICK_NS WEFT_SECONDS(1)
 #define BEAT_NS_MAX WEFT_SECONDS(10)
@@ -190,23 +193,47 @@ static void on_snapshot_commit(void *context, uint64_t step)
     server->snapshot_commit(server->context, step);
 }
 
+/* ---- replaced ---- */
+
+/* Another process coordinates, or may: all members find it. Returns true from then on. */
+static bool is_replaced(struct weft_coordinator_server *server)
+{
+    if (server->is_replaced || !coordinator_records_is_fenced(server->coordinator))
+        return server->is_replaced;
+    server->is_replaced = true;
+    for (size_t i = server->connection_count; i-- > 0;) {
+        struct server_connection *connection = server->connections[i];
+        if (connection->net) weft_net_close(connection->net);
+        else coordinator_server_remove(connection, "another process coordinates the job");
+    }
+    if (server->replaced) server->replaced(server->context);
+    return true;
+}
+
 /* ---- in ---- */
 
-static void on_opened(void *context, struct weft_net_connection *net)
+static struct server_connection *add_connection(struct weft_coordinator_server *server)
 {
-    struct weft_coordinator_server *server = context;
     struct server_connection *connection =
         connections_grow(server) ? weft_alloc_zero(server->env, sizeof *connection) : NULL;
+    if (!connection) return NULL;
+    connection->server = server;
+    connection->id = ++server->next_id;
+    weft_resume_init(&connection->resume, server->env);
+    server->connections[server->connection_count++] = connection;
+    return connection;
+}
+
+void coordinator_server_opened(void *context, struct weft_net_connection *net)
+{
+    struct weft_coordinator_server *server = context;
+    struct server_connection *connection = is_replaced(server) ? NULL : add_connection(server);
     weft_net_set_context(net, connection); /* NULL: the callbacks ignore the connection */
     if (!connection) {
         weft_net_close(net);
         return;
     }
-    connection->server = server;
     connection->net = net;
-    connection->id = ++server->next_id;
-    weft_resume_init(&connection->resume, server->env);
-    server->connections[server->connection_count++] = connection;
     weft_coordinator_opened(server->coordinator, connection->id, weft_net_peer_name(net));
 }
 
@@ -267,7 +294,8 @@ static bool take_session_message(struct server_connection *connection, const Wef
         return true;
     case WEFT__CONTROL__CONTROL__BODY_CLOSE:
         if (!connection->is_welcomed) return false;
-        coordinator_resume_received(connection, message, bytes);
+        if (coordinator_resume_received(connection, message, bytes))
+            coordinator_resume_acknowledge(connection->server, connection->id);
         return true;
     default: return false;
     }
@@ -277,7 +305,7 @@ static void on_frame(void *context, struct weft_net_connection *net, const uint8
 {
     struct server_connection *connection = weft_net_context(net);
     Weft__Control__Control *message;
-    if (!connection) return;
+    if (!connection || is_replaced(connection->server)) return;
     struct weft_coordinator_server *server = connection->server;
     if (!unpack(connection, data, &bytes, &message)) return;
     const uint64_t id = connection->id;
@@ -290,9 +318,12 @@ static void on_frame(void *context, struct weft_net_connection *net, const uint8
         reject(connection, "no memory for the key of its connection");
         return;
     }
-    if (connection->is_welcomed) coordinator_resume_received(connection, message, bytes);
+    const bool ack_is_due =
+        connection->is_welcomed && coordinator_resume_received(connection, message, bytes);
     weft_coordinator_message(server->coordinator, id, message);
     weft_control_free(server->env, message);
+    if (ack_is_due) coordinator_resume_acknowledge(server, id);
+    (void)is_replaced(server); /* its decision could not be written */
 }
 
 void coordinator_server_remove(struct server_connection *connection, const char *why)
@@ -315,7 +346,9 @@ static void on_closed(void *context, struct weft_net_connection *net, enum weft_
     if (!connection) return;
     const char *why = reason == WEFT_ERR_PEER_LOST ? "connection closed" : text;
     connection->net = NULL;
-    if (reason == WEFT_ERR_PEER_LOST && coordinator_resume_suspend(connection, why)) return;
+    if (reason == WEFT_ERR_PEER_LOST && !is_replaced(connection->server) &&
+        coordinator_resume_suspend(connection, why))
+        return;
     coordinator_server_remove(connection, why);
 }
 
@@ -341,15 +374,19 @@ static void on_tick(void *context)
     struct weft_coordinator_server *server = context;
     uint64_t now_ns = weft_now_ns(server->env), gap_ns = weft_elapsed_ns(server->ticked_ns, now_ns);
     server->ticked_ns = now_ns;
+    if (is_replaced(server)) return;
+    if (server->reign) coordinator_reign_renew(server->reign);
     if (gap_ns > 2 * TICK_NS) weft_coordinator_paused(server->coordinator, gap_ns - TICK_NS);
     weft_coordinator_tick(server->coordinator);
     send_beats(server, now_ns);
+    (void)is_replaced(server);
     weft_log_limit_flush(server->env, &server->rejected);
 }
 
 static void on_first_look(void *context)
 {
     struct weft_coordinator_server *server = context;
+    if (is_replaced(server)) return;
     weft_coordinator_tick(server->coordinator);
 }
 
@@ -377,83 +414,153 @@ static uint64_t beat_period(uint64_t heartbeat_ns)
     return beat_ns < TICK_NS ? TICK_NS : beat_ns < BEAT_NS_MAX ? beat_ns : BEAT_NS_MAX;
 }
 
-enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft_net *net, const char *host,
-                                               uint16_t port, const struct weft_coordinator_options *options,
-                                               uint16_t *port_out, struct weft_coordinator_server **out,
-                                               struct weft_error *error)
+const struct weft_net_handler coordinator_server_handler = {
+    .opened = coordinator_server_opened,
+    .frame = on_frame,
+    .closed = on_closed,
+    .frame_bytes_max = WEFT_LIMIT_FRAME_BYTES + WEFT_SEAL_BYTES,
+    .send_bytes_max = 4 * WEFT_LIMIT_FRAME_BYTES,
+    .connections_max = WEFT_LIMIT_WORKERS + WEFT_LIMIT_SHARDS + 1024};
+
+/* What the records of a store have no place for. */
+static enum weft_status check_store(const struct weft_coordinator_options *options, struct weft_error *error)
 {
-    WEFT_TRY(weft_listen_check(host, options->secret, error));
-    struct weft_coordinator_server *server = weft_alloc_zero(env, sizeof *server);
-    if (!server) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a coordinator");
-    server->env = env;
-    server->rejected = (struct weft_log_limit){.component = "coordinator", .burst = 8};
-    server->ticked_ns = weft_now_ns(env);
-    server->net = net;
+    if (options->copies == 0)
+        return weft_error_set(
+            error, WEFT_ERR_UNSUPPORTED,
+            "server.store needs server.copies=1: the shard of a lost coordinator is lost, too");
+    if (options->workers_min > 0)
+        return weft_error_set(
+            error, WEFT_ERR_UNSUPPORTED,
+            "server.store does not support jobs whose workers may change: start weftd without "
+            "--min-workers, or without server.store");
+    if (options->snapshot_steps > 0 || options->snapshot_ns > 0 || options->restored_step > 0)
+        return weft_error_set(
+            error, WEFT_ERR_UNSUPPORTED,
+            "server.store does not support snapshots: start weftd without snapshot.folder and "
+            "--restore, or without server.store");
+    if (options->resume_ns == 0)
+        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "server.store needs server.resume above 0");
+    return WEFT_OK;
+}
+
+static void set_options(struct weft_coordinator_server *server,
+                        const struct weft_coordinator_options *options,
+                        struct weft_coordinator_options *inner)
+{
     server->ended = options->ended;
+    server->replaced = options->replaced;
     server->snapshot_begin = options->snapshot_begin;
     server->snapshot_pieces = options->snapshot_pieces;
     server->snapshot_commit = options->snapshot_commit;
     server->snapshot_part = options->snapshot_part;
     server->snapshot_fetch = options->snapshot_fetch;
     server->context = options->context;
+    server->beat_ns = beat_period(options->heartbeat_ns);
+    *inner = *options;
+    if (options->store) server->beat_ns = TICK_NS;
+    inner->pid = (uint64_t)getpid();
+    inner->newcomers_max = newcomers_max(options->newcomers_max);
+    inner->beat_ns = server->beat_ns;
+    inner->send = coordinator_server_send;
+    inner->send_same = on_send_same;
+    inner->close = coordinator_server_close;
+    inner->ended = on_ended;
+    inner->snapshot_begin = on_snapshot_begin;
+    inner->snapshot_pieces = on_snapshot_pieces;
+    inner->snapshot_commit = on_snapshot_commit;
+    inner->snapshot_part = options->snapshot_part ? on_snapshot_part : NULL;
+    inner->snapshot_fetch = on_snapshot_fetch;
+    inner->context = server;
+}
+
+enum weft_status coordinator_server_create(struct weft_env *env, struct weft_net *net,
+                                           const struct weft_coordinator_options *options,
+                                           struct weft_coordinator_server **out, struct weft_error *error)
+{
+    if (options->store) WEFT_TRY(check_store(options, error));
+    struct weft_coordinator_server *server = weft_alloc_zero(env, sizeof *server);
+    if (!server) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a coordinator");
+    struct weft_coordinator_options inner;
+    char own_host[65] = "";
     const bool with_secret = options->secret && options->secret[0];
+    server->env = env;
+    server->net = net;
+    server->rejected = (struct weft_log_limit){.component = "coordinator", .burst = 8};
+    server->ticked_ns = weft_now_ns(env);
     server->secret = with_secret ? weft_alloc_text(env, options->secret) : NULL;
     if (with_secret && !server->secret) {
         weft_free_bytes(env, server);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a coordinator");
     }
-
-    struct weft_coordinator_options inner = *options;
-    char own_host[65] = "";
     if (gethostname(own_host, sizeof own_host - 1) != 0) own_host[0] = 0;
+    set_options(server, options, &inner);
     inner.host = own_host;
-    inner.pid = (uint64_t)getpid();
-    inner.newcomers_max = newcomers_max(options->newcomers_max);
-    inner.beat_ns = server->beat_ns = beat_period(options->heartbeat_ns);
-    inner.send = coordinator_server_send;
-    inner.send_same = on_send_same;
-    inner.close = coordinator_server_close;
-    inner.ended = on_ended;
-    inner.snapshot_begin = on_snapshot_begin;
-    inner.snapshot_pieces = on_snapshot_pieces;
-    inner.snapshot_commit = on_snapshot_commit;
-    inner.snapshot_part = options->snapshot_part ? on_snapshot_part : NULL;
-    inner.snapshot_fetch = on_snapshot_fetch;
-    inner.context = server;
     enum weft_status status = weft_coordinator_create(env, &inner, &server->coordinator);
-    if (status != WEFT_OK) {
-        weft_error_set(error, status,
-                       "cannot coordinate job %.100s with %u workers and %u shards: %s (1 to %u workers, up "
-                       "to %u shards)",
-                       options->job ? options->job : "(no name)", options->workers, options->shards,
-                       weft_reason_text(status), WEFT_LIMIT_WORKERS, WEFT_LIMIT_SHARDS);
-        goto err_free_server;
+    if (status == WEFT_OK) {
+        *out = server;
+        return WEFT_OK;
     }
-    static const struct weft_net_handler handler = {.opened = on_opened,
-                                                    .frame = on_frame,
-                                                    .closed = on_closed,
-                                                    .frame_bytes_max =
-                                                        WEFT_LIMIT_FRAME_BYTES + WEFT_SEAL_BYTES,
-                                                    .send_bytes_max = 4 * WEFT_LIMIT_FRAME_BYTES,
-                                                    .connections_max =
-                                                        WEFT_LIMIT_WORKERS + WEFT_LIMIT_SHARDS + 1024};
-    uint16_t listening_port;
-    status = weft_net_listen(net, host, port, &handler, server, &listening_port, &server->listener, error);
-    if (status != WEFT_OK) goto err_free_coordinator;
-    if (port_out) *port_out = listening_port;
-    set_address(server->coordinator, host, listening_port);
-    *out = server; /* the listener refers to it: the caller frees it after the net, also on failure */
-    status = weft_net_timer_periodic(net, TICK_NS, on_tick, server);
-    if (status == WEFT_OK) status = weft_net_timer_once(net, FIRST_LOOK_NS, on_first_look, server);
-    if (status != WEFT_OK) return weft_error_set(error, status, "no memory for the coordinator's timer");
-    return WEFT_OK;
-
-err_free_coordinator:
-    weft_coordinator_free(server->coordinator);
-err_free_server:
+    weft_error_set(error, status,
+                   "cannot coordinate job %.100s with %u workers and %u shards: %s (1 to %u workers, up "
+                   "to %u shards)",
+                   options->job ? options->job : "(no name)", options->workers, options->shards,
+                   weft_reason_text(status), WEFT_LIMIT_WORKERS, WEFT_LIMIT_SHARDS);
     weft_free_bytes(env, server->secret);
     weft_free_bytes(env, server);
     return status;
+}
+
+enum weft_status coordinator_server_begin(struct weft_coordinator_server *server, const char *host,
+                                          uint16_t port, struct weft_error *error)
+{
+    set_address(server->coordinator, host, port);
+    enum weft_status status = weft_net_timer_periodic(server->net, TICK_NS, on_tick, server);
+    if (status == WEFT_OK) status = weft_net_timer_once(server->net, FIRST_LOOK_NS, on_first_look, server);
+    if (status != WEFT_OK) return weft_error_set(error, status, "no memory for the coordinator's timer");
+    return WEFT_OK;
+}
+
+enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft_net *net, const char *host,
+                                               uint16_t port, const struct weft_coordinator_options *options,
+                                               uint16_t *port_out, struct weft_coordinator_server **out,
+                                               struct weft_error *error)
+{
+    struct weft_coordinator_server *server;
+    uint16_t listening_port;
+    WEFT_TRY(weft_listen_check(host, options->secret, error));
+    WEFT_TRY(coordinator_server_create(env, net, options, &server, error));
+    enum weft_status status = weft_net_listen(net, host, port, &coordinator_server_handler, server,
+                                              &listening_port, &server->listener, error);
+    if (status != WEFT_OK) {
+        weft_coordinator_server_free(server);
+        return status;
+    }
+    if (port_out) *port_out = listening_port;
+    *out = server; /* the listener refers to it: the caller frees it after the net, also on failure */
+    if (options->store)
+        WEFT_TRY(coordinator_candidate_first(server, options->store, host, listening_port, error));
+    return coordinator_server_begin(server, host, listening_port, error);
+}
+
+enum weft_status coordinator_server_adopt(struct weft_coordinator_server *server,
+                                          struct coordinator_member *member, bool is_suspected)
+{
+    Weft__Control__Welcome welcome = WEFT__CONTROL__WELCOME__INIT;
+    struct server_connection *connection = add_connection(server);
+    if (!connection) return WEFT_ERR_NO_MEMORY;
+    connection->has_hello = connection->is_welcomed = connection->is_awaited = true;
+    connection->is_suspected = is_suspected;
+    connection->suspended_ns = weft_now_ns(server->env);
+    snprintf(connection->why, sizeof connection->why, "it has not resumed with the next coordinator");
+    if (member->record.process_bytes)
+        weft_process_identity_decode(member->record.process, &connection->process);
+    welcome.member = member->member;
+    welcome.incarnation = member->incarnation;
+    welcome.resume_ns = server->coordinator->options.resume_ns;
+    welcome.resume_key = (ProtobufCBinaryData){sizeof member->record.resume_key, member->record.resume_key};
+    weft_resume_begin(&connection->resume, &welcome);
+    return coordinator_adopt(server->coordinator, connection->id, member);
 }
 
 uint32_t weft_coordinator_server_connections(const struct weft_coordinator_server *server)
@@ -511,6 +618,7 @@ void weft_coordinator_server_free(struct weft_coordinator_server *server)
         coordinator_server_remove(server->connections[0], "the coordinator has ended");
     }
     weft_coordinator_free(server->coordinator);
+    coordinator_reign_close(server->reign);
     weft_free_bytes(server->env, server->secret);
     weft_free_bytes(server->env, server->connections);
     weft_free_bytes(server->env, server);

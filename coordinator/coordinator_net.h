@@ -18,6 +18,7 @@ struct server_connection {
     uint8_t challenge[WEFT_NONCE_BYTES]; /* nonce of its Challenge */
     struct weft_resume resume;
     struct weft_process_identity process; /* from Hello */
+    bool is_awaited;                      /* of a restored job: the member has not resumed here */
     uint64_t suspended_ns; /* when its socket ended; meaningful without `net` */
     bool is_suspected;     /* since then another member has lost a data connection */
     char why[96];          /* how its socket ended */
@@ -46,10 +47,25 @@ struct weft_coordinator_server {
     void (*snapshot_part)(void *context, const struct weft_snapshot_bytes *bytes);
     void (*snapshot_fetch)(void *context, uint32_t member, uint32_t rank, uint64_t offset);
     void (*ended)(void *context, enum weft_status status, const char *text);
+    struct coordinator_reign *reign; /* owned; NULL: no store */
+    bool is_replaced;                /* another process coordinates, or may */
+    void (*replaced)(void *context);
     void *context;
 };
 
 /* coordinator_net.c */
+/* Without a listener. */
+enum weft_status coordinator_server_create(struct weft_env *env, struct weft_net *net,
+                                           const struct weft_coordinator_options *options,
+                                           struct weft_coordinator_server **out, struct weft_error *error);
+/* Of listeners: the context is the server; `opened` as below. */
+extern const struct weft_net_handler coordinator_server_handler;
+void coordinator_server_opened(void *server, struct weft_net_connection *net);
+enum weft_status coordinator_server_begin(struct weft_coordinator_server *server, const char *host,
+                                          uint16_t port, struct weft_error *error);
+/* A member of a restored job: it may resume. */
+enum weft_status coordinator_server_adopt(struct weft_coordinator_server *server,
+                                          struct coordinator_member *member, bool is_suspected);
 struct server_connection *coordinator_server_find(const struct weft_coordinator_server *server, uint64_t id);
 /* The state machine's send and close. */
 void coordinator_server_send(void *server, uint64_t id, const Weft__Control__Control *message);
@@ -65,9 +81,13 @@ bool coordinator_resume_suspend(struct server_connection *connection, const char
  * and the new connection ends. Otherwise the sender gets the reason and is closed. */
 void coordinator_resume_accept(struct server_connection *connection, const Weft__Control__Resume *request,
                                const uint8_t *frame, size_t bytes);
-/* Counts a frame of a member and sends the Ack that is due. */
-void coordinator_resume_received(struct server_connection *connection, const Weft__Control__Control *message,
+/* Counts a frame of a member. Returns whether an Ack is due. */
+bool coordinator_resume_received(struct server_connection *connection, const Weft__Control__Control *message,
                                  size_t bytes);
+/* Sends the Ack: what the frames have changed is in the store. */
+void coordinator_resume_acknowledge(struct weft_coordinator_server *server, uint64_t id);
+/* Begins to check suspended connections. false: no memory. */
+bool coordinator_resume_watch(struct weft_coordinator_server *server);
 /* Ends a suspended connection, not inside this call. */
 void coordinator_resume_drop(struct server_connection *connection, const char *why);
 

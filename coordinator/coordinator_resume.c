@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "coordinator/coordinator_net.h"
+#include "coordinator/takeover/records.h"
 
 #define CHECK_NS WEFT_MS(50)
 #define SUSPECTED_NS WEFT_MS(300) /* a live member that the network has cut is back within a round trip */
@@ -47,6 +48,7 @@ static void check_suspended(void *context)
     const uint64_t now_ns = weft_now_ns(server->env);
     bool any = false;
     server->checks_suspended = false;
+    if (coordinator_records_is_fenced(server->coordinator)) return; /* the next event closes all */
     for (size_t i = server->connection_count; i-- > 0;) { /* an end may end further connections */
         if (i >= server->connection_count || server->connections[i]->net) continue;
         struct server_connection *connection = server->connections[i];
@@ -62,7 +64,7 @@ static void check_suspended(void *context)
 
 static void start_checks(struct weft_coordinator_server *server)
 {
-    if (server->checks_suspended) return;
+    if (server->checks_suspended || server->is_replaced) return;
     server->checks_suspended = weft_net_timer_once(server->net, CHECK_NS, check_suspended, server) == WEFT_OK;
 }
 
@@ -79,6 +81,12 @@ static void suspect_suspended(struct weft_coordinator_server *server)
         struct server_connection *connection = server->connections[i];
         connection->is_suspected |= is_suspended(connection) && is_unknown(connection);
     }
+}
+
+bool coordinator_resume_watch(struct weft_coordinator_server *server)
+{
+    start_checks(server);
+    return server->checks_suspended;
 }
 
 bool coordinator_resume_suspend(struct server_connection *connection, const char *why)
@@ -108,7 +116,7 @@ void coordinator_resume_drop(struct server_connection *connection, const char *w
 
 /* ---- frames ---- */
 
-void coordinator_resume_received(struct server_connection *connection, const Weft__Control__Control *message,
+bool coordinator_resume_received(struct server_connection *connection, const Weft__Control__Control *message,
                                  size_t bytes)
 {
     struct weft_coordinator_server *server = connection->server;
@@ -116,8 +124,14 @@ void coordinator_resume_received(struct server_connection *connection, const Wef
                             message->body_case == WEFT__CONTROL__CONTROL__BODY_CLOSE;
     if (message->body_case == WEFT__CONTROL__CONTROL__BODY_HEARTBEAT && message->heartbeat->ask)
         suspect_suspended(server);
-    if (!weft_resume_count(&connection->resume, message, bytes)) return;
+    return weft_resume_count(&connection->resume, message, bytes);
+}
+
+void coordinator_resume_acknowledge(struct weft_coordinator_server *server, uint64_t id)
+{
+    struct server_connection *connection = coordinator_server_find(server, id);
     Weft__Control__Ack ack;
+    if (!connection || !coordinator_records_commit(server->coordinator)) return;
     Weft__Control__Control reply = WEFT__CONTROL__CONTROL__INIT;
     weft_resume_report(&connection->resume, &ack);
     reply.body_case = WEFT__CONTROL__CONTROL__BODY_ACK;
@@ -190,5 +204,8 @@ void coordinator_resume_accept(struct server_connection *newcomer, const Weft__C
     weft_log(server->env, WEFT_LOG_INFO, "coordinator", "member %u has resumed its control connection%s%s",
              request->member, status < 0 ? ", and the answer failed: " : "",
              status < 0 ? weft_reason_text(status) : "");
+    if (connection->is_awaited)
+        coordinator_welcome_back(server->coordinator, connection->id, request->has_begun);
+    connection->is_awaited = false;
     if (status < 0) weft_net_close(connection->net);
 }

@@ -51,6 +51,26 @@ struct coordinator_part {
     uint64_t bytes, offset; /* offset: bytes that are stored */
 };
 
+/* Of a member in a job with a store (takeover/records.h). */
+struct coordinator_member_record {
+    uint8_t resume_key[WEFT_RESUME_KEY_BYTES], process[WEFT_PROCESS_IDENTITY_BYTES];
+    size_t process_bytes; /* 0: unknown */
+    char candidate[WEFT_LIMIT_NAME_BYTES + 1];
+    bool is_marked;     /* the store has an earlier state */
+    bool is_awaited;    /* it has not continued its session with this coordinator; gets nothing */
+    uint32_t announced; /* workers: tensors whose Declared was sent by this coordinator: last one + 1 */
+};
+
+struct coordinator_reign;
+struct coordinator_records {
+    struct coordinator_reign *reign;                 /* owned by the driver; NULL: no store */
+    bool is_marked, job_is_marked, slots_are_marked; /* is_marked: anything is */
+    bool has_begun;                                  /* the job runs, or has run: records are written */
+    bool has_ended;                                  /* the job, as the store has it, or will */
+    bool is_restored;                                /* this coordinator continues the job of another one */
+    bool is_fenced;
+};
+
 struct coordinator_member {
     uint32_t member; /* index in coordinator->members */
     Weft__Control__Role role;
@@ -69,6 +89,7 @@ struct coordinator_member {
     struct coordinator_progress progress;
     uint64_t pid, incarnation;
     uint32_t endpoint_first, endpoint_count;
+    struct coordinator_member_record record;
     ProtobufCBinaryData *addresses; /* owned, (endpoint_count,); NULL before Endpoints */
     uint64_t connection;            /* id of its connection; 0: closed */
     uint64_t last_received_ns;
@@ -121,6 +142,7 @@ struct coordinator_tensor {
     uint32_t first_rank;            /* rank of the first worker that declared it */
     uint32_t declared_count;        /* workers that have declared it */
     bool placed, announced;
+    bool is_marked;    /* the store has an earlier state */
     bool has_answer;   /* of a shard, in `restored` */
     uint64_t restored; /* 1 + its last closed step in the snapshot that the shards restored; 0: none */
     uint64_t elems;
@@ -223,6 +245,8 @@ struct weft_coordinator {
     bool cost_known; /* rank 0 has sent its link costs in Ready */
     Weft__Control__LinkCost cost; /* forwarded in Go; its byte fields are owned */
 
+    struct coordinator_records records;
+
     enum weft_status end_status;
     struct weft_error end; /* why the job ended */
 };
@@ -244,6 +268,17 @@ void coordinator_abort(struct weft_coordinator *coordinator, const struct coordi
  * without it (coordinator_shrink_begin), the job ends and `ended` is called. */
 void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordinator_member *member,
                              const char *why);
+
+/* A restored job runs. */
+void coordinator_continue(struct weft_coordinator *coordinator);
+/* A member of a restored job: adds its connection, which has no socket yet. */
+enum weft_status coordinator_adopt(struct weft_coordinator *coordinator, uint64_t id,
+                                   struct coordinator_member *member);
+/* A member continues its session with this coordinator: sends what it may not have received. has_begun: it
+ * has received Go. */
+void coordinator_welcome_back(struct weft_coordinator *coordinator, uint64_t id, bool has_begun);
+/* Keeps the link cost that rank 0 has sent. */
+void coordinator_keep_cost(struct weft_coordinator *coordinator, const Weft__Control__LinkCost *sent);
 
 /* Fills in the roster entry of a member. The entry points into the member. */
 void coordinator_describe(const struct coordinator_member *member, Weft__Control__Member *entry);
@@ -286,6 +321,9 @@ void coordinator_send_heartbeat(struct weft_coordinator *coordinator, const stru
                                 Weft__Control__Heartbeat *heartbeat);
 void coordinator_heartbeat(struct weft_coordinator *coordinator, struct coordinator_member *member,
                            const Weft__Control__Heartbeat *heartbeat);
+/* Repeats the request of a check that is running. */
+void coordinator_liveness_repeat(struct weft_coordinator *coordinator,
+                                 const struct coordinator_member *member);
 /* call after the set of workers to wait for has shrunk */
 void coordinator_liveness_check(struct weft_coordinator *coordinator);
 /* call when the membership changes */
@@ -370,8 +408,19 @@ bool coordinator_name_is_taken(const struct weft_coordinator *coordinator, const
 /* After coordinator_placement_init. WEFT_ERR_UNSUPPORTED: a slot has no place for its copy. */
 enum weft_status coordinator_slots_init(struct weft_coordinator *coordinator, struct weft_error *error);
 void coordinator_slots_free(struct weft_coordinator *coordinator);
+/* Fills in the slots of a Map: those of which `changed` is true, all if it is NULL. They point into the
+ * returned memory, which the caller frees; NULL: no memory. */
+void *coordinator_slots_describe(const struct weft_coordinator *coordinator, const bool *changed,
+                                 Weft__Control__Map *map_out);
+/* Takes the slots of a record. WEFT_ERR_MALFORMED: they do not fit the endpoints. */
+enum weft_status coordinator_slots_restore(struct weft_coordinator *coordinator,
+                                           const Weft__Control__Map *map);
 /* Sends all slots to all members. No effect in a job without copies. */
 void coordinator_slots_send(struct weft_coordinator *coordinator);
+/* Sends all slots, and each loss of a shard, to one member. */
+void coordinator_slots_repeat(struct weft_coordinator *coordinator, const struct coordinator_member *member);
+/* Shards that were lost when the former coordinator ended still have slots: fails them over. */
+void coordinator_slots_check_lost(struct weft_coordinator *coordinator);
 /* The slot of a chunk that is placed on the endpoint. 0 in a job without copies. */
 uint32_t coordinator_slot_choose(struct weft_coordinator *coordinator, struct coordinator_endpoint *home);
 /* The shard of the slot's copy; NULL: it has none. */
@@ -383,6 +432,13 @@ bool coordinator_slots_fail_over(struct weft_coordinator *coordinator, const str
                                  const char *why, char *why_out, size_t why_bytes);
 
 /* declare.c */
+/* A tensor that all workers have declared, as the store has it. Ordinals rise. */
+enum weft_status coordinator_tensor_restore(struct weft_coordinator *coordinator,
+                                            const Weft__Control__StoredTensor *stored);
+/* Requests the answers again that a shard may not have sent, and the releases that it may not have got. */
+void coordinator_declare_repeat(struct weft_coordinator *coordinator, const struct coordinator_member *shard);
+/* Announces tensors whose missing answers were those of lost shards. */
+void coordinator_declare_check(struct weft_coordinator *coordinator);
 /* The shard's DeclaredOk will not arrive. */
 void coordinator_declare_forget_shard(struct weft_coordinator *coordinator, uint32_t shard);
 /* when the roster is sent */
@@ -391,6 +447,10 @@ void coordinator_declare(struct weft_coordinator *coordinator, struct coordinato
                          const Weft__Control__Declare *declare);
 void coordinator_check_left(struct weft_coordinator *coordinator);
 /* tensor_free.c */
+/* Sends TensorFree of a tensor that all workers have freed. */
+void coordinator_tensor_send_free(struct weft_coordinator *coordinator,
+                                  const struct coordinator_member *shard,
+                                  const struct coordinator_tensor *tensor);
 void coordinator_tensor_free(struct weft_coordinator *coordinator, struct coordinator_member *worker,
                              uint32_t ordinal);
 void coordinator_declared_ok(struct weft_coordinator *coordinator, struct coordinator_member *shard,

@@ -11,8 +11,11 @@
 #include <string.h>
 
 #include "coordinator/coordinator_state.h"
+#include "coordinator/takeover/records.h"
 #include "kernels/kernels.h"
 #include "proto/proto.h"
+
+#define STORED_CHUNKS_MAX 32768u /* a record is one value of the store */
 
 /* ---- comparing ---- */
 
@@ -362,6 +365,13 @@ static bool place(struct weft_coordinator *coordinator, struct coordinator_tenso
                           (unsigned long long)tensor->declare.chunk_bytes, WEFT_LIMIT_CHUNKS);
         return false;
     }
+    if (coordinator->records.reign && all > STORED_CHUNKS_MAX) {
+        coordinator_abort(coordinator, NULL, WEFT_ERR_LIMIT,
+                          "tensor '%.150s' would be cut into %llu chunks, at most %u are allowed with "
+                          "server.store: declare a larger chunk_bytes",
+                          tensor->declare.name, (unsigned long long)all, STORED_CHUNKS_MAX);
+        return false;
+    }
     tensor->chunks = weft_alloc_array(coordinator->env, (size_t)all, sizeof *tensor->chunks);
     if (!tensor->chunks) {
         coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
@@ -393,7 +403,7 @@ static bool read_chunk_runs(const struct weft_coordinator *coordinator)
     return true;
 }
 
-/* Sends Declared to the owning shards, or to all workers, or to the worker `only`. */
+/* Sends Declared to the owning shards, or to all workers; only: to this one of them. */
 static void send_declared(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor,
                           bool to_workers, const struct coordinator_member *only)
 {
@@ -423,10 +433,14 @@ static void send_declared(struct weft_coordinator *coordinator, struct coordinat
     message.declared = &declared;
     coordinator_send_same(coordinator, &message);
     for (uint32_t i = 0; to_workers && i < coordinator->options.workers; i++)
-        if (!only || only == coordinator->workers[i])
+        if (!only || only == coordinator->workers[i]) {
             coordinator_send(coordinator, coordinator->workers[i], &message);
+            if (!coordinator->workers[i]->record.is_awaited)
+                coordinator->workers[i]->record.announced = tensor->declare.ordinal + 1;
+        }
     for (uint32_t i = 0; !to_workers && i < coordinator->options.shards; i++)
-        if (tensor->shard_reply_pending[i]) coordinator_send(coordinator, coordinator->shards[i], &message);
+        if (tensor->shard_reply_pending[i] && (!only || only == coordinator->shards[i]))
+            coordinator_send(coordinator, coordinator->shards[i], &message);
     coordinator_send_same(coordinator, NULL);
     weft_free_bytes(coordinator->env, memory);
 }
@@ -435,6 +449,7 @@ static void announce(struct weft_coordinator *coordinator, struct coordinator_te
 {
     WEFT_ASSERT(!tensor->announced && tensor->replies_pending == 0);
     tensor->announced = true;
+    coordinator_records_tensor(coordinator, tensor);
     weft_log(coordinator->env, WEFT_LOG_DEBUG, "coordinator", "tensor %u '%s' declared, %u chunks",
              tensor->declare.ordinal, tensor->declare.name, tensor->chunk_count);
     send_declared(coordinator, tensor, true, NULL);
@@ -459,9 +474,22 @@ static struct coordinator_tensor *first_declare(struct weft_coordinator *coordin
     return tensor;
 }
 
+/* The former coordinator had this declaration of all workers, and may not have answered it. */
+static void declare_again(struct weft_coordinator *coordinator, const struct coordinator_member *worker,
+                          uint32_t ordinal)
+{
+    struct coordinator_tensor *tensor = coordinator->tensors[ordinal];
+    if (tensor->announced && worker->record.announced <= ordinal)
+        send_declared(coordinator, tensor, true, worker);
+}
+
 void coordinator_declare(struct weft_coordinator *coordinator, struct coordinator_member *worker,
                          const Weft__Control__Declare *declare)
 {
+    if (coordinator->records.is_restored && declare->ordinal < worker->declared_count) {
+        declare_again(coordinator, worker, declare->ordinal);
+        return;
+    }
     if (declare->ordinal != worker->declared_count) {
         coordinator_member_lost(coordinator, worker, "it declared tensors out of order");
         return;
@@ -513,6 +541,7 @@ void coordinator_declare(struct weft_coordinator *coordinator, struct coordinato
     if (tensor->declare.mode == WEFT_WIRE_MODE_SERVER) {
         if (!place(coordinator, tensor)) return;
         tensor->placed = true;
+        coordinator_records_tensor(coordinator, tensor);
         send_declared(coordinator, tensor, false, NULL);
     } else {
         announce(coordinator, tensor);
@@ -538,6 +567,9 @@ void coordinator_declared_ok(struct weft_coordinator *coordinator, struct coordi
                              const Weft__Control__DeclaredOk *ok)
 {
     const uint32_t ordinal = ok->tensor;
+    if (coordinator->records.is_restored && ordinal < coordinator->tensor_count &&
+        !coordinator->tensors[ordinal]->shard_reply_pending[shard->index])
+        return; /* the second answer: to the former coordinator, and to the repeated request */
     if (ordinal >= coordinator->tensor_count ||
         !coordinator->tensors[ordinal]->shard_reply_pending[shard->index] ||
         !coordinator->tensors[ordinal]->placed) {
@@ -597,4 +629,89 @@ void coordinator_weight_hash(struct weft_coordinator *coordinator, struct coordi
     for (uint32_t i = 0; i < coordinator->endpoint_count; i++)
         if (coordinator->endpoints[i].id == home)
             coordinator_send(coordinator, coordinator->shards[coordinator->endpoints[i].shard], &message);
+}
+
+/* ---- another coordinator continues ---- */
+
+/* Chunks follow their slots: a record may be older than the last fail-over. */
+static enum weft_status restore_chunks(struct weft_coordinator *coordinator,
+                                       struct coordinator_tensor *tensor,
+                                       const Weft__Control__Declared *declared)
+{
+    const size_t elem_bytes = weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
+    if (declared->n_chunks == 0) return WEFT_OK;
+    tensor->chunks = weft_alloc_array(coordinator->env, declared->n_chunks, sizeof *tensor->chunks);
+    if (!tensor->chunks) return WEFT_ERR_NO_MEMORY;
+    for (size_t i = 0; i < declared->n_chunks; i++) {
+        const Weft__Control__Chunk *chunk = declared->chunks[i];
+        if (chunk->slot >= coordinator->slots.count) return WEFT_ERR_MALFORMED;
+        struct coordinator_slot *slot = &coordinator->slots.all[chunk->slot];
+        struct coordinator_endpoint *home = &coordinator->endpoints[slot->leader];
+        const struct coordinator_endpoint *copy = coordinator_slot_copy(coordinator, chunk->slot);
+        add_chunk(tensor, chunk->offset, chunk->count, home->id, chunk->candidate, chunk->slot);
+        home->load_bytes += chunk->count * elem_bytes;
+        slot->chunks++;
+        if (tensor->announced) continue;
+        if (coordinator->shards[home->shard]->state < MEMBER_LEFT) expect_reply(tensor, home);
+        if (copy && coordinator->shards[copy->shard]->state < MEMBER_LEFT) expect_reply(tensor, copy);
+    }
+    return WEFT_OK;
+}
+
+static enum weft_status restore_freed(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor,
+                                      const Weft__Control__StoredTensor *stored)
+{
+    const uint32_t workers = coordinator->options.workers;
+    if (stored->n_freed_by == 0) return WEFT_OK;
+    tensor->freed_by = weft_alloc_zero(coordinator->env, workers * sizeof *tensor->freed_by);
+    if (!tensor->freed_by) return WEFT_ERR_NO_MEMORY;
+    for (size_t i = 0; i < stored->n_freed_by; i++) {
+        const uint32_t rank = stored->freed_by[i];
+        if (rank >= workers || tensor->freed_by[rank] || !stored->announced) return WEFT_ERR_MALFORMED;
+        tensor->freed_by[rank] = true;
+        tensor->freed_count++;
+    }
+    return WEFT_OK;
+}
+
+enum weft_status coordinator_tensor_restore(struct weft_coordinator *coordinator,
+                                            const Weft__Control__StoredTensor *stored)
+{
+    const Weft__Control__Declare *declare = stored->declared->declare;
+    char codec_text[WEFT_LIMIT_NAME_BYTES + 1];
+    struct weft_codec_spec resolved;
+    struct weft_error error = {0};
+    uint32_t candidates;
+    if (declare->ordinal != coordinator->tensor_count) return WEFT_ERR_MALFORMED;
+    if (check_declare(coordinator, declare, codec_text, sizeof codec_text, &resolved, &candidates, &error) <
+        0)
+        return WEFT_ERR_MALFORMED;
+    struct coordinator_tensor *tensor = tensor_create(coordinator, declare, codec_text, 0);
+    if (!tensor) return WEFT_ERR_NO_MEMORY;
+    tensor->codec = resolved;
+    tensor->candidates = candidates;
+    tensor->declared_count = coordinator->options.workers;
+    tensor->placed = declare->mode == WEFT_WIRE_MODE_SERVER;
+    tensor->announced = stored->announced;
+    WEFT_TRY(restore_freed(coordinator, tensor, stored));
+    if (tensor->freed_count == coordinator->options.workers) return WEFT_OK;
+    return restore_chunks(coordinator, tensor, stored->declared);
+}
+
+void coordinator_declare_repeat(struct weft_coordinator *coordinator, const struct coordinator_member *shard)
+{
+    for (uint32_t i = 0; i < coordinator->tensor_count; i++) {
+        struct coordinator_tensor *tensor = coordinator->tensors[i];
+        if (tensor->placed && !tensor->announced && tensor->shard_reply_pending[shard->index])
+            send_declared(coordinator, tensor, false, shard);
+        if (tensor->placed && tensor->freed_count == coordinator->options.workers)
+            coordinator_tensor_send_free(coordinator, shard, tensor);
+    }
+}
+
+void coordinator_declare_check(struct weft_coordinator *coordinator)
+{
+    for (uint32_t i = 0; i < coordinator->tensor_count; i++)
+        if (!coordinator->tensors[i]->announced && coordinator->tensors[i]->replies_pending == 0)
+            announce(coordinator, coordinator->tensors[i]);
 }

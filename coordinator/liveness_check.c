@@ -39,6 +39,14 @@ static void liveness_start(struct weft_coordinator *coordinator)
             send_check(coordinator, coordinator->members[i], coordinator->liveness_seq, 0);
 }
 
+void coordinator_liveness_repeat(struct weft_coordinator *coordinator,
+                                 const struct coordinator_member *member)
+{
+    if (coordinator->liveness_is_running && coordinator_member_is_active(member) &&
+        member->liveness_replied_seq != coordinator->liveness_seq)
+        send_check(coordinator, member, coordinator->liveness_seq, 0);
+}
+
 void coordinator_liveness_check(struct weft_coordinator *coordinator)
 {
     bool again = false;

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "coordinator/coordinator_state.h"
+#include "coordinator/takeover/records.h"
 
 enum { SLOTS_PER_ENDPOINT = 64 };
 
@@ -103,46 +104,58 @@ const struct coordinator_endpoint *coordinator_slot_copy(const struct weft_coord
 
 /* ---- Map ---- */
 
-/* Sends the slots of which `changed` is true, all of them if it is NULL. */
-static enum weft_status send_map(struct weft_coordinator *coordinator, const bool *changed,
-                                 const struct coordinator_member *lost, const char *text)
+void *coordinator_slots_describe(const struct weft_coordinator *coordinator, const bool *changed,
+                                 Weft__Control__Map *map_out)
 {
     const struct coordinator_slots *slots = &coordinator->slots;
-    Weft__Control__Slot *entries = weft_alloc_array(coordinator->env, slots->count, sizeof *entries);
-    Weft__Control__Slot **pointers = weft_alloc_array(coordinator->env, slots->count, sizeof *pointers);
-    uint32_t *copies = weft_alloc_array(coordinator->env, slots->count, sizeof *copies);
-    const bool has_memory = entries && pointers && copies;
-    Weft__Control__Map map = WEFT__CONTROL__MAP__INIT;
-    for (uint32_t i = 0; has_memory && i < slots->count; i++) {
+    struct entry {
+        Weft__Control__Slot slot;
+        uint32_t copy;
+    } *entries =
+        weft_alloc_array(coordinator->env, slots->count, sizeof *entries + sizeof(Weft__Control__Slot *));
+    if (!entries) return NULL;
+    map_out->slots = (Weft__Control__Slot **)(void *)(entries + slots->count);
+    map_out->n_slots = 0;
+    for (uint32_t i = 0; i < slots->count; i++) {
         if (changed && !changed[i]) continue;
-        Weft__Control__Slot *entry = &entries[map.n_slots];
-        weft__control__slot__init(entry);
-        entry->slot = i;
-        entry->term = slots->all[i].term;
-        entry->leader = coordinator->endpoints[slots->all[i].leader].id;
-        entry->n_copies = slots->all[i].copy > 0;
-        if (entry->n_copies) copies[i] = coordinator->endpoints[slots->all[i].copy - 1].id;
-        entry->copies = &copies[i];
-        pointers[map.n_slots++] = entry;
+        struct entry *entry = &entries[i];
+        weft__control__slot__init(&entry->slot);
+        entry->slot.slot = i;
+        entry->slot.term = slots->all[i].term;
+        entry->slot.leader = coordinator->endpoints[slots->all[i].leader].id;
+        entry->slot.n_copies = slots->all[i].copy > 0;
+        if (entry->slot.n_copies) entry->copy = coordinator->endpoints[slots->all[i].copy - 1].id;
+        entry->slot.copies = &entry->copy;
+        map_out->slots[map_out->n_slots++] = &entry->slot;
     }
+    return entries;
+}
+
+/* Sends the slots of which `changed` is true, all of them if it is NULL. lost: NULL, or the shard that was
+ * lost. to: NULL: all members. */
+static enum weft_status send_map(struct weft_coordinator *coordinator, const bool *changed,
+                                 const struct coordinator_member *lost, const char *text,
+                                 const struct coordinator_member *to)
+{
+    Weft__Control__Map map = WEFT__CONTROL__MAP__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    void *memory = coordinator_slots_describe(coordinator, changed, &map);
+    if (!memory) return WEFT_ERR_NO_MEMORY;
     map.version = ++coordinator->slots.version;
-    map.slots = pointers;
     map.lost = lost ? lost->member + 1 : 0;
     map.text = (char *)text;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_MAP;
     message.map = &map;
-    if (has_memory) coordinator_broadcast(coordinator, &message, lost);
-    weft_free_bytes(coordinator->env, entries);
-    weft_free_bytes(coordinator->env, pointers);
-    weft_free_bytes(coordinator->env, copies);
-    return has_memory ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    if (to) coordinator_send(coordinator, to, &message);
+    else coordinator_broadcast(coordinator, &message, lost);
+    weft_free_bytes(coordinator->env, memory);
+    return WEFT_OK;
 }
 
 void coordinator_slots_send(struct weft_coordinator *coordinator)
 {
     if (coordinator->slots.count == 0) return;
-    if (send_map(coordinator, NULL, NULL, "") < 0)
+    if (send_map(coordinator, NULL, NULL, "", NULL) < 0)
         coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for its map");
 }
 
@@ -219,12 +232,71 @@ bool coordinator_slots_fail_over(struct weft_coordinator *coordinator, const str
         changed[i] = slot_fail_over(coordinator, &slots->all[i], lost);
     }
     chunks_follow(coordinator, changed);
+    coordinator_records_slots(&coordinator->records);
     snprintf(text, sizeof text, "%s lost: %.140s", lost->label, why);
     weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "job %s: %s; copies lead its %u slots",
              coordinator->job, text, led);
-    const enum weft_status status = send_map(coordinator, changed, lost, text);
+    const enum weft_status status = send_map(coordinator, changed, lost, text, NULL);
     weft_free_bytes(coordinator->env, changed);
     if (status < 0) coordinator_abort(coordinator, lost, status, "the coordinator has no memory for its map");
     else coordinator_declare_forget_shard(coordinator, lost->index);
     return true;
+}
+
+/* ---- another coordinator continues ---- */
+
+/* Index of an endpoint by its id; UINT32_MAX: there is none. */
+static uint32_t endpoint_of(const struct weft_coordinator *coordinator, uint32_t id)
+{
+    for (uint32_t i = 0; i < coordinator->endpoint_count; i++)
+        if (coordinator->endpoints[i].id == id) return i;
+    return UINT32_MAX;
+}
+
+enum weft_status coordinator_slots_restore(struct weft_coordinator *coordinator,
+                                           const Weft__Control__Map *map)
+{
+    struct coordinator_slots *slots = &coordinator->slots;
+    if (map->n_slots == 0) return WEFT_ERR_MALFORMED;
+    slots->all = weft_alloc_zero(coordinator->env, map->n_slots * sizeof *slots->all);
+    if (!slots->all) return WEFT_ERR_NO_MEMORY;
+    slots->count = (uint32_t)map->n_slots;
+    slots->version = map->version;
+    for (uint32_t i = 0; i < slots->count; i++) {
+        const Weft__Control__Slot *entry = map->slots[i];
+        const uint32_t leader = endpoint_of(coordinator, entry->leader),
+                       copy = entry->n_copies ? endpoint_of(coordinator, entry->copies[0]) : 0;
+        if (entry->slot != i || leader == UINT32_MAX || copy == UINT32_MAX) return WEFT_ERR_MALFORMED;
+        slots->all[i] = (struct coordinator_slot){
+            .term = entry->term, .leader = leader, .copy = entry->n_copies ? copy + 1 : 0};
+    }
+    return WEFT_OK;
+}
+
+void coordinator_slots_repeat(struct weft_coordinator *coordinator, const struct coordinator_member *member)
+{
+    enum weft_status status = send_map(coordinator, NULL, NULL, "", member);
+    for (uint32_t i = 0; i < coordinator->options.shards; i++) {
+        const struct coordinator_member *shard = coordinator->shards[i];
+        char text[COORDINATOR_LABEL_BYTES + 16];
+        if (shard->state != MEMBER_LOST) continue;
+        snprintf(text, sizeof text, "%s lost", shard->label);
+        if (status == WEFT_OK) status = send_map(coordinator, NULL, shard, text, member);
+    }
+    if (status < 0) coordinator_abort(coordinator, NULL, status, "the coordinator has no memory for its map");
+}
+
+void coordinator_slots_check_lost(struct weft_coordinator *coordinator)
+{
+    for (uint32_t i = 0; i < coordinator->options.shards; i++) {
+        struct coordinator_member *shard = coordinator->shards[i];
+        bool has_slots = false;
+        for (uint32_t s = 0; s < coordinator->slots.count && shard->state == MEMBER_LOST; s++)
+            has_slots |= shard_of(coordinator, coordinator->slots.all[s].leader) == shard ||
+                         (coordinator->slots.all[s].copy > 0 &&
+                          shard_of(coordinator, coordinator->slots.all[s].copy - 1) == shard);
+        if (!has_slots) continue;
+        shard->state = MEMBER_READY;
+        coordinator_member_lost(coordinator, shard, "it was lost when the coordinator ended");
+    }
 }

@@ -3,6 +3,7 @@
  * The workers agree on the free before they send it, so no rank still uses the tensor. The entry stays in the
  * table without its chunks, since ordinals are not reused. */
 #include "coordinator/coordinator_state.h"
+#include "coordinator/takeover/records.h"
 
 /* Returns whether an endpoint of the shard owns a chunk of the tensor, or a copy of one. */
 static bool shard_owns(const struct weft_coordinator *coordinator, const struct coordinator_member *shard,
@@ -28,17 +29,24 @@ static void unload(struct weft_coordinator *coordinator, const struct coordinato
         coordinator->endpoints[tensor->coded_endpoint - 1].coded_bytes -= tensor->elems * elem_bytes;
 }
 
-static void release(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor)
+void coordinator_tensor_send_free(struct weft_coordinator *coordinator,
+                                  const struct coordinator_member *shard,
+                                  const struct coordinator_tensor *tensor)
 {
     Weft__Control__TensorFree freed = WEFT__CONTROL__TENSOR_FREE__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     freed.tensor = tensor->declare.ordinal;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_TENSOR_FREE;
     message.tensor_free = &freed;
+    if (shard->supports_free) coordinator_send(coordinator, shard, &message);
+}
+
+static void release(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor)
+{
     for (uint32_t s = 0; s < coordinator->options.shards; s++) {
         const struct coordinator_member *shard = coordinator->shards[s];
-        if (shard && shard->supports_free && shard_owns(coordinator, shard, tensor))
-            coordinator_send(coordinator, shard, &message);
+        if (shard && shard_owns(coordinator, shard, tensor))
+            coordinator_tensor_send_free(coordinator, shard, tensor);
     }
     unload(coordinator, tensor);
     weft_free_bytes(coordinator->env, tensor->chunks);
@@ -56,6 +64,7 @@ void coordinator_tensor_free(struct weft_coordinator *coordinator, struct coordi
     const uint32_t workers = coordinator->options.workers;
     if (!tensor || !tensor->announced || worker->index >= workers ||
         (tensor->freed_by && tensor->freed_by[worker->index])) {
+        if (coordinator->records.is_restored && tensor) return; /* the former coordinator has it */
         coordinator_member_lost(coordinator, worker, "it freed a tensor that it does not have");
         return;
     }
@@ -71,5 +80,9 @@ void coordinator_tensor_free(struct weft_coordinator *coordinator, struct coordi
         return;
     }
     tensor->freed_by[worker->index] = true;
-    if (++tensor->freed_count == workers) release(coordinator, tensor);
+    tensor->freed_count++;
+    coordinator_records_tensor(coordinator, tensor);
+    /* written while it has chunks */
+    if (coordinator_records_commit(coordinator) && tensor->freed_count == workers)
+        release(coordinator, tensor);
 }

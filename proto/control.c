@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "proto/chunk_runs.h"
+#include "proto/control_checks.h"
 #include "proto/proto.h"
 #include "proto/wire_limits.h"
 
@@ -22,14 +23,9 @@ typedef Weft__Control__Control Control;
 
 /* ---- memory ---- */
 
-struct decode_memory {
-    struct weft_env *env;
-    size_t left_bytes;
-};
-
 static void *decode_alloc(void *context, size_t bytes)
 {
-    struct decode_memory *memory = context;
+    struct control_memory *memory = context;
     if (bytes > memory->left_bytes) return NULL;
     memory->left_bytes -= bytes;
     return weft_alloc_bytes(memory->env, bytes ? bytes : 1);
@@ -38,13 +34,19 @@ static void *decode_alloc(void *context, size_t bytes)
 /* Freed bytes do not return to the budget: it bounds work as well as memory. */
 static void decode_free(void *context, void *block)
 {
-    struct decode_memory *memory = context;
+    struct control_memory *memory = context;
     weft_free_bytes(memory->env, block);
+}
+
+ProtobufCAllocator control_allocator(struct control_memory *memory, struct weft_env *env, size_t bytes)
+{
+    *memory = (struct control_memory){.env = env, .left_bytes = DECODE_BASE_BYTES + bytes * DECODE_FACTOR};
+    return (ProtobufCAllocator){.alloc = decode_alloc, .free = decode_free, .allocator_data = memory};
 }
 
 /* ---- checks of parts ---- */
 
-static bool name_ok(const char *name, size_t bytes_min)
+bool control_name_ok(const char *name, size_t bytes_min)
 {
     if (!name) return false;
     size_t bytes = strnlen(name, WEFT_LIMIT_NAME_BYTES + 1);
@@ -90,14 +92,14 @@ static uint64_t dims_elems(size_t count, const uint64_t *dims)
  * sentence. Only lengths are checked then. */
 static bool challenge_ok(const Weft__Control__Challenge *challenge)
 {
-    if (!name_ok(challenge->weft_version, 0) || !name_ok(challenge->job, 0)) return false;
+    if (!control_name_ok(challenge->weft_version, 0) || !control_name_ok(challenge->job, 0)) return false;
     return challenge->wire_version != WEFT_WIRE_VERSION || challenge->nonce.len == WEFT_NONCE_BYTES;
 }
 
 static bool hello_ok(const Weft__Control__Hello *hello)
 {
-    if (!name_ok(hello->weft_version, 0) || !name_ok(hello->job, 0) || !name_ok(hello->name, 0) ||
-        !name_ok(hello->host, 0))
+    if (!control_name_ok(hello->weft_version, 0) || !control_name_ok(hello->job, 0) ||
+        !control_name_ok(hello->name, 0) || !control_name_ok(hello->host, 0))
         return false;
     if (hello->wire_version != WEFT_WIRE_VERSION) return true;
     if (hello->role < WEFT__CONTROL__ROLE__ROLE_WORKER || hello->role > WEFT__CONTROL__ROLE__ROLE_OBSERVER)
@@ -106,7 +108,8 @@ static bool hello_ok(const Weft__Control__Hello *hello)
     if (hello->wanted_index < -1 || hello->wanted_index >= (int64_t)WEFT_LIMIT_WORKERS) return false;
     return hello->endpoints <= WEFT_LIMIT_ENGINES && proof_ok(&hello->proof) &&
            hello->nonce.len == WEFT_NONCE_BYTES &&
-           (hello->process.len == 0 || hello->process.len == WEFT_PROCESS_IDENTITY_BYTES);
+           (hello->process.len == 0 || hello->process.len == WEFT_PROCESS_IDENTITY_BYTES) &&
+           control_name_ok(hello->candidate, 0);
 }
 
 static bool welcome_ok(const Weft__Control__Welcome *welcome)
@@ -118,25 +121,26 @@ static bool welcome_ok(const Weft__Control__Welcome *welcome)
            (welcome->resume_key.len == 0 || welcome->resume_key.len == WEFT_RESUME_KEY_BYTES);
 }
 
-static bool member_ok(const Weft__Control__Member *member)
+bool control_member_ok(const Weft__Control__Member *member)
 {
     if (member->role != WEFT__CONTROL__ROLE__ROLE_WORKER && member->role != WEFT__CONTROL__ROLE__ROLE_SHARD)
         return false;
-    return member->index < WEFT_LIMIT_WORKERS && name_ok(member->name, 1) && name_ok(member->host, 0) &&
+    return member->index < WEFT_LIMIT_WORKERS && control_name_ok(member->name, 1) &&
+           control_name_ok(member->host, 0) && control_name_ok(member->candidate, 0) &&
            member->endpoint_first < WEFT_LIMIT_ENDPOINTS &&
            addresses_ok(member->n_addresses, member->addresses);
 }
 
 static bool roster_ok(const Weft__Control__Roster *roster)
 {
-    if (!name_ok(roster->coordinator, 0)) return false;
+    if (!control_name_ok(roster->coordinator, 0)) return false;
     if (roster->n_members == 0 || roster->n_members > WEFT_LIMIT_WORKERS + WEFT_LIMIT_SHARDS) return false;
     for (size_t i = 0; i < roster->n_members; i++)
-        if (!member_ok(roster->members[i])) return false;
+        if (!control_member_ok(roster->members[i])) return false;
     return true;
 }
 
-static bool cost_ok(const Weft__Control__LinkCost *cost)
+bool control_cost_ok(const Weft__Control__LinkCost *cost)
 {
     if (!cost) return true;
     bool ring_ok = cost->ring.len % WEFT_RING_HOST_BYTES == 0 &&
@@ -148,16 +152,16 @@ static bool cost_ok(const Weft__Control__LinkCost *cost)
 
 static bool progress_ok(const Weft__Control__Progress *progress)
 {
-    return !progress || (progress->waits_for <= WEFT_LIMIT_WORKERS && name_ok(progress->call, 0));
+    return !progress || (progress->waits_for <= WEFT_LIMIT_WORKERS && control_name_ok(progress->call, 0));
 }
 
 static bool declare_ok(const Weft__Control__Declare *declare)
 {
-    if (declare->ordinal >= WEFT_LIMIT_TENSORS || !name_ok(declare->name, 1)) return false;
+    if (declare->ordinal >= WEFT_LIMIT_TENSORS || !control_name_ok(declare->name, 1)) return false;
     if (declare->dtype > WEFT_I64 || weft_dtype_bytes((enum weft_dtype)declare->dtype) == 0) return false;
     if (dims_elems(declare->n_dims, declare->dims) == 0) return false;
-    if (!name_ok(declare->codec, 0) || !name_ok(declare->optimizer, 0)) return false;
-    if (!name_ok(declare->consistency, 0)) return false;
+    if (!control_name_ok(declare->codec, 0) || !control_name_ok(declare->optimizer, 0)) return false;
+    if (!control_name_ok(declare->consistency, 0)) return false;
     if (declare->mode != WEFT_WIRE_MODE_SERVER && declare->mode != WEFT_WIRE_MODE_ALL_REDUCE) return false;
     return declare->chunk_bytes >= WEFT_LIMIT_CHUNK_BYTES_MIN &&
            declare->chunk_bytes <= WEFT_LIMIT_CHUNK_BYTES;
@@ -185,7 +189,7 @@ static bool continues(struct coverage *coverage, uint32_t candidate, uint64_t of
 
 /* The chunks must cover the tensor in order, without gaps. With codec "auto" the chunks of each further
  * candidate follow and cover it again. All-reduce tensors have no chunks. */
-static bool declared_ok(const Weft__Control__Declared *declared)
+bool control_declared_ok(const Weft__Control__Declared *declared)
 {
     const Weft__Control__Declare *declare = declared->declare;
     if (!declare || !declare_ok(declare) || declared->tensor != declare->ordinal) return false;
@@ -229,12 +233,12 @@ static bool shrunk_ok(const Weft__Control__Shrunk *shrunk)
         shrunk->n_newcomers > shrunk->n_members)
         return false;
     for (size_t i = 0; i < shrunk->n_newcomers; i++)
-        if (!member_ok(shrunk->newcomers[i])) return false;
+        if (!control_member_ok(shrunk->newcomers[i])) return false;
     return true;
 }
 
 /* Slots by rising number, each with its leader and copies that differ from it. */
-static bool map_ok(const Weft__Control__Map *map)
+bool control_map_ok(const Weft__Control__Map *map)
 {
     if (map->n_slots > WEFT_LIMIT_SLOTS || !text_ok(map->text)) return false;
     for (size_t i = 0; i < map->n_slots; i++) {
@@ -308,11 +312,11 @@ static bool control_ok(const Control *message)
     case WEFT__CONTROL__CONTROL__BODY_ENDPOINTS:
         return addresses_ok(message->endpoints->n_addresses, message->endpoints->addresses);
     case WEFT__CONTROL__CONTROL__BODY_ROSTER: return roster_ok(message->roster);
-    case WEFT__CONTROL__CONTROL__BODY_READY: return cost_ok(message->ready->cost);
+    case WEFT__CONTROL__CONTROL__BODY_READY: return control_cost_ok(message->ready->cost);
     case WEFT__CONTROL__CONTROL__BODY_GO:
-        return cost_ok(message->go->cost) && message->go->parts <= WEFT_LIMIT_WORKERS;
+        return control_cost_ok(message->go->cost) && message->go->parts <= WEFT_LIMIT_WORKERS;
     case WEFT__CONTROL__CONTROL__BODY_DECLARE: return declare_ok(message->declare);
-    case WEFT__CONTROL__CONTROL__BODY_DECLARED: return declared_ok(message->declared);
+    case WEFT__CONTROL__CONTROL__BODY_DECLARED: return control_declared_ok(message->declared);
     case WEFT__CONTROL__CONTROL__BODY_DECLARED_OK: return message->declared_ok->tensor < WEFT_LIMIT_TENSORS;
     case WEFT__CONTROL__CONTROL__BODY_TENSOR_FREE: return message->tensor_free->tensor < WEFT_LIMIT_TENSORS;
     case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT: return heartbeat_ok(message->heartbeat);
@@ -335,7 +339,7 @@ static bool control_ok(const Control *message)
         return message->joined->epoch > 0 && text_ok(message->joined->text);
     case WEFT__CONTROL__CONTROL__BODY_LEFT:
         return text_ok(message->left->text) && message->left->index < WEFT_LIMIT_WORKERS;
-    case WEFT__CONTROL__CONTROL__BODY_MAP: return map_ok(message->map);
+    case WEFT__CONTROL__CONTROL__BODY_MAP: return control_map_ok(message->map);
     case WEFT__CONTROL__CONTROL__BODY_RESUME:
         return message->resume->nonce.len == WEFT_NONCE_BYTES &&
                message->resume->proof.len == WEFT_PROOF_BYTES;
@@ -416,8 +420,8 @@ enum weft_status weft_control_unpack(struct weft_env *env, const uint8_t *data, 
                                      Control **message_out)
 {
     if (bytes == 0 || bytes > WEFT_LIMIT_FRAME_BYTES) return WEFT_ERR_MALFORMED;
-    struct decode_memory memory = {.env = env, .left_bytes = DECODE_BASE_BYTES + bytes * DECODE_FACTOR};
-    ProtobufCAllocator allocator = {.alloc = decode_alloc, .free = decode_free, .allocator_data = &memory};
+    struct control_memory memory;
+    ProtobufCAllocator allocator = control_allocator(&memory, env, bytes);
     Control *message = weft__control__control__unpack(&allocator, bytes, data);
     if (!message) return WEFT_ERR_MALFORMED;
     if (!control_ok(message)) {
@@ -439,8 +443,8 @@ enum weft_status weft_control_unpack(struct weft_env *env, const uint8_t *data, 
 void weft_control_free(struct weft_env *env, Control *message)
 {
     if (!message) return;
-    struct decode_memory memory = {.env = env};
-    ProtobufCAllocator allocator = {.alloc = decode_alloc, .free = decode_free, .allocator_data = &memory};
+    struct control_memory memory;
+    ProtobufCAllocator allocator = control_allocator(&memory, env, 0);
     weft__control__control__free_unpacked(message, &allocator);
 }
 

@@ -161,11 +161,20 @@ void weft_control_free(struct weft_env *env, Weft__Control__Control *message);
 /* Is the frame an Abort? A refusal before Welcome carries no MAC. */
 bool weft_control_is_refusal(struct weft_env *env, const uint8_t *data, size_t bytes);
 
+/* Records of the store of a job (Stored in control.proto), as weft_control_pack and weft_control_unpack. */
+enum weft_status weft_stored_pack(struct weft_env *env, const Weft__Control__Stored *stored,
+                                  uint8_t **data_out, size_t *bytes_out);
+enum weft_status weft_stored_unpack(struct weft_env *env, const uint8_t *data, size_t bytes,
+                                    Weft__Control__Stored **stored_out);
+void weft_stored_free(struct weft_env *env, Weft__Control__Stored *stored); /* NULL has no effect */
+
 /* A member that receives nothing for this time is cut off, and ends by its own clock; 0: the coordinator does
- * not announce how often it sends. Longer than the coordinator's own limit for a silent member. */
+ * not announce how often it sends. Longer than the coordinator's own limit for a silent member. If the
+ * coordinator can be replaced, the member then tries the candidates. */
 static inline uint64_t weft_control_silence_limit_ns(const Weft__Control__Welcome *welcome)
 {
     const uint64_t beats_ns = 3 * welcome->beat_ns;
+    if (welcome->silence_ns > 0) return welcome->silence_ns;
     if (welcome->beat_ns == 0) return 0;
     return welcome->beat_ns + (welcome->heartbeat_ns > beats_ns ? welcome->heartbeat_ns : beats_ns);
 }

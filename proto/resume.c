@@ -38,7 +38,12 @@ enum weft_status weft_frame_pack(struct weft_env *env, const Weft__Control__Cont
     size_t bytes;
     WEFT_TRY(weft_control_pack(env, message, &data, &bytes));
     *out = weft_frame_of(env, data, bytes);
-    if (*out) return WEFT_OK;
+    if (*out) {
+        (*out)->kind = (int)message->body_case;
+        (*out)->is_question =
+            message->body_case == WEFT__CONTROL__CONTROL__BODY_HEARTBEAT && message->heartbeat->ask;
+        return WEFT_OK;
+    }
     weft_free_bytes(env, data);
     return WEFT_ERR_NO_MEMORY;
 }
@@ -69,13 +74,17 @@ void weft_resume_begin(struct weft_resume *resume, const Weft__Control__Welcome 
     resume->incarnation = welcome->incarnation;
 }
 
-static void drop_first(struct weft_resume *resume)
+static void drop(struct weft_resume *resume, struct kept_frame *kept)
 {
-    struct kept_frame *kept = weft_list_first(&resume->kept, struct kept_frame, link);
     weft_list_remove(&kept->link);
     resume->kept_bytes -= kept->frame->bytes;
     weft_frame_release(kept->frame);
     weft_free_bytes(resume->env, kept);
+}
+
+static void drop_first(struct weft_resume *resume)
+{
+    drop(resume, weft_list_first(&resume->kept, struct kept_frame, link));
 }
 
 static void abandon(struct weft_resume *resume)
@@ -124,6 +133,18 @@ void weft_resume_report(struct weft_resume *resume, Weft__Control__Ack *ack_out)
     resume->unreported_bytes = 0;
 }
 
+void weft_resume_restart(struct weft_resume *resume, bool (*stays)(const struct weft_frame *frame))
+{
+    struct weft_list *node, *spare;
+    resume->sent = resume->acked = resume->received = resume->reported = 0;
+    resume->unreported_bytes = 0;
+    weft_list_foreach (node, spare, &resume->kept) {
+        struct kept_frame *kept = weft_container_of(node, struct kept_frame, link);
+        if (stays(kept->frame)) resume->sent++;
+        else drop(resume, kept);
+    }
+}
+
 bool weft_resume_acknowledge(struct weft_resume *resume, uint64_t received)
 {
     if (!resume->is_possible) return true; /* nothing is kept */
@@ -166,6 +187,7 @@ enum weft_status weft_resume_request(const struct weft_resume *resume, const cha
     request_out->member = resume->member;
     request_out->incarnation = resume->incarnation;
     request_out->received = resume->received;
+    request_out->has_begun = resume->has_begun;
     request_out->nonce = (ProtobufCBinaryData){WEFT_NONCE_BYTES, nonce};
     request_out->proof = (ProtobufCBinaryData){WEFT_PROOF_BYTES, proof};
     if (challenge->len != WEFT_NONCE_BYTES) return WEFT_ERR_MALFORMED;

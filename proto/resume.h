@@ -18,8 +18,10 @@
 struct weft_frame {
     struct weft_env *env;
     uint32_t references;
-    size_t bytes;  /* of the message */
-    uint8_t *data; /* owned, (bytes + WEFT_SEAL_BYTES,) */
+    int kind;         /* body_case of the message */
+    bool is_question; /* a Heartbeat that requests a liveness check */
+    size_t bytes;     /* of the message */
+    uint8_t *data;    /* owned, (bytes + WEFT_SEAL_BYTES,) */
 };
 /* Packs into a frame with one reference. Statuses of weft_control_pack. */
 enum weft_status weft_frame_pack(struct weft_env *env, const Weft__Control__Control *message,
@@ -30,6 +32,7 @@ void weft_frame_release(struct weft_frame *frame); /* NULL has no effect */
 
 struct weft_resume {
     struct weft_env *env;
+    bool has_begun;         /* member: Go has been received */
     bool is_possible;       /* both sides support it and all kept frames are here */
     uint32_t member;
     uint64_t incarnation;
@@ -56,6 +59,9 @@ bool weft_resume_count(struct weft_resume *resume, const Weft__Control__Control 
 void weft_resume_report(struct weft_resume *resume, Weft__Control__Ack *ack_out);
 /* The peer has received so many frames. False if that is impossible. */
 bool weft_resume_acknowledge(struct weft_resume *resume, uint64_t received);
+/* Member: another coordinator has accepted this session, and both sides count from 0 again. Kept frames stay
+ * if `stays` returns true, and are counted as sent. */
+void weft_resume_restart(struct weft_resume *resume, bool (*stays)(const struct weft_frame *frame));
 /* Calls send for each kept frame in order until it fails; returns its status. */
 enum weft_status weft_resume_send_kept(struct weft_resume *resume,
                                        enum weft_status (*send)(void *context, struct weft_frame *frame),

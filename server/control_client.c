@@ -25,7 +25,7 @@ struct weft_control_client {
     struct weft_control_client_options options; /* job, secret: point at the copies below */
     char *job, *secret;
     char address[300]; /* "host:port" of the coordinator */
-    char coordinator_host[256];
+    char coordinator_host[256], candidate[256];
     char name[WEFT_LIMIT_NAME_BYTES + 1], host[65];
     bool opened; /* connected; before that the net checks the deadline */
     enum client_state state;
@@ -74,6 +74,7 @@ enum weft_status weft_control_client_leave(struct weft_control_client *client, c
     message.leave = &leave;
     if (!weft_control_link_is_open(&client->link)) return WEFT_ERR_CLOSED;
     const bool has_joined = client->state == CLIENT_JOINED;
+    client->link.candidates.count = 0; /* it continues with no other coordinator */
     enum weft_status status = has_joined ? weft_control_client_send(client, &message) : WEFT_OK;
     client->state = CLIENT_LEAVING;
     if (has_joined && weft_net_timer_once(client->net, LEAVE_NS, on_leave_limit, client) == WEFT_OK)
@@ -125,6 +126,7 @@ static void send_hello(struct weft_control_client *client, const Weft__Control__
     }
     Weft__Control__Hello hello = WEFT__CONTROL__HELLO__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    weft_control_link_challenged(&client->link, challenge);
     hello.wire_version = WEFT_WIRE_VERSION;
     hello.weft_version = (char *)weft_proto_release();
     hello.job = client->job;
@@ -136,7 +138,8 @@ static void send_hello(struct weft_control_client *client, const Weft__Control__
     hello.endpoints = client->options.endpoints;
     hello.states = hello.frees = hello.progress = hello.groups = hello.slots =
         client->options.role == WEFT__CONTROL__ROLE__ROLE_SHARD;
-    hello.chunk_runs = true;
+    hello.chunk_runs = hello.takeovers = true;
+    hello.candidate = client->candidate;
     hello.resume = client->options.role != WEFT__CONTROL__ROLE__ROLE_OBSERVER;
     hello.process = (ProtobufCBinaryData){weft_process_identity_own(client->env, process), process};
     hello.snapshots = client->options.has_snapshots;
@@ -211,12 +214,14 @@ static void on_welcome(struct weft_control_client *client, const Weft__Control__
         return;
     }
     client->state = CLIENT_JOINED;
-    weft_resume_begin(&client->link.resume, welcome);
+    weft_control_link_welcomed(&client->link, welcome);
     client->heartbeat_ns = welcome->heartbeat_ns;
     weft_silence_start(&client->silence, weft_control_silence_limit_ns(welcome), client->tick_ns,
                        weft_now_ns(client->env));
-    if (client->heartbeat_ns / 3 < client->tick_ns &&
-        weft_net_timer_periodic(client->net, client->heartbeat_ns / 3, on_tick, client) != WEFT_OK) {
+    uint64_t period_ns = client->heartbeat_ns / 3;
+    if (welcome->silence_ns > 0 && welcome->silence_ns / 4 < period_ns) period_ns = welcome->silence_ns / 4;
+    if (period_ns < client->tick_ns &&
+        weft_net_timer_periodic(client->net, period_ns, on_tick, client) != WEFT_OK) {
         fail(client, WEFT_ERR_NO_MEMORY, "no memory for the heartbeat's timer");
         return;
     }
@@ -299,13 +304,19 @@ static void on_closed(void *context, struct weft_net_connection *connection, enu
                       const char *text)
 {
     struct weft_control_client *client = context;
-    weft_control_link_closed(&client->link, reason, text);
+    weft_control_link_closed(&client->link, connection, reason, text);
 }
 
 static void on_resumed(void *context)
 {
     struct weft_control_client *client = context;
     weft_silence_received(&client->silence, weft_now_ns(client->env));
+}
+
+static void on_refused(void *context)
+{
+    struct weft_control_client *client = context;
+    if (client->options.refused) client->options.refused(client->options.context, client->link.reign);
 }
 
 /* The connection has ended and is not replaced. */
@@ -336,6 +347,7 @@ static void on_tick(void *context)
                 client->address, (unsigned long long)(client->options.join_ns / WEFT_SECONDS(1)));
     if (client->state != CLIENT_JOINED || !client->link.connection) return;
     const uint64_t silent_ns = weft_silence_check(&client->silence, now_ns);
+    if (silent_ns > 0 && weft_control_link_replace(&client->link)) return;
     if (silent_ns > 0)
         fail(client, WEFT_ERR_PEER_LOST, "the coordinator at %s%s%s for %.0f s", client->address,
              WEFT_CONTROL_LOST_TEXT, WEFT_CUT_OFF_TEXT, (double)silent_ns / 1e9);
@@ -377,6 +389,7 @@ static void link_init(struct weft_control_client *client)
     link->port = client->options.port;
     link->frame = take_frame;
     link->resumed = on_resumed;
+    link->refused = on_refused;
     link->ended = on_ended;
     link->context = client;
 }
@@ -407,6 +420,7 @@ enum weft_status weft_control_client_start(struct weft_env *env, struct weft_net
     if (gethostname(client->host, sizeof client->host - 1) != 0)
         snprintf(client->host, sizeof client->host, "unknown");
     snprintf(client->address, sizeof client->address, "%.250s:%u", options->host, options->port);
+    snprintf(client->candidate, sizeof client->candidate, "%s", options->candidate ? options->candidate : "");
     snprintf(client->coordinator_host, sizeof client->coordinator_host, "%.255s", options->host);
     link_init(client);
     if (options->wanted_index >= 0)

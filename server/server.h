@@ -22,6 +22,8 @@ struct weft_control_client_options {
     int wanted_index;         /* rank or shard number; default -1: any */
     uint32_t endpoints;       /* of this process; default 1 */
     bool has_snapshots;       /* a shard with a folder for snapshots; default false */
+    const char *candidate;    /* HOST:PORT where this process would coordinate; copied; default NULL: it would
+                               * not */
     uint64_t join_ns;         /* from start until Welcome; default 30 s */
     /* Callbacks on the net thread. welcomed: once, after admission and, if there is a secret, after the
      * coordinator's proof. message: every later message. closed: exactly once, with the reason (refused,
@@ -31,6 +33,9 @@ struct weft_control_client_options {
      * job begins. May be NULL. */
     void (*awaited)(void *context, const char *text);
     void (*message)(void *context, const Weft__Control__Control *message);
+    /* The address of the coordinator of this reign refuses connections, and the candidates are tried. May be
+     * NULL. */
+    void (*refused)(void *context, uint64_t reign);
     void (*closed)(void *context, enum weft_status status, const char *text);
     void *context;
 };

@@ -138,6 +138,10 @@ const struct weft_option weft_option_table[] = {
              "Time in which a process may replace a broken control connection before it counts as lost. A "
              "dead process on the coordinator's host is lost at once. 0: a broken connection is a lost "
              "process."),
+    TEXT("server.store", "",
+         "File in which another shard process finds the job if the coordinating one ends. The same for all "
+         "shard processes, on a file system that they share; one for each job. Needs server.copies=1. Empty: "
+         "the loss of the coordinator ends the job."),
     COUNT("server.hash_every", "50", 0, 1000000,
           "Steps between comparisons of the weight hash with codecs. 0: never."),
 

@@ -168,7 +168,7 @@ static void check_silence(struct weft_session *session)
 {
     struct client_control *control = &session->control;
     const uint64_t silent_ns = weft_silence_check(&control->silence, weft_now_ns(session->env));
-    if (silent_ns == 0 || !control->link.connection) return;
+    if (silent_ns == 0 || !control->link.connection || weft_control_link_replace(&control->link)) return;
     client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s at %s:%u: %s for %.0f s",
                 coordinator_name(session), session->settings.host, session->settings.port, WEFT_CUT_OFF_TEXT,
                 (double)silent_ns / 1e9);
@@ -288,6 +288,7 @@ static void take_challenge(struct weft_session *session, const Weft__Control__Ch
     uint8_t proof[WEFT_PROOF_BYTES], process[WEFT_PROCESS_IDENTITY_BYTES];
     Weft__Control__Hello hello = WEFT__CONTROL__HELLO__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    weft_control_link_challenged(&control->link, challenge);
     hello.wire_version = WEFT_WIRE_VERSION;
     hello.weft_version = (char *)weft_version();
     hello.job = (char *)settings->job;
@@ -300,7 +301,7 @@ static void take_challenge(struct weft_session *session, const Weft__Control__Ch
     hello.nonce.data = control->nonce;
     hello.nonce.len = sizeof control->nonce;
     hello.endpoints = 1;
-    hello.progress = hello.slots = hello.chunk_runs = hello.resume = hello.snapshots = true;
+    hello.progress = hello.slots = hello.chunk_runs = hello.resume = hello.snapshots = hello.takeovers = true;
     hello.process.data = process;
     hello.process.len = weft_process_identity_own(session->env, process);
     hello.seals = challenge->seals < WEFT_SEAL_VERSION ? 0 : WEFT_SEAL_VERSION;
@@ -354,9 +355,10 @@ static void take_welcome(struct weft_session *session, const Weft__Control__Welc
                     session->settings.port, welcome->index, welcome->workers);
         return;
     }
-    weft_resume_begin(&session->control.link.resume, welcome);
+    weft_control_link_welcomed(&session->control.link, welcome);
     session->control.copies = welcome->copies;
     uint64_t period_ns = welcome->heartbeat_ns / 4;
+    if (welcome->silence_ns > 0 && period_ns > welcome->silence_ns / 4) period_ns = welcome->silence_ns / 4;
     if (period_ns < WEFT_MS(50)) period_ns = WEFT_MS(50);
     if (period_ns > WEFT_SECONDS(10)) period_ns = WEFT_SECONDS(10);
     weft_silence_start(&session->control.silence, weft_control_silence_limit_ns(welcome), period_ns,
@@ -627,7 +629,7 @@ static void on_closed(void *context, struct weft_net_connection *connection, enu
                       const char *text)
 {
     struct weft_session *session = context;
-    weft_control_link_closed(&session->control.link, reason, text);
+    weft_control_link_closed(&session->control.link, connection, reason, text);
 }
 
 static void on_resumed(void *context)

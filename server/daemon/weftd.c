@@ -85,6 +85,9 @@ static enum weft_status start_coordinator(struct weftd *weftd, uint16_t *port_ou
     options.resume_ns = weft_config_u64(weftd->options.config, "server.resume");
     options.copies = (uint32_t)weft_config_u64(weftd->options.config, "server.copies");
     options.copies_on_one_host = weft_config_bool(weftd->options.config, "server.copies_on_one_host");
+    const char *store = weft_config_text(weftd->options.config, "server.store");
+    options.store = store[0] ? store : NULL;
+    options.replaced = weftd_coordinator_replaced;
     options.ended = weftd_coordinator_ended;
     options.context = weftd;
     weftd_restore_coordinate(weftd, &options);
@@ -146,6 +149,7 @@ static enum weft_status start(struct weftd *weftd, struct weft_error *error)
         size_t used = strlen(ports);
         snprintf(ports + used, sizeof ports - used, "http=%s:%u\n", shown, http_port);
     }
+    WEFT_TRY(weftd_takeover_start(weftd, shown, error));
     WEFT_TRY(weftd_control_start(weftd, host, port, error));
     if (weftd->options.port_file) WEFT_TRY(write_port_file(weftd->options.port_file, ports, error));
     enum weft_status status = weft_net_start(weftd->net);
@@ -244,6 +248,8 @@ static void release(struct weftd *weftd)
     weftd_restore_free(weftd);
     weft_control_client_free(weftd->member);
     weft_coordinator_server_free(weftd->coordinator);
+    weft_candidate_free(weftd->candidate);
+    weft_free_bytes(weftd->env, weftd->tensors.all);
     weft_control_free(weftd->env, weftd->roster);
     weftd_members_free(weftd);
     weftd_view_free(weftd);

@@ -100,12 +100,22 @@ struct weftd_engine {
     struct weftd_engine_view seen; /* HTTP thread: its last copy */
 };
 
+/* Of the declarations by ordinal: another coordinator may repeat them. */
+struct weftd_tensor_states {
+    struct weftd_tensor_state {
+        enum { TENSOR_UNKNOWN = 0, TENSOR_DECLARING, TENSOR_DECLARED, TENSOR_FREED } state;
+        uint64_t restored; /* as in DeclaredOk */
+    } * all;               /* (count,) owned */
+    uint32_t count;
+};
+
 struct weftd {
     struct weft_env *env;
     struct weftd_options options;
     struct weft_net *net;
     struct weft_net *http;                       /* of the HTTP thread; NULL: no HTTP */
     struct weft_coordinator_server *coordinator; /* NULL: in another process */
+    struct weft_candidate *candidate;            /* NULL: this process does not take over */
     struct weft_control_client *member;
     uint64_t started_ns;
     int wake_fd; /* eventfd: the net thread wakes the main thread */
@@ -123,6 +133,7 @@ struct weftd {
     Weft__Control__Control *roster; /* owned; engines read it */
     struct weftd_newcomers *newcomers; /* owned (weftd_members.c); engines read them */
     struct weftd_engine *engines;   /* (options.engines,) */
+    struct weftd_tensor_states tensors;
     struct weft_list requests; /* struct weftd_command.link: commands without a reply */
     uint32_t engines_waited_for, figures_pending; /* engines that have not answered */
     bool progress_is_due, report_is_due;          /* to be sent after the last answer */
@@ -146,8 +157,17 @@ Weft__Control__Control *weftd_copy_message(struct weftd *weftd, const Weft__Cont
 enum weft_status weftd_control_start(struct weftd *weftd, const char *host, uint16_t port,
                                      struct weft_error *error);
 void weftd_coordinator_ended(void *context, enum weft_status status, const char *text);
+
+/* weftd_takeover.c; net thread */
+/* Before the control connection: listens. No effect without server.store, or if this process coordinates. */
+enum weft_status weftd_takeover_start(struct weftd *weftd, const char *reachable, struct weft_error *error);
+void weftd_takeover_welcomed(struct weftd *weftd, const Weft__Control__Welcome *welcome);
+void weftd_takeover_refused(void *context, uint64_t reign);
+void weftd_coordinator_replaced(void *context);
 /* Fails the process: the engines notify their workers, the member leaves, and the process ends with this
  * sentence. Only the first call has an effect. */
+/* Stops the process if the member is done and, where it coordinates, the job has ended. */
+void weftd_stop_if_done(struct weftd *weftd);
 void weftd_fail(struct weftd *weftd, enum weft_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* After SIGTERM or SIGINT. */

@@ -17,8 +17,7 @@
 
 /* ---- end ---- */
 
-/* Stops the process if the member is done and, with an embedded coordinator, the job has ended. */
-static void stop_if_done(struct weftd *weftd)
+void weftd_stop_if_done(struct weftd *weftd)
 {
     if (!weftd->member_done || !weftd->coordinator_done || atomic_load(&weftd->stopped)) return;
     atomic_store(&weftd->stopped, true);
@@ -43,11 +42,12 @@ void weftd_fail(struct weftd *weftd, enum weft_status status, const char *format
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     weftd->exit_status = 1;
+    if (!weftd->coordinator) weft_candidate_stop(weftd->candidate);
     weft_error_set(&weftd->end, status, "%s", text);
     fail_engines(weftd, status, text);
     if (weftd->member) (void)weft_control_client_leave(weftd->member, text);
     weftd->member_done = true;
-    stop_if_done(weftd);
+    weftd_stop_if_done(weftd);
 }
 
 void weftd_interrupted(struct weftd *weftd, const char *signal_name)
@@ -59,7 +59,7 @@ void weftd_interrupted(struct weftd *weftd, const char *signal_name)
     }
     weftd_fail(weftd, WEFT_ERR_ABORTED, "ended by %s", signal_name);
     weftd->coordinator_done = true; /* the job may never end */
-    stop_if_done(weftd);
+    weftd_stop_if_done(weftd);
 }
 
 void weftd_coordinator_ended(void *context, enum weft_status status, const char *text)
@@ -67,7 +67,7 @@ void weftd_coordinator_ended(void *context, enum weft_status status, const char 
     struct weftd *weftd = context;
     weftd->coordinator_done = true;
     /* The sentence also arrives on this process's control connection, unless that is broken. */
-    stop_if_done(weftd);
+    weftd_stop_if_done(weftd);
 }
 
 /* ---- joining ---- */
@@ -81,6 +81,8 @@ static void on_welcomed(void *context, const Weft__Control__Welcome *welcome)
     weftd->joined = true;
     snprintf(weftd->label, sizeof weftd->label, "shard %u", welcome->index);
     weft_log_source_set(weftd->options.job, "shard", welcome->index);
+    weftd_takeover_welcomed(weftd, welcome);
+    if (weftd->failing) return;
     enum weft_status status = weftd_report_start(weftd);
     if (status != WEFT_OK) weftd_fail(weftd, status, "no memory for the timer of reports");
     else if (weftd_engines_start(weftd, &error) != WEFT_OK)
@@ -194,6 +196,31 @@ static void declaration_free(struct declaration *declaration)
     weft_free_bytes(env, declaration);
 }
 
+static void send_declared_ok(struct weftd *weftd, uint32_t tensor)
+{
+    Weft__Control__DeclaredOk ok = WEFT__CONTROL__DECLARED_OK__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    ok.tensor = tensor;
+    ok.restored = weftd->tensors.all[tensor].restored;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_DECLARED_OK;
+    message.declared_ok = &ok;
+    (void)weft_control_client_send(weftd->member, &message);
+}
+
+/* The state of a tensor of this number; NULL: no memory. */
+static struct weftd_tensor_state *tensor_state(struct weftd *weftd, uint32_t tensor)
+{
+    struct weftd_tensor_states *states = &weftd->tensors;
+    if (tensor < states->count) return &states->all[tensor];
+    const uint32_t count = tensor + 1 > 2 * states->count ? tensor + 1 : 2 * states->count;
+    struct weftd_tensor_state *more = weft_alloc_zero(weftd->env, count * sizeof *more);
+    if (!more) return NULL;
+    if (states->count > 0) memcpy(more, states->all, states->count * sizeof *more);
+    weft_free_bytes(weftd->env, states->all);
+    *states = (struct weftd_tensor_states){more, count};
+    return &states->all[tensor];
+}
+
 /* Net thread: one engine has replied. */
 static void on_declaration_replied(struct weft_command *command)
 {
@@ -204,13 +231,10 @@ static void on_declaration_replied(struct weft_command *command)
     if (error->status != WEFT_OK) weft_error_set(&declaration->error, error->status, "%s", error->text);
     if (--declaration->waited_for > 0) return;
     if (!weftd->failing && declaration->error.status == WEFT_OK) {
-        Weft__Control__DeclaredOk ok = WEFT__CONTROL__DECLARED_OK__INIT;
-        Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-        ok.tensor = declaration->message->declared->tensor;
-        ok.restored = declaration->replies[request->engine->index].restored; /* equal for all engines */
-        message.body_case = WEFT__CONTROL__CONTROL__BODY_DECLARED_OK;
-        message.declared_ok = &ok;
-        (void)weft_control_client_send(weftd->member, &message);
+        struct weftd_tensor_state *state = &weftd->tensors.all[declaration->message->declared->tensor];
+        state->state = TENSOR_DECLARED;
+        state->restored = declaration->replies[request->engine->index].restored; /* equal for all engines */
+        send_declared_ok(weftd, declaration->message->declared->tensor);
     } else if (!weftd->failing) {
         enum weft_status status = (enum weft_status)declaration->error.status;
         (void)weft_control_client_abort(weftd->member, status, declaration->error.text);
@@ -267,7 +291,12 @@ static void on_declared(struct weftd *weftd, const Weft__Control__Control *messa
         weftd_fail(weftd, WEFT_ERR_MALFORMED, "the coordinator sent a declaration that was not due");
         return;
     }
-    struct declaration *declaration = declaration_create(weftd, message);
+    struct weftd_tensor_state *state = tensor_state(weftd, declared->tensor);
+    if (state && state->state != TENSOR_UNKNOWN) { /* another coordinator repeats it */
+        if (state->state != TENSOR_DECLARING) send_declared_ok(weftd, declared->tensor);
+        return;
+    }
+    struct declaration *declaration = state ? declaration_create(weftd, message) : NULL;
     if (!declaration) {
         (void)weft_control_client_abort(weftd->member, WEFT_ERR_NO_MEMORY, "no memory for another tensor");
         weftd_fail(weftd, WEFT_ERR_NO_MEMORY, "no memory for tensor '%.200s'", declared->declare->name);
@@ -282,6 +311,7 @@ static void on_declared(struct weftd *weftd, const Weft__Control__Control *messa
                    declared->declare->name);
         return;
     }
+    state->state = TENSOR_DECLARING;
     for (uint32_t i = 0; i < weftd->options.engines; i++) {
         if (!owns_a_chunk(weftd, i, declared)) continue;
         declaration->requests[i] = (struct declaration_request){
@@ -340,6 +370,9 @@ static void on_release(struct weft_command *command)
 
 static void on_tensor_free(struct weftd *weftd, uint32_t tensor)
 {
+    struct weftd_tensor_state *state = tensor_state(weftd, tensor);
+    if (state && (state->state == TENSOR_FREED || state->state == TENSOR_UNKNOWN)) return;
+    if (state) state->state = TENSOR_FREED;
     for (uint32_t i = 0; i < weftd->options.engines; i++) {
         struct release_request *request = weft_alloc_zero(weftd->env, sizeof *request);
         if (!request) { /* the memory is freed at the end of the job */
@@ -402,6 +435,7 @@ static void on_message(void *context, const Weft__Control__Control *message)
         weftd_fail(weftd, (enum weft_status)message->abort->status, "%s", message->abort->text);
         break;
     case WEFT__CONTROL__CONTROL__BODY_FINISHED:
+        if (!weftd->coordinator) weft_candidate_stop(weftd->candidate);
         if (!weftd_snapshots_defer_leave(weftd)) (void)weft_control_client_leave(weftd->member, "");
         break;
     case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT:
@@ -434,7 +468,7 @@ static void on_closed(void *context, enum weft_status status, const char *text)
      * shard. */
     if (status != WEFT_ERR_CLOSED && !weftd->joined) weftd->coordinator_done = true;
     weftd->member_done = true;
-    stop_if_done(weftd);
+    weftd_stop_if_done(weftd);
 }
 
 enum weft_status weftd_control_start(struct weftd *weftd, const char *host, uint16_t port,
@@ -453,6 +487,8 @@ enum weft_status weftd_control_start(struct weftd *weftd, const char *host, uint
     options.welcomed = on_welcomed;
     options.message = on_message;
     options.closed = on_closed;
+    options.refused = weftd_takeover_refused;
+    if (weftd->candidate) options.candidate = weft_candidate_address(weftd->candidate);
     if (!weftd->coordinator) options.awaited = on_awaited;
     options.context = weftd;
     return weft_control_client_start(weftd->env, weftd->net, &options, &weftd->member, error);

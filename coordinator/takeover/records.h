@@ -1,0 +1,46 @@
+/* records.h - the coordinator's state in the store: written before it is announced, read by the next one.
+ *
+ *     change of state -> coordinator_records_...  (marks)
+ *     send -> commit (writes what is marked) -> socket
+ *
+ *     job          numbers of the job, that it runs, that it has ended
+ *     member/N     each member: identity, addresses, session key, whether it has left or is lost
+ *     slots        leader, copy and term of each slot
+ *     tensor/N     declarations that all workers agree on, with placement
+ *
+ * A declaration that some workers have sent is not written: each member keeps its own until the answer
+ * (coordinator/control_link.h). Nothing is written before the job runs. Internal to the coordinator. */
+#ifndef WEFT_COORDINATOR_TAKEOVER_RECORDS_H
+#define WEFT_COORDINATOR_TAKEOVER_RECORDS_H
+
+#include "coordinator/coordinator_state.h"
+
+/* Marks; no effect in a job without a store. */
+void coordinator_records_begin(struct weft_coordinator *coordinator); /* the job begins to run: all */
+void coordinator_records_slots(struct coordinator_records *records);
+void coordinator_records_member(struct weft_coordinator *coordinator, struct coordinator_member *member);
+void coordinator_records_tensor(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor);
+/* Writes what is marked. false: this process does not coordinate any more, and must announce nothing. Always
+ * true without a store. */
+bool coordinator_records_commit(struct weft_coordinator *coordinator);
+/* Has another process taken over, or may it have? */
+bool coordinator_records_is_fenced(struct weft_coordinator *coordinator);
+/* Writes that the job ends. Returns as commit. */
+bool coordinator_records_end(struct weft_coordinator *coordinator);
+
+/* All records of a job. */
+struct coordinator_loaded {
+    struct weft_env *env;
+    enum weft_status status;
+    Weft__Control__Stored *job, *slots, **members, **tensors; /* owned; job NULL: it has not begun */
+    uint32_t member_count, tensor_count;
+};
+enum weft_status coordinator_records_load(struct coordinator_reign *reign,
+                                          struct coordinator_loaded *loaded_out);
+void coordinator_loaded_free(struct coordinator_loaded *loaded);
+/* Fills in a new coordinator, whose options are those of the record of the job. It is running then, and no
+ * member has a connection. WEFT_ERR_MALFORMED: the records do not fit each other. */
+enum weft_status coordinator_records_restore(struct weft_coordinator *coordinator,
+                                             const struct coordinator_loaded *loaded);
+
+#endif

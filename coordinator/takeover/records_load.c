@@ -1,0 +1,170 @@
+/* records_load.c - reads the records of a job into a new coordinator. See records.h.
+ *
+ * Each record was checked when it was decoded (proto/stored.c). This file checks how they fit each other. */
+#include <stdio.h>
+#include <string.h>
+
+#include "coordinator/takeover/records.h"
+#include "coordinator/takeover/reign.h"
+
+/* ---- the store ---- */
+
+static bool starts_with(const char *key, const char *prefix)
+{
+    return strncmp(key, prefix, strlen(prefix)) == 0;
+}
+
+static void keep(struct coordinator_loaded *loaded, Weft__Control__Stored ***list, uint32_t *count,
+                 Weft__Control__Stored *stored)
+{
+    if ((*count & (*count - 1)) == 0) { /* at 0 and the powers of two */
+        Weft__Control__Stored **more = weft_alloc_array(loaded->env, *count ? 2 * *count : 1, sizeof *more);
+        if (!more) {
+            loaded->status = WEFT_ERR_NO_MEMORY;
+            weft_stored_free(loaded->env, stored);
+            return;
+        }
+        if (*count > 0) memcpy(more, *list, *count * sizeof *more);
+        weft_free_bytes(loaded->env, *list);
+        *list = more;
+    }
+    (*list)[(*count)++] = stored;
+}
+
+static void take_record(void *context, const struct weft_store_entry *entry)
+{
+    struct coordinator_loaded *loaded = context;
+    Weft__Control__Stored *stored;
+    if (loaded->status < 0 || strcmp(entry->key, COORDINATOR_REIGN_KEY) == 0) return;
+    loaded->status = weft_stored_unpack(loaded->env, entry->value, entry->bytes, &stored);
+    if (loaded->status < 0) return;
+    const Weft__Control__Stored__BodyCase kind = stored->body_case;
+    if (kind == WEFT__CONTROL__STORED__BODY_JOB && !loaded->job) loaded->job = stored;
+    else if (kind == WEFT__CONTROL__STORED__BODY_SLOTS && !loaded->slots) loaded->slots = stored;
+    else if (kind == WEFT__CONTROL__STORED__BODY_MEMBER && starts_with(entry->key, "member/"))
+        keep(loaded, &loaded->members, &loaded->member_count, stored);
+    else if (kind == WEFT__CONTROL__STORED__BODY_TENSOR && starts_with(entry->key, "tensor/"))
+        keep(loaded, &loaded->tensors, &loaded->tensor_count, stored);
+    else {
+        weft_stored_free(loaded->env, stored);
+        loaded->status = WEFT_ERR_MALFORMED;
+    }
+}
+
+enum weft_status coordinator_records_load(struct coordinator_reign *reign,
+                                          struct coordinator_loaded *loaded_out)
+{
+    uint64_t revision;
+    enum weft_status status = WEFT_ERR_BUSY;
+    for (uint32_t tries = 0; tries < 500 && status == WEFT_ERR_BUSY; tries++) {
+        *loaded_out = (struct coordinator_loaded){.env = reign->env};
+        status = weft_store_snapshot(reign->store, "", take_record, loaded_out, &revision);
+        if (status == WEFT_ERR_BUSY) coordinator_reign_pause(reign);
+    }
+    return status < 0 ? status : loaded_out->status;
+}
+
+void coordinator_loaded_free(struct coordinator_loaded *loaded)
+{
+    if (!loaded->env) return;
+    weft_stored_free(loaded->env, loaded->job);
+    weft_stored_free(loaded->env, loaded->slots);
+    for (uint32_t i = 0; i < loaded->member_count; i++) weft_stored_free(loaded->env, loaded->members[i]);
+    for (uint32_t i = 0; i < loaded->tensor_count; i++) weft_stored_free(loaded->env, loaded->tensors[i]);
+    weft_free_bytes(loaded->env, loaded->members);
+    weft_free_bytes(loaded->env, loaded->tensors);
+    *loaded = (struct coordinator_loaded){0};
+}
+
+/* ---- members ---- */
+
+static enum weft_status copy_addresses(struct weft_coordinator *coordinator,
+                                       struct coordinator_member *member, const Weft__Control__Member *entry)
+{
+    member->addresses = weft_alloc_zero(coordinator->env, entry->n_addresses * sizeof *member->addresses);
+    if (!member->addresses) return WEFT_ERR_NO_MEMORY;
+    for (size_t i = 0; i < entry->n_addresses; i++) {
+        uint8_t *copy = weft_alloc_bytes(coordinator->env, entry->addresses[i].len);
+        if (!copy) return WEFT_ERR_NO_MEMORY;
+        memcpy(copy, entry->addresses[i].data, entry->addresses[i].len);
+        member->addresses[i] = (ProtobufCBinaryData){entry->addresses[i].len, copy};
+    }
+    return WEFT_OK;
+}
+
+static void fill_member(struct coordinator_member *member, const Weft__Control__StoredMember *stored)
+{
+    const Weft__Control__Member *entry = stored->member;
+    struct coordinator_member_record *record = &member->record;
+    member->role = entry->role;
+    member->index = member->rank_order = entry->index;
+    member->state = (enum coordinator_member_state)stored->state;
+    snprintf(member->label, sizeof member->label, "%s", entry->name);
+    snprintf(member->host, sizeof member->host, "%s", entry->host);
+    snprintf(record->candidate, sizeof record->candidate, "%s", entry->candidate);
+    member->has_device = entry->device;
+    member->supports_states = entry->states;
+    member->supports_groups = entry->groups;
+    member->supports_free = stored->frees;
+    member->supports_progress = stored->progress;
+    member->reads_chunk_runs = stored->chunk_runs;
+    member->pid = entry->pid;
+    member->incarnation = entry->incarnation;
+    member->endpoint_first = entry->endpoint_first;
+    member->endpoint_count = (uint32_t)entry->n_addresses;
+    memcpy(record->resume_key, stored->resume_key.data, sizeof record->resume_key);
+    record->process_bytes = stored->process.len;
+    if (record->process_bytes) memcpy(record->process, stored->process.data, record->process_bytes);
+}
+
+static enum weft_status restore_member(struct weft_coordinator *coordinator,
+                                       const Weft__Control__StoredMember *stored)
+{
+    const Weft__Control__Member *entry = stored->member;
+    const bool is_worker = entry->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
+    const uint32_t expected = is_worker ? coordinator->options.workers : coordinator->options.shards;
+    struct coordinator_member **by_index = is_worker ? coordinator->workers : coordinator->shards;
+    if (entry->member != coordinator->member_count || entry->index >= expected || by_index[entry->index] ||
+        stored->state < MEMBER_READY || stored->state > MEMBER_LOST)
+        return WEFT_ERR_MALFORMED;
+    struct coordinator_member *member = weft_alloc_zero(coordinator->env, sizeof *member);
+    if (!member) return WEFT_ERR_NO_MEMORY;
+    member->member = coordinator->member_count;
+    coordinator->members[coordinator->member_count++] = by_index[entry->index] = member;
+    fill_member(member, stored);
+    member->last_received_ns = weft_now_ns(coordinator->env);
+    if (is_worker) coordinator->worker_count++;
+    else coordinator->shard_count++;
+    if (is_worker && member->state == MEMBER_LEFT) coordinator->worker_left_count++;
+    return copy_addresses(coordinator, member, entry);
+}
+
+/* ---- all ---- */
+
+/* The coordinator owns the copies of byte fields. */
+static void restore_numbers(struct weft_coordinator *coordinator, Weft__Control__StoredJob *job)
+{
+    coordinator->job_id = job->job_id;
+    coordinator->transport_nonce = job->transport_nonce;
+    coordinator->next_incarnation = job->next_incarnation;
+    coordinator->next_endpoint = job->next_endpoint;
+    if (job->cost) coordinator_keep_cost(coordinator, job->cost);
+    coordinator->records.has_begun = coordinator->records.is_restored = true;
+}
+
+enum weft_status coordinator_records_restore(struct weft_coordinator *coordinator,
+                                             const struct coordinator_loaded *loaded)
+{
+    restore_numbers(coordinator, loaded->job->job);
+    if (!loaded->slots || loaded->member_count != loaded->job->job->members) return WEFT_ERR_MALFORMED;
+    for (uint32_t i = 0; i < loaded->member_count; i++)
+        WEFT_TRY(restore_member(coordinator, loaded->members[i]->member));
+    WEFT_TRY(coordinator_placement_init(coordinator));
+    WEFT_TRY(coordinator_slots_restore(coordinator, loaded->slots->slots));
+    for (uint32_t i = 0; i < loaded->tensor_count; i++)
+        WEFT_TRY(coordinator_tensor_restore(coordinator, loaded->tensors[i]->tensor));
+    for (uint32_t i = 0; i < coordinator->options.workers; i++)
+        coordinator->workers[i]->declared_count = coordinator->tensor_count;
+    coordinator_continue(coordinator);
+    return WEFT_OK;
+}

@@ -1,0 +1,81 @@
+/* stored.c - records of the store that lets another coordinator continue a job: pack, unpack, limits.
+ *
+ * The file is shared by processes, so a record is checked as a message of a peer is. */
+#include "proto/control_checks.h"
+#include "proto/wire_limits.h"
+
+typedef Weft__Control__Stored Stored;
+
+static bool process_ok(const ProtobufCBinaryData *process)
+{
+    return process->len == 0 || process->len == WEFT_PROCESS_IDENTITY_BYTES;
+}
+
+static bool reign_ok(const Weft__Control__StoredReign *reign)
+{
+    return control_name_ok(reign->job, 1) && control_name_ok(reign->address, 1) &&
+           process_ok(&reign->process);
+}
+
+static bool job_ok(const Weft__Control__StoredJob *job)
+{
+    return job->workers > 0 && job->workers <= WEFT_LIMIT_WORKERS && job->shards > 0 &&
+           job->shards <= WEFT_LIMIT_SHARDS && job->copies > 0 && job->copies <= WEFT_LIMIT_COPIES &&
+           job->members == job->workers + job->shards && job->next_endpoint < WEFT_LIMIT_ENDPOINTS &&
+           job->heartbeat_ns > 0 && job->resume_ns > 0 && control_cost_ok(job->cost);
+}
+
+static bool stored_member_ok(const Weft__Control__StoredMember *member)
+{
+    return member->member && control_member_ok(member->member) && process_ok(&member->process) &&
+           member->resume_key.len == WEFT_RESUME_KEY_BYTES;
+}
+
+static bool stored_ok(const Stored *stored)
+{
+    switch (stored->body_case) {
+    case WEFT__CONTROL__STORED__BODY_REIGN: return reign_ok(stored->reign);
+    case WEFT__CONTROL__STORED__BODY_JOB: return job_ok(stored->job);
+    case WEFT__CONTROL__STORED__BODY_MEMBER: return stored_member_ok(stored->member);
+    case WEFT__CONTROL__STORED__BODY_SLOTS: return control_map_ok(stored->slots);
+    case WEFT__CONTROL__STORED__BODY_TENSOR:
+        return stored->tensor->declared && control_declared_ok(stored->tensor->declared);
+    case WEFT__CONTROL__STORED__BODY__NOT_SET:
+    default: return false;
+    }
+}
+
+enum weft_status weft_stored_pack(struct weft_env *env, const Stored *stored, uint8_t **data_out,
+                                  size_t *bytes_out)
+{
+    if (!stored_ok(stored)) return weft_limit_note("a record of the job has a field out of range");
+    *bytes_out = weft__control__stored__get_packed_size(stored);
+    *data_out = weft_alloc_bytes(env, *bytes_out);
+    if (!*data_out) return WEFT_ERR_NO_MEMORY;
+    (void)weft__control__stored__pack(stored, *data_out);
+    return WEFT_OK;
+}
+
+enum weft_status weft_stored_unpack(struct weft_env *env, const uint8_t *data, size_t bytes,
+                                    Stored **stored_out)
+{
+    struct control_memory memory;
+    ProtobufCAllocator allocator = control_allocator(&memory, env, bytes);
+    Stored *stored = bytes > 0 && bytes <= WEFT_LIMIT_FRAME_BYTES
+                         ? weft__control__stored__unpack(&allocator, bytes, data)
+                         : NULL;
+    if (!stored) return WEFT_ERR_MALFORMED;
+    if (!stored_ok(stored)) {
+        weft__control__stored__free_unpacked(stored, &allocator);
+        return WEFT_ERR_MALFORMED;
+    }
+    *stored_out = stored;
+    return WEFT_OK;
+}
+
+void weft_stored_free(struct weft_env *env, Stored *stored)
+{
+    struct control_memory memory;
+    ProtobufCAllocator allocator = control_allocator(&memory, env, 0);
+    if (stored) weft__control__stored__free_unpacked(stored, &allocator);
+}

@@ -1,0 +1,90 @@
+"""test_takeover.py - a job with server.store: another shard process coordinates when the coordinating one ends.
+
+The workers (tests/client/counting.c) push whole numbers and check each result."""
+
+import os
+import re
+import signal
+import subprocess
+
+import harness
+import jobs
+
+COUNTING = os.path.join(harness.BUILD, "tests", "client", "counting")
+END = re.compile(r"^steps (\d+) wrong (\d+) longest (\d+) ms$", re.MULTILINE)
+TOOK_OVER = "this process takes over at"
+
+
+class Takeover(harness.JobTest):
+    def environment(self):
+        return {"WEFT_SERVER_COPIES": "1", "WEFT_SERVER_COPIES_ON_ONE_HOST": "yes", "WEFT_SERVER_STORE": self.path("store")}
+
+    def steps(self, group, worker="worker0"):
+        return max([int(n) for n in re.findall(r"^step (\d+)$", self.log(group, worker), re.MULTILINE)] or [0])
+
+    def start(self, shards, workers, environment=None):
+        group = self.group()
+        jobs.start_by_hand(harness.PROGRAMS, group, shards, workers, [COUNTING, self.path("stop")],
+                           environment={**self.environment(), **(environment or {})})
+        self.wait_for("the first steps", lambda: self.steps(group) > 0, group, 40)
+        return group
+
+    def end(self, group, workers):
+        open(self.path("stop"), "w").close()
+        group.wait(30)
+        for rank in range(workers):
+            end = END.search(self.log(group, f"worker{rank}"))
+            self.assertIsNotNone(end, self.log(group, f"worker{rank}"))
+            self.assertEqual(end[2], "0", "wrong numbers")
+            print(f"rank {rank}: {end[1]} steps, longest {end[3]} ms", end=" ")
+
+    def drop(self, group, name):
+        process = dict(group.processes)[name]
+        group.processes = [(other, process) for other, process in group.processes if other != name]
+        return process
+
+    def coordinators(self, group, shards):
+        """Shards that have taken over, by the number of times."""
+        return [self.log(group, f"shard{number}").count(TOOK_OVER) for number in range(shards)]
+
+    def wait_for_takeover(self, group, shards, count=1):
+        self.wait_for("another coordinator", lambda: sum(self.coordinators(group, shards)) == count, group, 30)
+        at = self.steps(group)
+        self.wait_for("steps with it", lambda: self.steps(group) >= at + 40, group, 30)
+
+    def test_killed(self):
+        """Shard 0 coordinates. Its chunks fail over, and the rest of the job continues with another coordinator."""
+        group = self.start(3, 2)
+        shard = self.drop(group, "shard0")
+        harness.kill(shard)
+        shard.wait()
+        self.wait_for_takeover(group, 3)
+        self.end(group, 2)
+        self.assert_nothing_left(self.directory)
+
+    def test_stopped_and_continued(self):
+        """Its lease ends. When it continues it decides nothing, and its shard, which was lost, ends."""
+        group = self.start(3, 2)
+        shard = self.drop(group, "shard0")
+        os.kill(shard.pid, signal.SIGSTOP)
+        self.wait_for_takeover(group, 3)
+        os.kill(shard.pid, signal.SIGCONT)
+        self.assertIsNotNone(harness.ends([("shard0", shard)], 15)["shard0"])
+        self.assertIn("this process does not coordinate job", self.log(group, "shard0"))
+        self.assertRegex(self.log(group, "shard0"), r"shard 0 .*has been given up by the coordinator")
+        self.end(group, 2)
+
+    def test_what_a_store_does_not_support(self):
+        for words, variables, sentence in (([], {"WEFT_SERVER_COPIES": "0"}, "server.store needs server.copies=1"),
+                                           (["--min-workers", "1"], {}, "does not support jobs whose workers may change"),
+                                           ([], {"WEFT_SNAPSHOT_FOLDER": self.path("snapshots"), "WEFT_SNAPSHOT_EVERY": "10 steps"},
+                                            "server.store does not support snapshots"),
+                                           ([], {"WEFT_SERVER_RESUME": "0s"}, "server.store needs server.resume above 0")):
+            done = subprocess.run([harness.PROGRAMS.weftd, "--workers", "2", "--shards", "2", *words], stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True, timeout=60, env={**os.environ, **self.environment(), **variables})
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertIn(sentence, done.stdout)
+
+
+if __name__ == "__main__":
+    harness.main()
