@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define BUSY_TRIES 500u /* a call of another process is one write and one fsync */
-#define IO_TRIES 3u
+#define IO_TRIES 10u    /* of a write that may have failed */
 
 /* ---- calls that another process may delay ---- */
 
@@ -132,8 +132,10 @@ bool coordinator_reign_write(struct coordinator_reign *reign, const struct weft_
     const struct weft_store_txn txn = {
         .compares = &is_mine, .compare_count = 1, .puts = puts, .put_count = count};
     enum weft_status status = WEFT_ERR_IO;
-    for (uint32_t i = 0; i < IO_TRIES && status == WEFT_ERR_IO && coordinator_reign_holds(reign); i++)
+    for (uint32_t i = 0; i < IO_TRIES && status == WEFT_ERR_IO && coordinator_reign_holds(reign); i++) {
+        if (i > 0) coordinator_reign_pause(reign);
         status = run_txn(reign, &txn, NULL);
+    }
     if (status == WEFT_ERR_STALE) reign_over(reign, "another process coordinates the job");
     else if (status < 0) reign_over(reign, weft_reason_text(status));
     return status == WEFT_OK;

@@ -83,6 +83,9 @@ static struct {
     bool silent[SIM_NET_HOSTS_MAX]; /* dead, and no peer is notified */
     uint32_t break_host;            /* of sim_net_break */
     uint64_t break_frame, break_one_in, frames;
+    uint32_t dying_host;            /* of sim_net_die_at */
+    uint64_t dying_frame, sent;     /* 0: it does not die */
+    void (*dies)(void);
 } world;
 
 void sim_net_begin(uint32_t (*host_of)(struct weft_env *env), void (*wake)(uint32_t host),
@@ -378,10 +381,19 @@ static bool is_broken_by(struct weft_net_connection *end, const uint8_t *data, s
     return world.frames == world.break_frame || (world.break_one_in && world.random(world.break_one_in) == 0);
 }
 
+/* Counts a frame of the dying host. Returns whether it is lost. */
+static bool is_lost_with(const struct weft_net_connection *end)
+{
+    if (world.dying_frame == 0 || end->net->host != world.dying_host) return false;
+    if (++world.sent == world.dying_frame) world.dies();
+    return world.sent > world.dying_frame;
+}
+
 enum weft_status weft_net_send(struct weft_net_connection *end, const void *data, size_t bytes)
 {
     if (end->closed || end->closing) return WEFT_ERR_CLOSED;
     if (!end->open) return WEFT_ERR_STATE;
+    if (is_lost_with(end)) return WEFT_OK;
     if (is_broken_by(end, data, bytes)) {
         drop_events(end);
         if (!end->other->closed) drop_events(end->other);
@@ -448,3 +460,10 @@ void sim_net_break(uint32_t host, uint64_t n, uint64_t one_in)
 }
 
 uint64_t sim_net_frames(void) { return world.frames; }
+
+void sim_net_die_at(uint32_t host, uint64_t n, void (*dies)(void))
+{
+    world.dying_host = host;
+    world.dying_frame = n;
+    world.dies = dies;
+}

@@ -28,6 +28,9 @@ bool sim_net_has_died(uint32_t host);
 void sim_net_break(uint32_t host, uint64_t n, uint64_t one_in);
 /* Frames that were sent from or to that host. */
 uint64_t sim_net_frames(void);
+/* The n-th frame that the host sends is its last one: the process dies behind that send. `dies` runs once,
+ * inside the send. */
+void sim_net_die_at(uint32_t host, uint64_t n, void (*dies)(void));
 /* Between the two hosts no frame and no end of a connection arrives until the cut heals; then all of them,
  * in order. */
 void sim_net_cut(uint32_t a, uint32_t b, bool cut);

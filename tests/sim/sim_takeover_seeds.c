@@ -1,0 +1,405 @@
+/* sim_takeover_seeds.c - jobs with a store whose coordinator dies, stops, or loses answers of it, in one
+ * process and in virtual time: weftd with the coordinator, other weftd, and the client as trainers call it.
+ *
+ *     sim_takeover_seeds [--seeds N] [--first S] [--separate] [--verbose]
+ *
+ * A seed selects the number of shards and workers, and one fault of the process that coordinates: it dies
+ * while it sends its n-th control frame (the store may have what the frame announced), at a random time,
+ * silently, or it is stopped for some time and continues. In some jobs transactions of the store are lost, or
+ * done and reported as failed. Workers push whole numbers, and declare and free tensors meanwhile.
+ *
+ * Checks: a job of which any worker has begun ends in order on all of them; each result equals the sum, so no
+ * push is lost or counted twice; no program hangs. A failing seed prints the command that replays it.
+ * --separate: no process can read whether one on another host is dead. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/client.h"
+#include "client/session/session.h"
+#include "coordinator/store/store.h"
+#include "server/server.h"
+#include "tests/sim/arena.h"
+#include "tests/sim/seed.h"
+#include "tests/sim/sim_faults.h"
+#include "tests/sim/sim_net.h"
+#include "tests/sim/sim_process.h"
+
+enum { HAND = 0, FIRST_SHARD = 1, SHARDS_MAX = 4, WORKERS_MAX = 4, COUNT = 700, CHUNK = 256, TENSORS = 3 };
+enum fault_kind { FAULT_NONE, FAULT_FRAME, FAULT_TIME, FAULT_SILENT, FAULT_STOP, FAULT_KINDS };
+
+struct worker {
+    uint32_t host, wrong, steps;
+    bool has_begun, ended;
+    enum weft_status status;
+    char text[480];
+    float grad[COUNT], out[COUNT], model[COUNT];
+};
+
+static struct run {
+    uint64_t seed;
+    uint32_t shards, workers, goal;
+    struct worker all[WORKERS_MAX];
+    struct weft_sim *sim;
+    struct weft_loop *hand;
+    struct weft_config *config;
+    struct weft_timer death;
+    enum fault_kind kind;
+    uint32_t lost_answers, takeovers; /* lost_answers: still to come */
+    bool is_dying, is_dead, all_done; /* is_dying: until its host is stopped, at the same time */
+    char why[900];
+} run;
+
+/* ---- the store loses answers (linked with --wrap) ---- */
+
+enum weft_status __real_weft_store_txn(struct weft_store *store, const struct weft_store_txn *txn,
+                                       uint64_t *revision_out);
+enum weft_status __wrap_weft_store_txn(struct weft_store *store, const struct weft_store_txn *txn,
+                                       uint64_t *revision_out);
+enum weft_status __wrap_weft_store_txn(struct weft_store *store, const struct weft_store_txn *txn,
+                                       uint64_t *revision_out)
+{
+    if (run.is_dying) return WEFT_ERR_IO; /* the process has died in the send before this call */
+    const bool is_lost = run.lost_answers > 0 && roll(3) == 0;
+    const bool is_done = !is_lost || roll(2) == 0;
+    if (is_lost) run.lost_answers--;
+    const enum weft_status status = is_done ? __real_weft_store_txn(store, txn, revision_out) : WEFT_ERR_IO;
+    return is_lost ? WEFT_ERR_IO : status;
+}
+
+/* ---- workers ---- */
+
+static float base(uint64_t step, uint32_t i)
+{
+    return (float)(2 * ((step + i) % 2));
+}
+
+static enum weft_status declare(struct worker *worker, struct weft_session *session, const char *name,
+                                struct weft_tensor **out)
+{
+    struct weft_tensor_options options;
+    weft_tensor_options_init(&options);
+    options.name = name;
+    options.dim_count = 1;
+    options.dims[0] = COUNT;
+    options.mode = WEFT_MODE_SERVER;
+    options.codec = "dense";
+    options.chunk_bytes = CHUNK * sizeof(float);
+    options.optimizer = strcmp(name, "weights") == 0 ? "sgd" : "none";
+    return weft_declare(session, &options, out);
+}
+
+static enum weft_status exchange(struct worker *worker, struct weft_tensor *tensor)
+{
+    struct weft_request request = {{0}};
+    enum weft_status status = weft_push_pull(tensor, worker->grad, worker->out, &request);
+    return status < 0 ? status : weft_wait(&request, 0);
+}
+
+/* tensors[1] has the optimizer. */
+static enum weft_status run_step(struct worker *worker, struct weft_session *session,
+                                 struct weft_tensor **tensors, uint64_t number)
+{
+    const struct weft_step step = {number, 1.0f, 1.0f};
+    const float others = (float)(weft_ranks(session) - 1);
+    for (uint32_t i = 0; i < COUNT; i++) worker->grad[i] = base(number, i) + 2.0f * (float)weft_rank(session);
+    enum weft_status status = weft_step_begin(session, &step);
+    for (uint32_t t = 0; t < TENSORS && status >= 0; t++) {
+        if (!tensors[t]) continue;
+        status = exchange(worker, tensors[t]);
+        for (uint32_t i = 0; i < COUNT && status >= 0; i++) {
+            const float mean = base(number, i) + others;
+            if (t == 1) worker->model[i] -= mean;
+            worker->wrong += worker->out[i] != (t == 1 ? worker->model[i] : mean);
+        }
+    }
+    return status < 0 ? status : weft_step_end(session);
+}
+
+/* A third tensor lives for some of the steps, under the same name again and again. */
+static enum weft_status change_tensors(struct worker *worker, struct weft_session *session,
+                                       struct weft_tensor **tensors, uint64_t step)
+{
+    if (step % 3 == 1) return declare(worker, session, "passing", &tensors[2]);
+    if (step % 3 != 0 || !tensors[2]) return WEFT_OK;
+    const enum weft_status status = weft_tensor_free(tensors[2]);
+    tensors[2] = NULL;
+    return status;
+}
+
+static enum weft_status train(struct worker *worker, struct weft_session *session)
+{
+    struct weft_tensor *tensors[TENSORS] = {NULL};
+    enum weft_status status = declare(worker, session, "mean", &tensors[0]);
+    if (status >= 0) status = declare(worker, session, "weights", &tensors[1]);
+    if (status >= 0) status = weft_tensor_init(tensors[1], worker->model);
+    for (uint64_t step = 1; step <= run.goal && status >= 0; step++) {
+        sim_process_sleep(1 + mix(run.seed + 31 * step + worker->host) % (WEFT_MS(1) << (run.seed % 12)));
+        status = change_tensors(worker, session, tensors, step);
+        if (status >= 0) status = run_step(worker, session, tensors, step);
+        worker->steps += status >= 0;
+    }
+    return status;
+}
+
+static void check_done(void)
+{
+    for (uint32_t i = 0; i < run.workers; i++)
+        if (!run.all[i].ended) return;
+    run.all_done = true;
+}
+
+static void worker_main(void *context)
+{
+    struct worker *worker = context;
+    struct weft_session *session;
+    struct weft_options options;
+    char name[16];
+    weft_options_init(&options);
+    options.coordinator = "coordinator:4000";
+    options.job = "simulated";
+    options.deadline_ms = 60000;
+    snprintf(name, sizeof name, "h%u", worker->host);
+    setenv("WEFT_CLIENT_HOST", name, 1); /* read before the first wait */
+    worker->status = client_init(weft_sim_env(run.sim, worker->host), &options, &session);
+    if (worker->status < 0) {
+        snprintf(worker->text, sizeof worker->text, "%s", weft_error_text(NULL));
+    } else {
+        worker->has_begun = true;
+        worker->status = train(worker, session);
+        if (worker->status < 0) snprintf(worker->text, sizeof worker->text, "%s", weft_error_text(session));
+        weft_finalize(session);
+    }
+    worker->ended = true;
+    check_done();
+}
+
+/* Shard 0 coordinates. */
+static void shard_main(void *context)
+{
+    const uint32_t index = (uint32_t)(uintptr_t)context;
+    struct weftd_options options;
+    weftd_options_init(&options);
+    options.job = "simulated";
+    options.coordinator = index > 0 ? "coordinator:4000" : NULL;
+    options.workers = run.workers;
+    options.shards = run.shards;
+    options.index = (int)index;
+    options.engines = 1 + (uint32_t)(run.seed % 2);
+    options.config = run.config;
+    (void)weftd_run(weft_sim_env(run.sim, FIRST_SHARD + index), &options);
+}
+
+/* ---- faults ---- */
+
+static uint64_t net_random(uint64_t below)
+{
+    return roll(below);
+}
+static void wake(uint32_t host)
+{
+    weft_sim_wake(run.sim, host);
+}
+
+static void die(struct weft_timer *timer)
+{
+    if (run.is_dead) return;
+    run.is_dead = true;
+    run.is_dying = false;
+    weft_sim_kill(run.sim, FIRST_SHARD);
+    sim_net_died(FIRST_SHARD, run.kind == FAULT_SILENT);
+}
+
+static void dies_in_send(void)
+{
+    run.is_dying = true;
+    weft_timer_start(run.hand, &run.death, weft_sim_now_ns(run.sim));
+    weft_sim_wake(run.sim, HAND);
+}
+
+static void choose_fault(void)
+{
+    const uint64_t span_ns = WEFT_MS(16) << roll(10), at_ns = 1 + roll(span_ns);
+    run.kind = (enum fault_kind)roll(FAULT_KINDS);
+    if (roll(3) == 0) run.kind = FAULT_FRAME;
+    run.lost_answers = roll(3) ? 0 : (uint32_t)roll(7);
+    weft_timer_init(&run.death, die);
+    if (run.kind == FAULT_FRAME)
+        sim_net_die_at(FIRST_SHARD, 1 + roll((roll(2) ? 60 : 20) * (run.shards + run.workers)), dies_in_send);
+    if (run.kind == FAULT_TIME || run.kind == FAULT_SILENT) weft_timer_start(run.hand, &run.death, at_ns);
+    if (run.kind != FAULT_STOP) return;
+    /* often about as long as the lease: some members have not noticed it */
+    struct sim_fault stop = {.stopped = 1ull << FIRST_SHARD, .at_ns = at_ns};
+    stop.lasts_ns = roll(3) ? WEFT_MS(2900) + roll(WEFT_MS(1200)) : WEFT_MS(1) << roll(15);
+    (void)sim_fault_add(run.sim, run.hand, &stop);
+}
+
+/* ---- one seed ---- */
+
+static void fail_seed(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void fail_seed(const char *format, ...)
+{
+    va_list list;
+    if (run.why[0]) return;
+    va_start(list, format);
+    vsnprintf(run.why, sizeof run.why, format, list);
+    va_end(list);
+}
+
+static void check(void)
+{
+    bool has_begun = false;
+    for (uint32_t i = 0; i < run.workers; i++) has_begun |= run.all[i].has_begun;
+    for (uint32_t i = 0; i < run.workers; i++) {
+        const struct worker *worker = &run.all[i];
+        char doing[80] = "";
+        if (!worker->ended) sim_process_describe(worker->host, doing, sizeof doing);
+        if (!worker->ended)
+            fail_seed("h%u has not ended after step %u: it %s", worker->host, worker->steps, doing);
+        if (worker->wrong > 0) fail_seed("h%u has %u wrong numbers", worker->host, worker->wrong);
+        if (has_begun && worker->status < 0)
+            fail_seed("h%u ended after step %u: %s: %s", worker->host, worker->steps,
+                      weft_status_name(worker->status), worker->text);
+    }
+}
+
+static void log_takeovers(struct weft_env *env, enum weft_log_level level, const char *module,
+                          const char *text)
+{
+    run.takeovers += strstr(text, "this process takes over at") != NULL;
+    if (verbose)
+        fprintf(stderr, "%.6f h%u %s %s\n", (double)weft_sim_now_ns(run.sim) / 1e9, sim_process_host(env),
+                module, text);
+}
+
+static void choose_job(uint64_t seed, struct weft_config *config)
+{
+    memset(&run, 0, sizeof run);
+    seed_random(seed);
+    run.seed = seed;
+    run.config = config;
+    run.shards = 2 + (uint32_t)roll(SHARDS_MAX - 1);
+    run.workers = 1 + (uint32_t)roll(WORKERS_MAX);
+    run.goal = 2 + (uint32_t)roll(8);
+}
+
+static bool start_hosts(struct weft_env *env)
+{
+    struct weft_sim_options options;
+    weft_sim_options_init(&options);
+    options.seed = run.seed;
+    options.host_count = FIRST_SHARD + run.shards + run.workers;
+    options.latency_ns = 1000 + roll(20000);
+    options.jitter_ns = roll(10000);
+    options.detect_ns = 100000 + roll(WEFT_MS(1) << roll(8));
+    if (weft_sim_create(env, &options, &run.sim) < 0) return false;
+    sim_processes_begin(run.sim, options.host_count);
+    sim_net_begin(sim_process_host, wake, net_random, 1000 + roll(WEFT_MS(1) << roll(4)));
+    if (weft_loop_create(weft_sim_env(run.sim, HAND), NULL, &run.hand) < 0 ||
+        weft_sim_add(run.sim, HAND, run.hand) < 0)
+        return false;
+    for (uint32_t i = 0; i < run.shards; i++)
+        if (sim_process_start(FIRST_SHARD + i, i == 0 ? 0 : 1000 + roll(WEFT_MS(1)), shard_main,
+                              (void *)(uintptr_t)i) < 0)
+            return false;
+    for (uint32_t i = 0; i < run.workers; i++) {
+        run.all[i].host = FIRST_SHARD + run.shards + i;
+        if (sim_process_start(run.all[i].host, 1000 + roll(WEFT_MS(1)), worker_main, &run.all[i]) < 0)
+            return false;
+    }
+    return true;
+}
+
+/* All memory is in the arena. Hosts that died leave files of the store open. */
+static bool run_seed(struct weft_env *env, uint64_t seed, struct weft_config *config, const char *store)
+{
+    const int first_file = dup(STDERR_FILENO);
+    arena_reset();
+    (void)unlink(store);
+    choose_job(seed, config);
+    if (!start_hosts(env)) fail_seed("the hosts cannot start");
+    else {
+        choose_fault();
+        weft_sim_run(run.sim, &run.all_done, WEFT_SECONDS(300));
+        check();
+    }
+    for (int file = first_file; file < first_file + 64; file++) (void)close(file);
+    return !run.why[0];
+}
+
+static struct weft_config *make_config(const char *store)
+{
+    struct weft_config *config = NULL;
+    if (weft_config_load(weft_env_system(), &config, NULL) < 0 ||
+        weft_config_set(config, "server.store", store, "test", NULL) < 0 ||
+        weft_config_set(config, "server.copies", "1", "test", NULL) < 0 ||
+        weft_config_set(config, "server.copies_on_one_host", "yes", "test", NULL) < 0 ||
+        weft_config_set(config, "server.receive_bytes", "1MiB", "test", NULL) < 0)
+        return NULL;
+    return config;
+}
+
+/* In memory where possible: each decision is an fsync. */
+static bool make_folder(char *folder, size_t bytes)
+{
+    snprintf(folder, bytes, "%s",
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm/weft-XXXXXX" : "/tmp/weft-XXXXXX");
+    return mkdtemp(folder) != NULL;
+}
+
+static uint64_t kinds[FAULT_KINDS], takeovers, ended;
+
+static int run_seeds(struct weft_env *env, uint64_t first, uint64_t seeds, struct weft_config *config,
+                     const char *store, const char *words)
+{
+    for (uint64_t seed = first; seed < first + seeds; seed++) {
+        if (!run_seed(env, seed, config, store)) {
+            printf("seed %llu: %s\nreplay: sim_takeover_seeds --first %llu --seeds 1%s --verbose\n",
+                   (unsigned long long)seed, run.why, (unsigned long long)seed, words);
+            return 1;
+        }
+        kinds[run.kind]++;
+        takeovers += run.takeovers;
+        ended += run.all[0].status == WEFT_OK;
+    }
+    printf(
+        "%llu jobs, %llu ended in order, %llu other coordinators: no number lost or counted twice, no hang\n",
+        (unsigned long long)seeds, (unsigned long long)ended, (unsigned long long)takeovers);
+    for (uint32_t kind = 0; kind < FAULT_KINDS && seeds >= 100; kind++)
+        if (kinds[kind] == 0 || takeovers == 0 || ended < seeds / 2) return 1; /* something never happened */
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t seeds = 20, first = 1;
+    bool separate = false;
+    char folder[64], store[80], lock[96];
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--separate") == 0) sim_processes_separate(separate = true);
+        else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
+        else
+            return fprintf(stderr, "usage: %s [--seeds N] [--first S] [--separate] [--verbose]\n", argv[0]),
+                   2;
+    }
+    setenv("WEFT_TRANSPORT_BACKEND", "sim", 1);
+    if (!make_folder(folder, sizeof folder)) return fprintf(stderr, "no folder for the store\n"), 1;
+    snprintf(store, sizeof store, "%s/store", folder);
+    snprintf(lock, sizeof lock, "%s.lock", store);
+    struct weft_config *config = make_config(store);
+    struct weft_env env = *weft_env_system();
+    if (!config || !arena_make(&env)) return fprintf(stderr, "no memory\n"), 1;
+    env.log = log_takeovers;
+    env.log_level = verbose ? WEFT_LOG_DEBUG : WEFT_LOG_WARN;
+    const int status = run_seeds(&env, first, seeds, config, store, separate ? " --separate" : "");
+    (void)unlink(store);
+    (void)unlink(lock);
+    (void)rmdir(folder);
+    weft_config_free(config);
+    free(arena);
+    return status;
+}
