@@ -34,7 +34,10 @@ static const char *mode_name(uint32_t mode)
     return mode == WEFT_WIRE_MODE_SERVER ? "server" : "all_reduce";
 }
 
-static const char *name_bool(bool value) { return value ? "true" : "false"; }
+static const char *name_bool(bool value)
+{
+    return value ? "true" : "false";
+}
 
 /* The first field that differs: its name and both values as text. */
 struct difference {
@@ -682,7 +685,8 @@ enum weft_status coordinator_tensor_restore(struct weft_coordinator *coordinator
     struct weft_codec_spec resolved;
     struct weft_error error = {0};
     uint32_t candidates;
-    if (declare->ordinal != coordinator->tensor_count) return WEFT_ERR_MALFORMED;
+    if (declare->ordinal != coordinator->tensor_count || stored->declared->n_runs > 0)
+        return WEFT_ERR_MALFORMED;
     if (check_declare(coordinator, declare, codec_text, sizeof codec_text, &resolved, &candidates, &error) <
         0)
         return WEFT_ERR_MALFORMED;
