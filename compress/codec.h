@@ -112,6 +112,12 @@ struct combiner_ops {
     void (*close)(struct weft_combiner *combiner, const void **data_out, size_t *bytes_out);
     void (*finish)(struct weft_combiner *combiner, float scale, float *out);
     float *(*residual)(const struct weft_combiner *combiner); /* (elems,); NULL: none */
+    /* compress.h, weft_combiner_step_* */
+    size_t (*step_bytes_max)(const struct weft_combiner *combiner, uint32_t ranks);
+    size_t (*step_save)(const struct weft_combiner *combiner, uint8_t *out);
+    enum weft_status (*step_check)(const struct weft_combiner *combiner, const uint8_t *data, size_t bytes);
+    void (*step_load)(struct weft_combiner *combiner, const uint8_t *data, size_t bytes,
+                      const void **data_out, size_t *bytes_out);
     void (*free)(struct weft_combiner *combiner);
 };
 

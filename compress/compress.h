@@ -287,6 +287,23 @@ uint32_t weft_combiner_peak(const struct weft_combiner *combiner);
 void weft_combiner_repack(struct weft_combiner *combiner, uint32_t peak_bits, const void **data_out,
                           size_t *bytes_out);
 
+/* ---- a second combiner that follows the first: a copy of a shard ----
+ *
+ * What closed a step, in step_save's bytes: the aggregate, and what finish needs of earlier rounds; with a
+ * residual the sum before the choice, from which the second makes the same choice. After step_load both have
+ * the same aggregate, finish and residual, bit for bit. */
+/* Of a combiner like this one for `ranks` ranks. */
+size_t weft_combiner_step_bytes_max(const struct weft_combiner *combiner, uint32_t ranks);
+/* After the last round's close, before the next begin. Returns the bytes written. Any thread. */
+size_t weft_combiner_step_save(const struct weft_combiner *combiner, void *out);
+/* UNTRUSTED bytes: WEFT_ERR_MALFORMED unless step_load can read them. */
+enum weft_status weft_combiner_step_check(const struct weft_combiner *combiner, const void *data,
+                                          size_t bytes);
+/* In place of the rounds of a step. Precondition: step_check accepted the bytes, and no round is open. The
+ * aggregate of the last round is valid until the next begin. */
+void weft_combiner_step_load(struct weft_combiner *combiner, const void *data, size_t bytes,
+                             const void **aggregate_out, size_t *aggregate_bytes_out);
+
 /* State of a combiner with a residual (topk with global=1): the part that its aggregates left out. It
  * changes at close, so a step is closed once; 0 bytes: no state. Between rounds only (else
  * WEFT_ERR_STATE). Load: UNTRUSTED, WEFT_ERR_MALFORMED changes nothing; the state of a combiner for

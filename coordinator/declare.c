@@ -134,15 +134,11 @@ void coordinator_tensors_free(struct weft_coordinator *coordinator)
 /* What the shards of this job can keep. */
 static enum weft_status check_shards(const struct weft_coordinator *coordinator,
                                      const Weft__Control__Declare *declare,
-                                     const struct weft_consistency *consistency, bool is_coded,
-                                     struct weft_error *error)
+                                     const struct weft_consistency *consistency, struct weft_error *error)
 {
     const bool has_rounds = consistency->kind == WEFT_CONSISTENCY_BSP;
     const bool has_copies = coordinator->options.copies > 0;
     const bool has_snapshots = coordinator->snapshot.answered || coordinator->options.restored_step > 0;
-    if (has_copies && is_coded)
-        return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
-                              "shards keep copies of dense tensors only: set server.copies=0 to use a codec");
     if (has_copies && !has_rounds)
         return weft_error_set(
             error, WEFT_ERR_UNSUPPORTED,
@@ -195,8 +191,7 @@ static enum weft_status check_declare(struct weft_coordinator *coordinator,
         return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "codecs and optimizers need dtype f32, not %s",
                               weft_dtype_name((enum weft_dtype)declare->dtype));
     if (declare->mode == WEFT_WIRE_MODE_SERVER)
-        return check_shards(coordinator, declare, &consistency, is_auto || spec.id != WEFT_CODEC_DENSE,
-                            error);
+        return check_shards(coordinator, declare, &consistency, error);
     return WEFT_OK;
 }
 
@@ -618,9 +613,10 @@ void coordinator_weight_hash(struct weft_coordinator *coordinator, struct coordi
                              const Weft__Control__WeightHash *hash)
 {
     uint32_t home;
-    if (hash->worker != worker->index || hash->tensor >= coordinator->tensor_count ||
-        !coordinator->tensors[hash->tensor]->announced ||
-        !find_endpoint(coordinator->tensors[hash->tensor], hash->home, &home)) {
+    const bool is_announced = hash->worker == worker->index && hash->tensor < coordinator->tensor_count &&
+                              coordinator->tensors[hash->tensor]->announced;
+    if (!is_announced || !find_endpoint(coordinator->tensors[hash->tensor], hash->home, &home)) {
+        if (is_announced && coordinator->options.copies > 0) return; /* of a shard that was lost */
         coordinator_member_lost(coordinator, worker, "it sent a weight hash of a tensor that no shard has");
         return;
     }

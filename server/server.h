@@ -94,6 +94,8 @@ enum weft_shard_mutant {
     WEFT_MUTANT_REPLY_BEFORE_ACK = 1, /* the leader replies before the copy holds the step */
     WEFT_MUTANT_ACK_BEFORE_HELD = 2,  /* the copy acknowledges before the payload has arrived */
     WEFT_MUTANT_RESULT_NOT_KEPT = 4,  /* the copy cannot answer a repeated push of its last step */
+    WEFT_MUTANT_ROUND_OPENS_EARLY =
+        8, /* a codec's round overwrites the aggregate that a worker may need again */
 };
 void weft_shard_engine_options_init(struct weft_shard_engine_options *options);
 enum weft_status weft_shard_engine_create(struct weft_env *env,

@@ -10,7 +10,9 @@
  *
  * In a job with copies a lost shard is no error: Map names another leader and a higher term for the chunk,
  * and the request is sent again from the same buffer. The new leader answers it, as a repetition if it has
- * closed the step. A result of another term than the chunk's is dropped.
+ * closed the step. A result of another term than the chunk's is dropped. The new leader lacks the rounds of a
+ * codec's open step. So every worker repeats them from round 0, also those whose results it has, and drops
+ * these results.
  *
  * A chunk is settled when its result has arrived and the transport holds none of its buffers. A round ends
  * when all chunks are settled. The number of chunks in flight has no limit: the shard grants buffers, and
@@ -48,6 +50,31 @@ static bool leader_may_change(const struct client_chunk *chunk)
     return chunk->term > 0;
 }
 
+/* The operation has rounds of a codec: its contributions are stored until it ends. */
+static bool has_codec_rounds(const struct weft_tensor *tensor)
+{
+    return tensor->has_begun && tensor->codec && tensor->op.kind == CLIENT_OP_PUSH_PULL;
+}
+
+static bool is_in_use(const struct client_chunk *chunk)
+{
+    const struct client_tensor_op *op = &chunk->tensor->op;
+    return chunk->index >= op->chunk_first && chunk->index - op->chunk_first < op->chunk_count;
+}
+
+static bool has_rounds_left(const struct client_chunk *chunk)
+{
+    return has_codec_rounds(chunk->tensor) && is_in_use(chunk) && chunk->round <= chunk->tensor->op.round;
+}
+
+/* Its result is to be dropped. Between rounds nothing is repeated: start_round continues. */
+static bool is_repeating(const struct client_chunk *chunk)
+{
+    const struct client_tensor_op *op = &chunk->tensor->op;
+    return has_rounds_left(chunk) && op->results_left > 0 &&
+           (chunk->round < op->round || !chunk->awaits_result);
+}
+
 static bool wants_payload(const struct client_tensor_op *op)
 {
     return op->kind == CLIENT_OP_PUSH_PULL || op->kind == CLIENT_OP_PULL || op->kind == CLIENT_OP_APPLY ||
@@ -74,7 +101,7 @@ static enum weft_wire_kind wire_kind(const struct client_tensor_op *op)
 static size_t contribution_bytes(const struct client_chunk *chunk)
 {
     const struct weft_shape shape = {1, {chunk->count}};
-    return weft_codec_contribution_bytes_max(&chunk->tensor->codec_spec, &shape, chunk->tensor->op.round);
+    return weft_codec_contribution_bytes_max(&chunk->tensor->codec_spec, &shape, chunk->round);
 }
 
 static size_t aggregate_bytes(const struct client_chunk *chunk)
@@ -90,18 +117,25 @@ static size_t bytes_before(const struct client_chunk *chunk, size_t (*bytes_of)(
     return (chunk->index - first) * bytes_of(&chunk->tensor->chunks[first]);
 }
 
+/* Of earlier rounds a finite contribution was sent. */
+static bool is_nonfinite(const struct client_chunk *chunk)
+{
+    return chunk->tensor->op.grad_is_nonfinite && chunk->round == chunk->tensor->op.round;
+}
+
 static void chunk_payload(const struct client_chunk *chunk, const void **payload_out, size_t *bytes_out)
 {
     const struct weft_tensor *tensor = chunk->tensor;
     const struct client_tensor_op *op = &tensor->op;
     if (op->kind == CLIENT_OP_PULL || op->kind == CLIENT_OP_STATE_PULL || op->kind == CLIENT_OP_APPLY ||
-        op->grad_is_nonfinite) {
+        is_nonfinite(chunk)) {
         *payload_out = NULL;
         *bytes_out = 0;
     } else if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
         const bool cut = op->chunk_count > 1;
-        *payload_out = tensor->contribution[op->round] + (cut ? bytes_before(chunk, contribution_bytes) : 0);
-        *bytes_out = cut ? contribution_bytes(chunk) : tensor->contribution_bytes[op->round];
+        *payload_out =
+            tensor->contribution[chunk->round] + (cut ? bytes_before(chunk, contribution_bytes) : 0);
+        *bytes_out = cut ? contribution_bytes(chunk) : tensor->contribution_bytes[chunk->round];
     } else {
         const float *source = op->scaled ? op->scaled : op->in;
         *payload_out = source + chunk->offset;
@@ -109,11 +143,12 @@ static void chunk_payload(const struct client_chunk *chunk, const void **payload
     }
 }
 
-static void fill_skip_fields(const struct weft_tensor *tensor, struct weft_wire_header *header)
+static void fill_skip_fields(const struct client_chunk *chunk, struct weft_wire_header *header)
 {
+    const struct weft_tensor *tensor = chunk->tensor;
     const struct client_tensor_op *op = &tensor->op;
     const bool contributes = op->kind == CLIENT_OP_PUSH_PULL || op->kind == CLIENT_OP_PUSH;
-    if (contributes) header->flags |= op->wire_flags | (op->grad_is_nonfinite ? WEFT_WIRE_NOT_FINITE : 0);
+    if (contributes) header->flags |= op->wire_flags | (is_nonfinite(chunk) ? WEFT_WIRE_NOT_FINITE : 0);
     if (client_tensor_has_clock(tensor)) return; /* a skipped step does not undo its contributions */
     header->skips = tensor->session->tensors->skip.count;
     const uint64_t good = contributes ? tensor->step_before : tensor->last_step;
@@ -143,7 +178,7 @@ void client_server_mode_request(const struct client_chunk *chunk, struct client_
                      ? (uint8_t)tensor->codec_spec.id
                      : (uint8_t)WEFT_CODEC_DENSE,
         .dtype = WEFT_F32,
-        .round = (uint8_t)op->round,
+        .round = chunk->round,
         .job = session->membership.job_id,
         .incarnation = session->membership.incarnation,
         .worker = session->rank,
@@ -156,7 +191,7 @@ void client_server_mode_request(const struct client_chunk *chunk, struct client_
         .lr = op->lr,
         .weight = op->weight,
     };
-    fill_skip_fields(tensor, &header);
+    fill_skip_fields(chunk, &header);
     fill_decay(tensor, &header);
     weft_wire_encode(&header, request->header);
 }
@@ -186,6 +221,7 @@ static enum weft_status send_chunk(struct client_chunk *chunk)
     enum weft_status status = peer ? weft_transport_send(peer, &message, &chunk->sent) : WEFT_ERR_UNREACHABLE;
     if (status == WEFT_ERR_AGAIN) return status;
     chunk->sent_term = chunk->term;
+    chunk->sent_round = chunk->round;
     if (status < 0 && leader_may_change(chunk)) return WEFT_OK; /* Map sends it again */
     if (status < 0) {
         client_tensor_fail(tensor, status, "cannot be sent to %s: %s",
@@ -233,21 +269,34 @@ static void start_chunk(struct client_chunk *chunk)
     if (!client_push_group_add(chunk, payload_bytes)) client_server_mode_send_alone(chunk);
 }
 
-/* If a Map came after the last send, and the transport has released the buffers of it. */
+static bool is_sent(const struct client_chunk *chunk)
+{
+    return chunk->sent_term == chunk->term && chunk->sent_round == chunk->round;
+}
+
+/* If a Map came after the last send, or the next round is to be repeated, and the transport has released the
+ * buffers of the last send. */
 static void send_again(struct client_chunk *chunk)
 {
     const struct weft_tensor *tensor = chunk->tensor;
-    if (!chunk->awaits_result || !chunk->is_started || chunk->is_sending || chunk->is_receiving ||
-        chunk->sent_term == chunk->term || !weft_list_empty(&chunk->send_link) || tensor->op.status < 0 ||
-        tensor->session->engine->failed || tensor->op.epoch != tensor->session->epoch)
+    if ((!chunk->awaits_result && !is_repeating(chunk)) || !chunk->is_started || chunk->is_sending ||
+        chunk->is_receiving || is_sent(chunk) || !weft_list_empty(&chunk->send_link) ||
+        tensor->op.status < 0 || tensor->session->engine->failed ||
+        tensor->op.epoch != tensor->session->epoch)
         return;
     start_chunk(chunk);
 }
 
 void client_server_mode_follow(struct client_chunk *chunk, uint32_t endpoint, uint32_t term)
 {
+    const struct weft_tensor *tensor = chunk->tensor;
     chunk->endpoint = endpoint;
     chunk->term = term;
+    /* with the result of the last round the step has closed, and the new leader has it */
+    const bool is_open =
+        has_codec_rounds(tensor) && is_in_use(chunk) &&
+        (chunk->awaits_result || tensor->op.round + 1 < weft_codec_rounds(&tensor->codec_spec));
+    if (is_open) chunk->round = 0;
     send_again(chunk);
 }
 
@@ -270,8 +319,10 @@ static void expect_results(struct weft_tensor *tensor)
 {
     struct client_tensor_op *op = &tensor->op;
     for (uint32_t i = 0; i < op->chunk_count; i++) {
-        tensor->chunks[op->chunk_first + i].awaits_result = true;
-        tensor->chunks[op->chunk_first + i].is_started = false;
+        struct client_chunk *chunk = &tensor->chunks[op->chunk_first + i];
+        chunk->awaits_result = true;
+        chunk->is_started = false;
+        if (!has_codec_rounds(tensor) || op->round == 0) chunk->round = (uint8_t)op->round;
     }
     op->results_left = op->chunk_count;
     op->aggregate_bytes = 0;
@@ -281,8 +332,11 @@ static void start_round(struct weft_tensor *tensor)
 {
     expect_results(tensor);
     const struct client_tensor_op *op = &tensor->op;
-    for (uint32_t i = 0; i < op->chunk_count && op->status == WEFT_OK; i++)
-        start_chunk(&tensor->chunks[op->chunk_first + i]);
+    for (uint32_t i = 0; i < op->chunk_count && op->status == WEFT_OK; i++) {
+        struct client_chunk *chunk = &tensor->chunks[op->chunk_first + i];
+        if (is_repeating(chunk) && is_sent(chunk)) chunk->is_started = true; /* its result continues */
+        else start_chunk(chunk);
+    }
 }
 
 /* ---- computing ---- */
@@ -539,11 +593,11 @@ static struct client_chunk *chunk_of(struct weft_session *session, uint32_t peer
     struct client_chunk *chunk = &tensor->chunks[header->chunk];
     const struct client_tensor_op *op = &tensor->op;
     if (chunk->endpoint != peer_id || header->term != chunk->term || chunk->is_receiving ||
-        !chunk->awaits_result || op->kind == CLIENT_OP_NONE || op->status < 0)
+        (!chunk->awaits_result && !has_rounds_left(chunk)) || op->kind == CLIENT_OP_NONE || op->status < 0)
         return NULL;
     /* a rank that has rested may receive a later step */
     const bool pulls = op->kind == CLIENT_OP_PULL || op->kind == CLIENT_OP_STATE_PULL;
-    if ((pulls ? header->step < op->step : header->step != op->step) || header->round != op->round ||
+    if ((pulls ? header->step < op->step : header->step != op->step) || header->round != chunk->round ||
         header->job != session->membership.job_id || header->epoch != session->epoch)
         return NULL;
     return chunk;
@@ -553,10 +607,28 @@ static void settle_chunk(struct client_chunk *chunk)
 {
     struct weft_tensor *tensor = chunk->tensor;
     chunk->awaits_result = false;
+    chunk->round = (uint8_t)(tensor->op.round + 1);
     tensor->op.results_left--;
     weft_event_ring_add(tensor->session->flight.events, "push", WEFT_EVENT_END,
                         (uint64_t)tensor->id << 32 | chunk->index, chunk->endpoint, 0, WEFT_OK);
     advance_op(tensor);
+}
+
+/* The result of a round that was repeated. false: it is needed. */
+static bool drop_repeated(struct client_chunk *chunk)
+{
+    if (chunk->awaits_result && chunk->round == chunk->tensor->op.round) return false;
+    chunk->round++;
+    send_again(chunk);
+    return true;
+}
+
+/* The shard has skipped the step. */
+static void skip_chunk(struct client_chunk *chunk)
+{
+    chunk->tensor->op.shard_skips_step = true;
+    if (chunk->awaits_result) settle_chunk(chunk);
+    else chunk->round = (uint8_t)(chunk->tensor->op.round + 1);
 }
 
 static void on_received(struct weft_completion *completion, enum weft_status status)
@@ -639,7 +711,7 @@ void client_server_mode_result(struct weft_session *session, uint32_t peer_id,
 {
     struct client_chunk *chunk = session->engine->failed ? NULL : chunk_of(session, peer_id, header);
     void *buffer;
-    if (!chunk || !result_fits(chunk, header, &buffer)) return;
+    if (!chunk || drop_repeated(chunk) || !result_fits(chunk, header, &buffer)) return;
     if (header->payload_bytes > 0) memcpy(buffer, payload, (size_t)header->payload_bytes);
     settle_chunk(chunk);
 }
@@ -699,9 +771,8 @@ static void on_result(void *context, struct weft_arrival *arrival)
         return;
     }
     if (header.status == WEFT_ERR_SKIPPED && chunk->tensor->op.kind != CLIENT_OP_PULL) {
-        chunk->tensor->op.shard_skips_step = true;
         weft_transport_discard(session->engine->transport, arrival);
-        settle_chunk(chunk);
+        skip_chunk(chunk);
         return;
     }
     if (header.status < 0) {
@@ -723,7 +794,8 @@ static void on_result(void *context, struct weft_arrival *arrival)
         weft_transport_discard(session->engine->transport, arrival);
         return;
     }
-    accept_result(chunk, arrival, &header);
+    if (drop_repeated(chunk)) weft_transport_discard(session->engine->transport, arrival);
+    else accept_result(chunk, arrival, &header);
 }
 
 void client_server_mode_listen(struct weft_session *session)

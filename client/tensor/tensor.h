@@ -39,7 +39,10 @@ struct client_chunk {
     bool awaits_result;         /* the result has not arrived */
     bool is_started;               /* it was sent, or waits to be sent */
     bool is_sending, is_receiving; /* the transport holds its payload, its result's buffer */
-    uint32_t sent_term;            /* of the last send */
+    uint8_t round;      /* of its open or next request. Less than op.round: a codec's rounds are repeated
+                                    * under a new term; more: it has all results of op.round */
+    uint8_t sent_round; /* of the last send */
+    uint32_t sent_term;
     struct weft_list send_link; /* in the session's send_queue while the transport returns WEFT_ERR_AGAIN, or
                                  * in the pending list of a message group (push_group.c) */
     uint32_t group;             /* number of the message group that carries its request; 0: its own message */

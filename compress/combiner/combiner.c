@@ -72,3 +72,36 @@ enum weft_status weft_combiner_finish(struct weft_combiner *combiner, float scal
     combiner->ops->finish(combiner, scale, out);
     return WEFT_OK;
 }
+
+/* ---- a second combiner that follows ---- */
+
+static bool has_closed_step(const struct weft_combiner *combiner)
+{
+    return !combiner->open && combiner->closed_count == combiner->rounds;
+}
+
+size_t weft_combiner_step_bytes_max(const struct weft_combiner *combiner, uint32_t ranks)
+{
+    return combiner->ops->step_bytes_max(combiner, ranks);
+}
+
+size_t weft_combiner_step_save(const struct weft_combiner *combiner, void *out)
+{
+    WEFT_ASSERT(has_closed_step(combiner));
+    return combiner->ops->step_save(combiner, out);
+}
+
+enum weft_status weft_combiner_step_check(const struct weft_combiner *combiner, const void *data,
+                                          size_t bytes)
+{
+    return combiner->ops->step_check(combiner, data, bytes);
+}
+
+void weft_combiner_step_load(struct weft_combiner *combiner, const void *data, size_t bytes,
+                             const void **aggregate_out, size_t *aggregate_bytes_out)
+{
+    WEFT_ASSERT(!combiner->open);
+    combiner->ops->step_load(combiner, data, bytes, aggregate_out, aggregate_bytes_out);
+    combiner->round = combiner->rounds - 1;
+    combiner->closed_count = combiner->rounds;
+}

@@ -62,6 +62,47 @@ static void finish(struct weft_combiner *combiner, float scale, float *out)
     weft_kernels()->dequantise_i32_f32(out, self->sums, self->exponents, scale, combiner->elems);
 }
 
+/* ---- a second combiner: the exponents, then the sums as the aggregate ---- */
+
+static size_t step_bytes_max(const struct weft_combiner *combiner, uint32_t ranks)
+{
+    return quantise_blocks(combiner->elems) +
+           quantise_aggregate_bytes(combiner->spec.id, combiner->elems, 1, ranks);
+}
+
+static size_t step_save(const struct weft_combiner *combiner, uint8_t *out)
+{
+    const struct integer_combiner *self = (const struct integer_combiner *)combiner;
+    const size_t blocks = quantise_blocks(combiner->elems), bytes = step_bytes_max(combiner, combiner->ranks);
+    memcpy(out, self->exponents, blocks);
+    memcpy(out + blocks, self->aggregate, bytes - blocks);
+    return bytes;
+}
+
+static enum weft_status step_check(const struct weft_combiner *combiner, const uint8_t *data, size_t bytes)
+{
+    const size_t blocks = quantise_blocks(combiner->elems);
+    if (bytes != step_bytes_max(combiner, combiner->ranks)) return WEFT_ERR_MALFORMED;
+    for (size_t b = 0; b < blocks; b++)
+        if (data[b] > QUANTISE_EXPONENT_MAX) return WEFT_ERR_MALFORMED;
+    return quantise_check_sums(combiner->spec.id, data + blocks, bytes - blocks, combiner->elems,
+                               combiner->ranks);
+}
+
+static void step_load(struct weft_combiner *combiner, const uint8_t *data, size_t bytes,
+                      const void **data_out, size_t *bytes_out)
+{
+    struct integer_combiner *self = (struct integer_combiner *)combiner;
+    const size_t blocks = quantise_blocks(combiner->elems);
+    memcpy(self->exponents, data, blocks);
+    memcpy(self->aggregate, data + blocks, bytes - blocks);
+    const enum weft_status status = quantise_read_sums(combiner->spec.id, self->aggregate, bytes - blocks,
+                                                       combiner->elems, combiner->ranks, self->sums);
+    WEFT_ASSERT(status == WEFT_OK);
+    *data_out = self->aggregate;
+    *bytes_out = bytes - blocks;
+}
+
 static void integer_free(struct weft_combiner *combiner)
 {
     struct integer_combiner *self = (struct integer_combiner *)combiner;
@@ -76,6 +117,10 @@ static const struct combiner_ops integer_ops = {
     .add = add,
     .close = integer_close,
     .finish = finish,
+    .step_bytes_max = step_bytes_max,
+    .step_save = step_save,
+    .step_check = step_check,
+    .step_load = step_load,
     .free = integer_free,
 };
 

@@ -119,6 +119,73 @@ static void finish(struct weft_combiner *combiner, float scale, float *out)
         cast_unpack(self->reply, out, self->aggregate, scale, combiner->elems);
 }
 
+/* ---- a second combiner: what finish needs of the earlier rounds, then the aggregate ----
+ *
+ *   powersgd   the basis        randomk   the step        others   none */
+
+static size_t head_bytes(const struct weft_combiner *combiner)
+{
+    const struct tree_combiner *self = (const struct tree_combiner *)combiner;
+    if (self->indices) return sizeof self->step;
+    if (!self->basis) return 0;
+    return powersgd_count(&combiner->spec, &combiner->shape, 0) * sizeof *self->basis;
+}
+
+static size_t last_count(const struct weft_combiner *combiner)
+{
+    return round_count(&combiner->spec, &combiner->shape, combiner->rounds - 1);
+}
+
+static size_t step_bytes(const struct weft_combiner *combiner)
+{
+    const struct tree_combiner *self = (const struct tree_combiner *)combiner;
+    return head_bytes(combiner) + cast_bytes(self->reply, last_count(combiner));
+}
+
+static size_t step_bytes_max(const struct weft_combiner *combiner, uint32_t ranks)
+{
+    (void)ranks;
+    return step_bytes(combiner);
+}
+
+static size_t step_save(const struct weft_combiner *combiner, uint8_t *out)
+{
+    const struct tree_combiner *self = (const struct tree_combiner *)combiner;
+    const size_t head = head_bytes(combiner);
+    if (self->indices) memcpy(out, &self->step, head);
+    else if (self->basis) memcpy(out, self->basis, head);
+    memcpy(out + head, self->aggregate, step_bytes(combiner) - head);
+    return step_bytes(combiner);
+}
+
+static enum weft_status step_check(const struct weft_combiner *combiner, const uint8_t *data, size_t bytes)
+{
+    const struct tree_combiner *self = (const struct tree_combiner *)combiner;
+    const size_t head = head_bytes(combiner);
+    const bool fits = bytes == step_bytes(combiner) &&
+                      cast_well_formed(self->reply, data + head, bytes - head, last_count(combiner));
+    return fits ? WEFT_OK : WEFT_ERR_MALFORMED;
+}
+
+static void step_load(struct weft_combiner *combiner, const uint8_t *data, size_t bytes,
+                      const void **data_out, size_t *bytes_out)
+{
+    struct tree_combiner *self = (struct tree_combiner *)combiner;
+    const size_t head = head_bytes(combiner), count = last_count(combiner);
+    void *const aggregate = self->packed ? self->packed : self->memory;
+    weft_tree_reduce_init(&self->reduce, count);
+    if (self->indices) {
+        memcpy(&self->step, data, head);
+        randomk_indices(self->indices, combiner->elems, count, combiner->spec.seed, self->step);
+    } else if (self->basis) {
+        memcpy(self->basis, data, head);
+    }
+    memcpy(aggregate, data + head, bytes - head);
+    self->aggregate = aggregate;
+    *data_out = aggregate;
+    *bytes_out = bytes - head;
+}
+
 static void tree_free(struct weft_combiner *combiner)
 {
     struct tree_combiner *self = (struct tree_combiner *)combiner;
@@ -135,6 +202,10 @@ static const struct combiner_ops tree_ops = {
     .add = add,
     .close = tree_close,
     .finish = finish,
+    .step_bytes_max = step_bytes_max,
+    .step_save = step_save,
+    .step_check = step_check,
+    .step_load = step_load,
     .free = tree_free,
 };
 

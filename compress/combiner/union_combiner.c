@@ -49,6 +49,7 @@ struct union_combiner {
     uint32_t *scratch;            /* owned (elems,); likewise, for the select */
     struct sparse_list chosen;    /* likewise */
     uint64_t longest;             /* contribution of this round */
+    const struct sparse_list *sum; /* of the last close, before the choice; in resident or merged */
     uint8_t *aggregate;           /* owned */
     size_t aggregate_bytes;
 };
@@ -139,6 +140,16 @@ static float *residual(const struct weft_combiner *combiner)
     return ((const struct union_combiner *)combiner)->residual;
 }
 
+static void write_aggregate(struct union_combiner *self, const struct sparse_list *list)
+{
+    const struct weft_combiner *combiner = &self->base;
+    self->aggregate_bytes =
+        sparse_encode(self->aggregate, list->indices, list->values, list->count, combiner->elems);
+    if (combiner->ranks > 1 && self->aggregate_bytes > sparse_dense_bytes(combiner->elems))
+        self->aggregate_bytes =
+            sparse_encode_dense(self->aggregate, list->indices, list->values, list->count, combiner->elems);
+}
+
 static void union_close(struct weft_combiner *combiner, const void **data_out, size_t *bytes_out)
 {
     struct union_combiner *self = (struct union_combiner *)combiner;
@@ -155,12 +166,8 @@ static void union_close(struct weft_combiner *combiner, const void **data_out, s
         }
     }
     WEFT_ASSERT(sum != NULL);
-    if (self->residual) sum = choose(self, sum);
-    self->aggregate_bytes =
-        sparse_encode(self->aggregate, sum->indices, sum->values, sum->count, combiner->elems);
-    if (combiner->ranks > 1 && self->aggregate_bytes > sparse_dense_bytes(combiner->elems))
-        self->aggregate_bytes =
-            sparse_encode_dense(self->aggregate, sum->indices, sum->values, sum->count, combiner->elems);
+    self->sum = sum;
+    write_aggregate(self, self->residual ? choose(self, sum) : sum);
     *data_out = self->aggregate;
     *bytes_out = self->aggregate_bytes;
 }
@@ -169,6 +176,84 @@ static void finish(struct weft_combiner *combiner, float scale, float *out)
 {
     const struct union_combiner *self = (const struct union_combiner *)combiner;
     sparse_scatter(self->aggregate, self->aggregate_bytes, combiner->elems, scale, out);
+}
+
+/* Indices that `ranks` ranks can bring together. */
+static uint64_t capacity_of(uint64_t elems, uint64_t k, uint64_t ranks)
+{
+    return k > elems / ranks ? elems : k * ranks;
+}
+
+/* ---- a second combiner: the aggregate; with a residual the longest contribution and the sum ---- */
+
+static size_t sum_bytes_max(uint64_t elems, uint64_t k, uint32_t ranks)
+{
+    const uint64_t all = capacity_of(elems, k, ranks);
+    return weft_index_bytes_max(elems, all) + all * sizeof(float);
+}
+
+static size_t step_bytes_max(const struct weft_combiner *combiner, uint32_t ranks)
+{
+    const struct union_combiner *self = (const struct union_combiner *)combiner;
+    const size_t sparse = sum_bytes_max(combiner->elems, self->k, ranks),
+                 dense = sparse_dense_bytes(combiner->elems);
+    if (self->residual) return sizeof self->longest + sparse;
+    return ranks > 1 && dense < sparse ? dense : sparse;
+}
+
+static size_t step_save(const struct weft_combiner *combiner, uint8_t *out)
+{
+    const struct union_combiner *self = (const struct union_combiner *)combiner;
+    if (!self->residual) {
+        memcpy(out, self->aggregate, self->aggregate_bytes);
+        return self->aggregate_bytes;
+    }
+    memcpy(out, &self->longest, sizeof self->longest);
+    return sizeof self->longest + sparse_encode(out + sizeof self->longest, self->sum->indices,
+                                                self->sum->values, self->sum->count, combiner->elems);
+}
+
+static enum weft_status step_check(const struct weft_combiner *combiner, const uint8_t *data, size_t bytes)
+{
+    const struct union_combiner *self = (const struct union_combiner *)combiner;
+    const uint64_t most = capacity_of(combiner->elems, self->k, combiner->ranks);
+    uint64_t longest, count;
+    if (bytes > step_bytes_max(combiner, combiner->ranks)) return WEFT_ERR_MALFORMED;
+    if (!self->residual) return sparse_check(data, bytes, combiner->elems, most, &count);
+    if (bytes < sizeof longest) return WEFT_ERR_MALFORMED;
+    memcpy(&longest, data, sizeof longest);
+    if (longest > self->k || sparse_is_dense(data + sizeof longest, bytes - sizeof longest))
+        return WEFT_ERR_MALFORMED;
+    return sparse_check(data + sizeof longest, bytes - sizeof longest, combiner->elems, most, &count);
+}
+
+static uint64_t sparse_count(const uint8_t *data, size_t bytes, uint64_t elems)
+{
+    uint64_t count;
+    const enum weft_status status = sparse_check(data, bytes, elems, elems, &count);
+    WEFT_ASSERT(status == WEFT_OK);
+    return count;
+}
+
+static void step_load(struct weft_combiner *combiner, const uint8_t *data, size_t bytes,
+                      const void **data_out, size_t *bytes_out)
+{
+    struct union_combiner *self = (struct union_combiner *)combiner;
+    *data_out = self->aggregate;
+    if (!self->residual) {
+        memcpy(self->aggregate, data, bytes);
+        self->aggregate_bytes = bytes;
+    } else {
+        struct sparse_list *sum =
+            self->merged[0].indices ? &self->merged[0] : &self->resident[self->levels - 1];
+        const size_t head = sizeof self->longest;
+        memcpy(&self->longest, data, head);
+        sum->count = sparse_count(data + head, bytes - head, combiner->elems);
+        sparse_read(data + head, bytes - head, combiner->elems, sum->indices, sum->values);
+        self->sum = sum;
+        write_aggregate(self, choose(self, sum));
+    }
+    *bytes_out = self->aggregate_bytes;
 }
 
 /* ---- life ---- */
@@ -208,14 +293,12 @@ static const struct combiner_ops union_ops = {
     .close = union_close,
     .finish = finish,
     .residual = residual,
+    .step_bytes_max = step_bytes_max,
+    .step_save = step_save,
+    .step_check = step_check,
+    .step_load = step_load,
     .free = union_free,
 };
-
-/* Indices that `ranks` ranks can bring together. */
-static uint64_t capacity_of(uint64_t elems, uint64_t k, uint64_t ranks)
-{
-    return k > elems / ranks ? elems : k * ranks;
-}
 
 struct weft_combiner *union_combiner_open(struct weft_env *env, uint64_t elems, uint64_t k_least,
                                           uint64_t k_most, uint32_t ranks)
@@ -237,9 +320,7 @@ struct weft_combiner *union_combiner_open(struct weft_env *env, uint64_t elems, 
         enough = enough && list_create(env, &self->merged[0], capacity) &&
                  list_create(env, &self->merged[1], capacity);
     }
-    const uint64_t all = capacity_of(elems, self->k, ranks);
-    const size_t sparse = weft_index_bytes_max(elems, all) + all * sizeof(float),
-                 dense = sparse_dense_bytes(elems);
+    const size_t sparse = sum_bytes_max(elems, self->k, ranks), dense = sparse_dense_bytes(elems);
     /* written before it is known which is shorter */
     self->aggregate = weft_alloc_bytes(env, sparse > dense ? sparse : dense);
     if (enough && self->aggregate) return &self->base;

@@ -7,7 +7,10 @@
  * all. A chunk without a block has no contribution, pending reply or waiting pull. Its watermark is
  * closed_step, and errors that workers are due are bits. Between the rounds of a codec's step a chunk has no
  * block either: a worker may wait for all chunks of the tensor before its next round. Held requests cannot
- * deadlock: chunks get blocks in order, and a chunk with a block accepts every request (shard_receive.c). */
+ * deadlock: chunks get blocks in order, and a chunk with a block accepts every request (shard_receive.c).
+ *
+ * In a job with copies a chunk of a codec with several rounds has a block of its own: after a fail-over it
+ * begins with round 0 again, while chunks of other shards have blocks for round 1 and wait for its workers. */
 #include <string.h>
 
 #include "server/shard/shard_clock.h"
@@ -32,10 +35,22 @@ bool shard_contributions_take(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     if (chunk->contributions) return true;
+    if (chunk->own_contributions) {
+        chunk->contributions = memset(chunk->own_contributions, 0, block_bytes(engine));
+        return true;
+    }
     if (!weft_list_empty(&engine->held_chunks)) return false; /* earlier chunks have precedence */
     chunk->contributions = shard_arena_reserve(&engine->contribution_memory, block_bytes(engine));
     if (chunk->contributions) memset(chunk->contributions, 0, block_bytes(engine));
     return chunk->contributions != NULL;
+}
+
+static void block_release(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    if (chunk->contributions && !chunk->own_contributions)
+        shard_arena_release(&engine->contribution_memory, chunk->contributions, block_bytes(engine));
+    chunk->contributions = NULL;
 }
 
 void shard_contributions_release(struct shard_chunk *chunk)
@@ -44,8 +59,7 @@ void shard_contributions_release(struct shard_chunk *chunk)
     if (!chunk->contributions || chunk->phase != SHARD_PHASE_IDLE || chunk->arrived > 0 ||
         chunk->replies_pending > 0 || chunk->pulls_waiting > 0 || shard_clock_has_waits(chunk))
         return;
-    shard_arena_release(&engine->contribution_memory, chunk->contributions, block_bytes(engine));
-    chunk->contributions = NULL;
+    block_release(chunk);
     if (!weft_list_empty(&engine->held_chunks)) shard_engine_schedule_retry(engine);
 }
 
@@ -84,8 +98,5 @@ void shard_contributions_serve(struct weft_shard_engine *engine)
 
 void shard_contributions_drop(struct shard_chunk *chunk)
 {
-    struct weft_shard_engine *engine = chunk->tensor->engine;
-    if (chunk->contributions)
-        shard_arena_release(&engine->contribution_memory, chunk->contributions, block_bytes(engine));
-    chunk->contributions = NULL;
+    block_release(chunk);
 }

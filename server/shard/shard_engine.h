@@ -146,8 +146,11 @@ struct shard_backup {
 struct shard_hold {
     uint64_t step, step_before; /* step 0: first weights or a state; step_before: closed before it */
     const void *payload;        /* NULL: the step was skipped */
-    const float *sum;           /* of the last close, in its slots */
-    struct shard_slots slots;   /* of the sum: kept until its send has ended */
+    size_t payload_bytes;
+    void *coded;              /* owned: of a chunk with a codec, what closed the last step; the payload */
+    size_t coded_bytes;       /* of the last step */
+    const float *sum;         /* of the last close, in its slots */
+    struct shard_slots slots; /* of the sum: kept until its send has ended */
     struct weft_completion sent;
     struct weft_list link; /* replication.unsent */
     uint8_t part, flags;
@@ -159,8 +162,8 @@ struct shard_hold {
 struct shard_copy {
     struct weft_completion received;
     struct weft_wire_header request; /* of the leader; `worker` is its endpoint */
-    float *payload;              /* (count,) in replication.memory, while it is received and applied; NULL:
-                                      * none is */
+    void *payload;               /* in replication.memory, while it is received and applied; NULL: none is */
+    bool saves;                  /* what it overwrites is saved */
     struct weft_wire_header ack; /* the answer to the leader; `worker` is its endpoint */
     struct weft_completion ack_sent;
     struct weft_list ack_link; /* replication.acks: the answer is to be sent */
@@ -170,7 +173,8 @@ struct shard_copy {
 struct shard_chunk {
     struct shard_tensor *tensor;
     uint32_t index;
-    uint32_t slot; /* in a job with copies */
+    uint32_t slot;   /* in a job with copies */
+    bool is_at_home; /* on the endpoint of its declaration, which workers' hashes name */
     struct shard_hold hold;
     struct shard_copy copy;
     uint64_t offset, count;         /* elements */
@@ -246,8 +250,11 @@ struct shard_chunk {
     struct weft_list waiting_link;   /* engine->waiting: phase WAITING */
     struct weft_list round_link;     /* engine->rounds: WAITING, COLLECTING, CLOSING; oldest first */
     struct weft_list reply_link; /* engine->reply_queue: replies_pending > 0 */
-    /* (workers,) in engine->contribution_memory; NULL: no worker has a state (shard_contributions.c) */
+    /* (workers,) in engine->contribution_memory, or own_contributions; NULL: no worker has a state
+     * (shard_contributions.c) */
     struct shard_contribution *contributions;
+    /* (workers_max,) owned; NULL: it takes a block of the pool */
+    struct shard_contribution *own_contributions;
     float *weights; /* (workers,) owned: sample weights of round 0, which later rounds repeat; NULL: one
                      * round */
     struct shard_clock *clock; /* owned; NULL: consistency bsp (shard_clock.h) */
@@ -267,6 +274,7 @@ struct shard_tensor {
     struct weft_optimizer optimizer;         /* none with codec "auto": the workers update */
     struct weft_consistency consistency;
     uint32_t chunk_count;                    /* chunks on this endpoint */
+    uint32_t home_count;                     /* of them at home */
     struct shard_chunk *chunks;              /* owned, sorted by index */
     void *values; /* owned: the values of all its chunks; mapped by peers on this host if that can pay */
     size_t values_stride; /* bytes of one chunk's values in it */
@@ -312,6 +320,7 @@ struct shard_replication {
     struct weft_list acks;        /* struct shard_copy.ack_link: to be sent to the leader */
     struct weft_list waiting;     /* arrivals: of leaders, which wait for memory, an earlier step or a Map */
     struct weft_list newer_terms; /* arrivals: requests of workers that have a newer Map */
+    bool leaders_changed;         /* since the first Map: workers' hashes may be of other sets of chunks */
     uint32_t mutants;             /* enum weft_shard_mutant */
 };
 
@@ -390,6 +399,8 @@ void shard_table_drop(struct shard_tensor *tensor);
 void shard_release_on_timer(struct weft_timer *timer);
 /* runs on a timer, because the caller may use the chunk */
 void shard_release_schedule(struct weft_shard_engine *engine);
+/* The chunk's array of an enum weft_wire_part; NULL: it has no such state. */
+float *shard_chunk_state(const struct shard_chunk *chunk, uint8_t part);
 /* NULL: no chunk on this endpoint */
 struct shard_tensor *shard_table_tensor(struct weft_shard_engine *engine, uint32_t id);
 /* NULL: not on this endpoint */
@@ -532,6 +543,9 @@ bool shard_reply_result(struct shard_chunk *chunk, struct weft_arrival *arrival,
                         const struct weft_wire_header *header, enum shard_reply_kind kind);
 bool shard_reply_values(struct shard_chunk *chunk, struct weft_arrival *arrival,
                         const struct weft_wire_header *header, const float *data);
+/* Replies without a payload to a repeated request whose result no worker needs. */
+void shard_reply_passed(struct weft_shard_engine *engine, struct weft_arrival *arrival,
+                        const struct weft_wire_header *header);
 /* Sets a worker's pending reply; the pump sends it. */
 void shard_reply_note(struct shard_chunk *chunk, uint32_t worker, enum shard_reply_kind kind);
 void shard_reply_pump(struct weft_shard_engine *engine);
@@ -581,6 +595,15 @@ void shard_replicate(struct shard_chunk *chunk, uint64_t step, uint64_t step_bef
                      const void *payload);
 /* The same for the step that the chunk closes. Call before its slots are released. */
 void shard_replicate_close(struct shard_chunk *chunk, uint64_t step_before);
+/* Most bytes of a change that the chunk's copy receives. */
+size_t shard_replicate_bytes_max(const struct shard_chunk *chunk);
+/* A codec's step has closed: keeps what its copy needs. Any thread. */
+void shard_replicate_save(struct shard_chunk *chunk);
+/* Workers repeat the rounds of a codec's step under each term of the slot. */
+static inline bool shard_rounds_are_repeated(const struct shard_chunk *chunk)
+{
+    return shard_map_is_on(chunk->tensor->engine) && chunk->rounds > 1;
+}
 /* Replies must wait. */
 static inline bool shard_replicate_holds(const struct shard_chunk *chunk)
 {

@@ -3,9 +3,10 @@
  * With a codec and an optimiser no weights are sent: shard and workers apply the same aggregate with the same
  * kernel to their own copies. Every hash_every steps the engine sums the hashes of its chunks of a tensor as
  * they close the step (weft_chunk_hash) and keeps the last two sums. A worker's sum over the same chunks
- * arrives over the control connection, possibly some steps later, and must be equal. A hash of a step without
- * a sum is ignored. All chunks have closed step s before a worker contributes to step s + 1, so a sum is of
- * one step. */
+ * arrives over the control connection, possibly some steps later, and must be equal. Chunks that another
+ * endpoint was to have (copies) are in no sum, and after a fail-over no hash is compared. A hash of a step
+ * without a sum is ignored. All chunks have closed step s before a worker contributes to step s + 1, so a
+ * sum is of one step. */
 #include <inttypes.h>
 
 #include "server/shard/shard_engine.h"
@@ -14,14 +15,14 @@ void shard_hash_step(struct shard_chunk *chunk)
 {
     struct shard_tensor *tensor = chunk->tensor;
     uint32_t every = tensor->engine->hash_every;
-    if (every == 0 || chunk->closed_step % every != 0) return;
+    if (every == 0 || chunk->closed_step % every != 0 || !chunk->is_at_home) return;
     if (tensor->hashing_step != chunk->closed_step) {
         tensor->hashing_step = chunk->closed_step;
         tensor->hashing = 0;
         tensor->hashing_chunks = 0;
     }
     tensor->hashing += weft_chunk_hash(chunk->index, chunk->values, chunk->count * sizeof(float));
-    if (++tensor->hashing_chunks < tensor->chunk_count) return;
+    if (++tensor->hashing_chunks < tensor->home_count) return;
     tensor->hash_step[0] = tensor->hash_step[1];
     tensor->hash[0] = tensor->hash[1];
     tensor->hash_step[1] = tensor->hashing_step;
@@ -39,6 +40,7 @@ enum weft_status weft_shard_engine_check_hash(struct weft_shard_engine *engine,
                                               const Weft__Control__WeightHash *hash, struct weft_error *error)
 {
     struct shard_tensor *tensor = shard_table_tensor(engine, hash->tensor);
+    if (engine->replication.leaders_changed) return WEFT_OK;
     if (!tensor)
         return weft_error_set(error, WEFT_ERR_NOT_FOUND,
                               "a weight hash of tensor %u, which has no chunk on this shard", hash->tensor);

@@ -72,10 +72,17 @@ void weft_shard_engine_leave_epoch(struct weft_shard_engine *engine, uint32_t ep
 
 /* ---- entering an epoch ---- */
 
+/* Undo and combiner change what these use: sends of the aggregate; a step that the copy has not
+ * acknowledged, or that this copy applies. */
+static bool is_in_use(const struct shard_chunk *chunk)
+{
+    return (chunk->combiner && chunk->sends > 0) || chunk->hold.is_due || chunk->hold.is_sending ||
+           chunk->copy.payload;
+}
+
 static bool is_idle(const struct shard_chunk *chunk)
 {
-    /* sends read the aggregate in the combiner */
-    return chunk->phase == SHARD_PHASE_IDLE && !(chunk->combiner && chunk->sends > 0);
+    return chunk->phase == SHARD_PHASE_IDLE && !(shard_tensor_has_codec(chunk->tensor) && is_in_use(chunk));
 }
 
 static bool all_idle(const struct weft_shard_engine *engine)

@@ -218,18 +218,10 @@ void shard_install_request(struct shard_chunk *chunk, const struct weft_wire_hea
 
 /* ---- states ---- */
 
-/* NULL: the chunk has no such state. */
-static float *state_of(const struct shard_chunk *chunk, uint8_t part)
-{
-    if (part < WEFT_OPTIMIZER_STATES_MAX) return chunk->states[part];
-    return part == WEFT_WIRE_PART_RESIDUAL && chunk->combiner ? weft_combiner_residual(chunk->combiner)
-                                                              : NULL;
-}
-
 void shard_state_request(struct shard_chunk *chunk, const struct weft_wire_header *header,
                          struct weft_arrival *arrival)
 {
-    float *const state = state_of(chunk, header->round);
+    float *const state = shard_chunk_state(chunk, header->round);
     if (!state)
         shard_reply_refuse(chunk->tensor->engine, arrival, header, WEFT_ERR_UNSUPPORTED,
                            "tensor '%.40s' chunk %u has no state of number %u", chunk->tensor->name,

@@ -14,11 +14,25 @@
 #include "server/shard/shard_engine.h"
 #include "server/shard/shard_verdict.h"
 
+/* The worker needs no result of this round: it has pushed a later one, or repeats all under a new term. */
+static bool is_passed(const struct shard_chunk *chunk, const struct weft_wire_header *header)
+{
+    if (!shard_rounds_are_repeated(chunk) || header->step != chunk->result_step) return false;
+    return header->round < chunk->result_round ||
+           (header->step == chunk->open_step &&
+            shard_contribution_state(chunk, header->worker) != SHARD_CONTRIBUTION_NONE);
+}
+
 void shard_push_again(struct shard_chunk *chunk, const struct weft_wire_header *header,
                       struct weft_arrival *arrival)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     const bool holds = header->kind == WEFT_WIRE_PUSH_HOLD;
+    if (is_passed(chunk, header)) {
+        engine->stats.duplicates++;
+        shard_reply_passed(engine, arrival, header);
+        return;
+    }
     if (!chunk->result_is_resendable || header->step != chunk->result_step ||
         header->round != chunk->result_round || holds != shard_verdict_is_due(chunk, header->step)) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_STALE,
@@ -76,6 +90,13 @@ static bool step_agrees(const struct shard_chunk *chunk, const struct weft_wire_
     return false;
 }
 
+/* With copies a worker may repeat a skipped step under each term, from its first round. */
+static bool is_skipped(const struct shard_chunk *chunk, const struct weft_wire_header *header)
+{
+    return shard_map_is_on(chunk->tensor->engine) && chunk->error_status == WEFT_ERR_SKIPPED &&
+           header->step == chunk->error_step;
+}
+
 /* Is it the worker's first push of the open round? Otherwise replies to it and returns false. */
 static bool push_is_due(struct shard_chunk *chunk, const struct weft_wire_header *header,
                         struct weft_arrival *arrival)
@@ -86,6 +107,11 @@ static bool push_is_due(struct shard_chunk *chunk, const struct weft_wire_header
     if (header->step <= chunk->closed_step || shard_verdict_is_due(chunk, header->step) ||
         (header->step == chunk->open_step && header->round < chunk->round)) {
         shard_push_again(chunk, header, arrival);
+        return false;
+    }
+    if (is_skipped(chunk, header)) {
+        if (shard_replicate_holds(chunk)) shard_reply_defer(engine, arrival);
+        else shard_reply_refuse(engine, arrival, header, WEFT_ERR_SKIPPED, "%s", chunk->error_text);
         return false;
     }
     if (shard_error_is_unsent(chunk, header->worker) && header->step == chunk->error_step &&

@@ -17,6 +17,8 @@
  *      waits longest gets it; its block fits into an empty arena, which declare has checked.
  *   4. A close waits only for readers of the previous result. A reader's buffer is its own and waits for
  *      nothing.
+ * With copies a codec's round opens after the last announcement, too. So an open round waits for no worker
+ * that repeats earlier rounds after a fail-over, and no result is overwritten that a worker may need again.
  * Precondition: every worker announces every chunk of the step. A client that delays announcements until it
  * has results of other chunks must do so in the same order on every worker. */
 #include "server/shard/shard_engine.h"
@@ -149,12 +151,21 @@ void shard_receive_fill(struct shard_chunk *chunk)
             return;
 }
 
+/* A worker that has not pushed this round may need the aggregate of the one before. */
+static bool keeps_aggregate(const struct shard_chunk *chunk)
+{
+    const struct weft_shard_engine *engine = chunk->tensor->engine;
+    return chunk->combiner && shard_map_is_on(engine) &&
+           !(engine->replication.mutants & WEFT_MUTANT_ROUND_OPENS_EARLY);
+}
+
 void shard_receive_queue(struct shard_chunk *chunk)
 {
     WEFT_ASSERT(chunk->phase == SHARD_PHASE_WAITING);
     struct weft_shard_engine *engine = chunk->tensor->engine;
     if (!weft_list_empty(&chunk->waiting_link)) return;
-    if (chunk->arrived < engine->workers && shard_in_place_is_possible(chunk)) return;
+    if (chunk->arrived < engine->workers && (keeps_aggregate(chunk) || shard_in_place_is_possible(chunk)))
+        return;
     weft_list_append(&engine->waiting, &chunk->waiting_link);
 }
 

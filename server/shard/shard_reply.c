@@ -186,6 +186,26 @@ static bool ended(struct weft_shard_engine *engine, struct weft_arrival *arrival
     return answered;
 }
 
+/* Without a payload. */
+static struct weft_wire_header header_of_reply(const struct weft_wire_header *request)
+{
+    struct weft_wire_header header = *request;
+    header.kind = WEFT_WIRE_RESULT;
+    header.payload_bytes = 0;
+    header.weight_sum = 0;
+    header.flags = 0;
+    header.skips = 0;
+    header.good = header.late_us = 0;
+    return header;
+}
+
+void shard_reply_passed(struct weft_shard_engine *engine, struct weft_arrival *arrival,
+                        const struct weft_wire_header *request)
+{
+    const struct weft_wire_header header = header_of_reply(request);
+    (void)ended(engine, arrival, send_result(engine, arrival->peer_id, &header, "", NULL, NULL));
+}
+
 void shard_reply_refuse(struct weft_shard_engine *engine, struct weft_arrival *arrival,
                         const struct weft_wire_header *request, enum weft_status status, const char *format,
                         ...)
@@ -196,13 +216,7 @@ void shard_reply_refuse(struct weft_shard_engine *engine, struct weft_arrival *a
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
 
-    struct weft_wire_header header = *request;
-    header.kind = WEFT_WIRE_RESULT;
-    header.payload_bytes = 0;
-    header.weight_sum = 0;
-    header.flags = 0;
-    header.skips = 0;
-    header.good = header.late_us = 0;
+    struct weft_wire_header header = header_of_reply(request);
     header_text(&header, status, text);
     if (!ended(engine, arrival, send_result(engine, arrival->peer_id, &header, text, NULL, NULL))) return;
     engine->stats.refused++;

@@ -211,6 +211,7 @@ static enum weft_status close_codec(struct shard_chunk *chunk)
         WEFT_TRY(weft_combiner_finish(chunk->combiner, chunk->grad_scale, chunk->scratch));
         optimise(chunk, chunk->scratch, 1.0f);
     }
+    if (is_last_round(chunk)) shard_replicate_save(chunk);
     chunk->result_data = aggregate;
     chunk->result_bytes = bytes;
     return WEFT_OK;

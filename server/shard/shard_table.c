@@ -42,6 +42,13 @@ size_t shard_chunk_contribution_bytes(const struct shard_chunk *chunk, uint8_t r
     return weft_codec_contribution_bytes_max(&chunk->codec, &chunk->shape, round);
 }
 
+float *shard_chunk_state(const struct shard_chunk *chunk, uint8_t part)
+{
+    if (part < WEFT_OPTIMIZER_STATES_MAX) return chunk->states[part];
+    return part == WEFT_WIRE_PART_RESIDUAL && chunk->combiner ? weft_combiner_residual(chunk->combiner)
+                                                              : NULL;
+}
+
 /* A dense round keeps partial sums in its slots; a combiner copies its input, and consistency ssp and asp
  * apply it. */
 static uint32_t slots_min(const struct shard_chunk *chunk, uint32_t workers)
@@ -166,12 +173,6 @@ static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error 
                                   "the shard's receive memory or lower chunk_bytes",
                                   tensor->name, needed, engine->workers_max, engine->arena.bytes);
     }
-    if (shard_map_is_on(engine) && chunk->count * sizeof(float) > engine->replication.memory.bytes)
-        return weft_error_set(error, WEFT_ERR_LIMIT,
-                              "a chunk of tensor '%s' has %llu bytes, and the shard has %zu for the steps of "
-                              "copies: raise server.copy_bytes or lower chunk_bytes",
-                              tensor->name, (unsigned long long)(chunk->count * sizeof(float)),
-                              engine->replication.memory.bytes);
     const size_t words = (engine->workers_max + 63) / 64;
     chunk->errors_unsent = weft_alloc_zero(engine->env, words * sizeof *chunk->errors_unsent);
     if (chunk->rounds > 1)
@@ -191,6 +192,31 @@ static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error 
     if (status < 0)
         return weft_error_set(error, status, "no combiner for tensor '%s': %s", tensor->name,
                               weft_reason_text(status));
+    return WEFT_OK;
+}
+
+/* For a job with copies, if the chunk is made: memory of its own for what closed a codec's step, and for
+ * the states of workers that repeat rounds, which must not wait for chunks of later rounds. */
+static enum weft_status chunk_make_copies(struct shard_chunk *chunk, struct weft_error *error)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    if (!shard_map_is_on(engine)) return WEFT_OK;
+    const size_t bytes = shard_replicate_bytes_max(chunk);
+    if (bytes > engine->replication.memory.bytes)
+        return weft_error_set(error, WEFT_ERR_LIMIT,
+                              "a chunk of tensor '%s' has %zu bytes, and the shard has %zu for the steps of "
+                              "copies: raise server.copy_bytes or lower chunk_bytes",
+                              chunk->tensor->name, bytes, engine->replication.memory.bytes);
+    if (chunk->combiner)
+        chunk->hold.coded = weft_alloc_bytes(
+            engine->env, weft_combiner_step_bytes_max(chunk->combiner, engine->workers_max));
+    if (shard_rounds_are_repeated(chunk))
+        chunk->own_contributions =
+            weft_alloc_array(engine->env, engine->workers_max, sizeof *chunk->own_contributions);
+    if ((chunk->combiner && !chunk->hold.coded) ||
+        (shard_rounds_are_repeated(chunk) && !chunk->own_contributions))
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the copies of tensor '%s'",
+                              chunk->tensor->name);
     return WEFT_OK;
 }
 
@@ -273,7 +299,10 @@ static enum weft_status chunks_make(struct shard_tensor *tensor, const Weft__Con
         }
         chunk->rounds = weft_codec_rounds(&chunk->codec);
         WEFT_ASSERT(chunk->rounds >= 1 && chunk->rounds <= WEFT_CODEC_ROUNDS_MAX);
+        chunk->is_at_home = declared->chunks[i]->endpoint == engine->endpoint;
+        tensor->home_count += chunk->is_at_home;
         WEFT_TRY(chunk_make(chunk, error));
+        WEFT_TRY(chunk_make_copies(chunk, error));
     }
     WEFT_TRY(values_make(tensor, error));
     return clocks_make(tensor, error);
@@ -328,6 +357,8 @@ void shard_table_drop(struct shard_tensor *tensor)
         shard_contributions_drop(&tensor->chunks[i]);
         weft_free_bytes(env, tensor->chunks[i].errors_unsent);
         weft_free_bytes(env, tensor->chunks[i].weights);
+        weft_free_bytes(env, tensor->chunks[i].hold.coded);
+        weft_free_bytes(env, tensor->chunks[i].own_contributions);
         weft_combiner_free(tensor->chunks[i].combiner);
     }
     weft_memory_free(env, tensor->values);

@@ -355,6 +355,57 @@ static void test_combiner_starts_over(void **state)
     }
 }
 
+/* One that only loads what closed each step is as the first: aggregate, decoded gradient, residual, and so
+ * the next step. Other bytes are refused or are loaded as whole. */
+static void check_second(const char *codec, uint32_t ranks)
+{
+    struct fleet fleet;
+    struct weft_combiner *second;
+    struct sample sample = {sample_seed(77)};
+    const void *aggregate;
+    size_t bytes;
+    fleet_open(&fleet, codec, shape_of(ROWS, COLS), ranks);
+    assert_int_equal(weft_combiner_create(&fleet.memory.env, &fleet.spec, &fleet.shape, ranks, &second),
+                     WEFT_OK);
+    const size_t most = weft_combiner_step_bytes_max(fleet.combiner, ranks);
+    uint8_t *saved = malloc(most);
+    for (int step = 0; step < 4; step++) {
+        fill(&sample, ranks);
+        fleet_step(&fleet, grad_list, 0.25f, out);
+        const size_t length = weft_combiner_step_save(fleet.combiner, saved);
+        assert_true(length <= most);
+        assert_int_equal(weft_combiner_step_check(second, saved, length - 1), WEFT_ERR_MALFORMED);
+        assert_int_equal(weft_combiner_step_check(second, saved, 0), WEFT_ERR_MALFORMED);
+        assert_int_equal(weft_combiner_step_check(second, saved, length), WEFT_OK);
+        weft_combiner_step_load(second, saved, length, &aggregate, &bytes);
+        assert_int_equal(bytes, fleet.aggregate_bytes);
+        assert_memory_equal(aggregate, fleet.aggregate, bytes);
+        assert_int_equal(weft_combiner_finish(second, 0.25f, other), WEFT_OK);
+        assert_memory_equal(other, out, sizeof out);
+        fleet_commit(&fleet);
+        if (weft_combiner_residual(second))
+            assert_memory_equal(weft_combiner_residual(second), weft_combiner_residual(fleet.combiner),
+                                sizeof out);
+        if (step != 1) continue; /* the second one combines the next step */
+        struct weft_combiner *const first = fleet.combiner;
+        fleet.combiner = second;
+        second = first;
+    }
+    free(saved);
+    weft_combiner_free(second);
+    fleet_close(&fleet);
+}
+
+static void test_second_combiner(void **state)
+{
+    static const uint32_t ranks[] = {1, 2, 3, 8};
+    for (size_t r = 0; r < sizeof ranks / sizeof *ranks; r++) {
+        for (int c = 0; c < CODECS; c++) check_second(codecs[c], ranks[r]);
+        check_second("topk:ratio=0.03,min_count=0,global=1", ranks[r]);
+        check_second("topk:ratio=0.6,min_count=0", ranks[r]); /* the vector is shorter */
+    }
+}
+
 /* grad_scale is a multiplication before anything else; a power of two shows it without rounding. */
 static void test_grad_scale(void **state)
 {
@@ -555,6 +606,7 @@ int main(void)
         cmocka_unit_test(test_largest_and_smallest),
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_combiner_starts_over),
+        cmocka_unit_test(test_second_combiner),
         cmocka_unit_test(test_grad_scale),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_refused_creation),

@@ -231,7 +231,6 @@ static void refusals(void **state)
     assert_non_null(strstr(message->abort->text, "does not support copies of shards"));
     harness_free(h);
 
-    declare_is_refused("f16", "", "shards keep copies of dense tensors only");
     declare_is_refused("", "asp", "copies of tensors with consistency bsp only");
 }
 

@@ -68,6 +68,42 @@ static const struct fleet_tensor_spec catalogue[] = {
 };
 enum { CATALOGUE = sizeof catalogue / sizeof catalogue[0] };
 
+/* More of them, in worlds with copies: what a copy must have of each kind of combiner. */
+static const struct fleet_tensor_spec coded[] = {
+    {.name = "debt",
+     .codec = "topk:ratio=0.1,min_count=64,global=1",
+     .optimizer = "sgd:momentum=0.9",
+     .dim_count = 2,
+     .dims = {20, 31}},
+    {.name = "drawn",
+     .codec = "randomk:ratio=0.1,min_count=0",
+     .optimizer = "sgd",
+     .dim_count = 1,
+     .dims = {512}},
+    /* many chunks on each shard: of a lost one, workers have received different results */
+    {.name = "codes",
+     .codec = "int8:min_count=0",
+     .optimizer = "sgd:momentum=0.5",
+     .dim_count = 1,
+     .dims = {256 * 12},
+     .chunk_elems = 256},
+    {.name = "signs", .codec = "sign:min_count=0", .optimizer = "none", .dim_count = 1, .dims = {600}},
+    {.name = "four",
+     .codec = "int4:min_count=0",
+     .optimizer = "sgd:momentum=0.9",
+     .dim_count = 1,
+     .dims = {700},
+     .chunk_elems = 256},
+    {.name = "float8",
+     .codec = "e4m3:min_count=0",
+     .optimizer = "sgd",
+     .dim_count = 1,
+     .dims = {600},
+     .chunk_elems = 256},
+    {.name = "rank1", .codec = "powersgd:rank=1", .optimizer = "none", .dim_count = 2, .dims = {24, 30}},
+};
+enum { CODED = sizeof coded / sizeof coded[0] };
+
 /* Faults. */
 enum trouble { CALM, WORKER_DIES, SHARD_DIES, SHORT_DEADLINE, OTHER_LR, SHARD_GIVEN_UP };
 static const char *const trouble_names[] = {"calm",         "a worker dies",
@@ -110,7 +146,7 @@ static void world_map(struct world *world)
                                                     MAPPED_ELEMS * sizeof(float));
 }
 
-/* Dense tensors with copies; a shard dies, or is abandoned, or nothing happens. */
+/* Tensors with copies; a shard dies, or is abandoned, or nothing happens. */
 static void world_copy(struct world *world)
 {
     struct fleet_options *options = &world->options;
@@ -127,9 +163,9 @@ static void world_copy(struct world *world)
     world->trouble = draw(world, 8) == 0 ? CALM : draw(world, 3) == 0 ? SHARD_GIVEN_UP : SHARD_DIES;
     world->lost_shard = world->trouble == CALM ? -1 : (int)draw(world, options->shards);
     world->map_ns = draw(world, 2) ? 0 : 1 + draw(world, 500000);
+    const uint64_t at = draw(world, CODED);
     for (uint32_t t = 0; t < options->tensor_count; t++)
-        while (strcmp(world->tensors[t].codec, "dense") != 0)
-            world->tensors[t] = catalogue[draw(world, CATALOGUE)];
+        if (draw(world, 2)) world->tensors[t] = coded[(at + t) % CODED];
 }
 
 static void world_make(struct world *world, uint64_t seed)
@@ -356,7 +392,9 @@ static bool mutant_find(const char *name)
                {"ack-before-held", WEFT_MUTANT_ACK_BEFORE_HELD, 0},
                {"result-not-kept", WEFT_MUTANT_RESULT_NOT_KEPT, 0},
                {"same-term", 0, FLEET_MUTANT_SAME_TERM},
-               {"wrong-leader", 0, FLEET_MUTANT_WRONG_LEADER}};
+               {"wrong-leader", 0, FLEET_MUTANT_WRONG_LEADER},
+               {"no-repeat", 0, FLEET_MUTANT_NO_REPEAT},
+               {"round-opens-early", WEFT_MUTANT_ROUND_OPENS_EARLY, 0}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (strcmp(name, all[i].name) != 0) continue;
         mutants = all[i].engine;

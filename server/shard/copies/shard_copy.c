@@ -7,7 +7,9 @@
  * A copy is an ordinary chunk of the table in phase IDLE. It keeps what a leader keeps to answer repeated
  * pushes: the watermark, and the result of the last step. So it leads as soon as Map says so (shard_map.c).
  * It applies each step once: a repeated REPLICATE, under the leader's next term, is only acknowledged. The
- * values equal the leader's, bit for bit: the same kernel with the same sum, lr and weight_sum. */
+ * values equal the leader's, bit for bit: the same kernel with the same sum, lr and weight_sum. Of a codec
+ * the combiner loads what the leader's has saved. So a repeated push gets the same aggregate, and the next
+ * step has the same residual. */
 #include <stdio.h>
 #include <string.h>
 
@@ -68,8 +70,7 @@ static void pump_acks(struct weft_shard_engine *engine)
 
 static float *place_of(const struct shard_chunk *chunk, uint8_t part)
 {
-    if (part == WEFT_WIRE_PART_WEIGHTS) return chunk->values;
-    return part < WEFT_OPTIMIZER_STATES_MAX ? chunk->states[part] : NULL;
+    return part == WEFT_WIRE_PART_WEIGHTS ? chunk->values : shard_chunk_state(chunk, part);
 }
 
 static void end(struct shard_chunk *chunk)
@@ -77,30 +78,43 @@ static void end(struct shard_chunk *chunk)
     struct weft_shard_engine *engine = chunk->tensor->engine;
     struct shard_copy *copy = &chunk->copy;
     if (copy->payload)
-        shard_arena_release(&engine->replication.memory, copy->payload, chunk->count * sizeof(float));
+        shard_arena_release(&engine->replication.memory, copy->payload, (size_t)copy->request.payload_bytes);
     copy->payload = NULL;
+}
+
+static void optimise(struct shard_chunk *chunk, const float *grad, float grad_scale)
+{
+    const struct weft_wire_header *request = &chunk->copy.request;
+    struct weft_optimizer rule = chunk->tensor->optimizer;
+    if (request->flags & WEFT_WIRE_DECAY) rule.weight_decay = request->weight;
+    weft_optimizer_step(&rule, request->lr, request->step, chunk->values, chunk->states, grad, grad_scale,
+                        chunk->count);
+}
+
+/* The combiner becomes that of the leader after its last round. */
+static void apply_coded(struct shard_chunk *chunk, float grad_scale)
+{
+    const struct shard_copy *copy = &chunk->copy;
+    weft_combiner_step_load(chunk->combiner, copy->payload, (size_t)copy->request.payload_bytes,
+                            &chunk->result_data, &chunk->result_bytes);
+    if (chunk->tensor->optimizer.kind == WEFT_OPTIMIZER_NONE) return;
+    const enum weft_status status = weft_combiner_finish(chunk->combiner, grad_scale, chunk->scratch);
+    WEFT_ASSERT(status == WEFT_OK);
+    optimise(chunk, chunk->scratch, 1.0f);
 }
 
 static void apply(struct weft_task *task)
 {
     struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
-    const struct shard_tensor *tensor = chunk->tensor;
     const struct shard_copy *copy = &chunk->copy;
     const struct weft_wire_header *request = &copy->request;
     const size_t bytes = chunk->count * sizeof(float);
-    if (request->step == 0) {
-        memcpy(place_of(chunk, request->round), copy->payload, bytes);
-        return;
-    }
-    if (request->flags & WEFT_WIRE_MAY_SKIP) shard_skip_save(chunk);
-    if (tensor->optimizer.kind == WEFT_OPTIMIZER_NONE) {
-        memcpy(chunk->values, copy->payload, bytes);
-        return;
-    }
-    struct weft_optimizer rule = tensor->optimizer;
-    if (request->flags & WEFT_WIRE_DECAY) rule.weight_decay = request->weight;
-    weft_optimizer_step(&rule, request->lr, request->step, chunk->values, chunk->states, copy->payload,
-                        (float)(1.0 / (double)request->weight_sum), chunk->count);
+    const float grad_scale = (float)(1.0 / (double)request->weight_sum);
+    if (copy->saves) shard_skip_save(chunk);
+    if (request->step == 0) memcpy(place_of(chunk, request->round), copy->payload, bytes);
+    else if (chunk->combiner) apply_coded(chunk, grad_scale);
+    else if (chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) optimise(chunk, copy->payload, grad_scale);
+    else memcpy(chunk->values, copy->payload, bytes);
 }
 
 static void applied(struct shard_chunk *chunk)
@@ -110,11 +124,13 @@ static void applied(struct shard_chunk *chunk)
         chunk->initialised |= request->round == WEFT_WIRE_PART_WEIGHTS;
     } else {
         chunk->closed_step = chunk->result_step = request->step;
-        chunk->result_round = 0;
+        chunk->result_round = (uint8_t)(chunk->rounds - 1);
         chunk->result_lr = chunk->lr = request->lr;
         chunk->result_weight_sum = request->weight_sum;
-        chunk->result_data = chunk->values;
-        chunk->result_bytes = chunk->count * sizeof(float);
+        if (!chunk->combiner) {
+            chunk->result_data = chunk->values;
+            chunk->result_bytes = chunk->count * sizeof(float);
+        }
         chunk->result_is_resendable =
             !(chunk->tensor->engine->replication.mutants & WEFT_MUTANT_RESULT_NOT_KEPT);
     }
@@ -129,18 +145,32 @@ static void apply_done(struct weft_task *task)
     shard_engine_resume(chunk->tensor->engine);
 }
 
+/* Chunks that need the engine's scratch all run on the same thread (shard_round.c). */
+static uint64_t apply_elements(const struct shard_chunk *chunk)
+{
+    const uint32_t states = weft_optimizer_states(&chunk->tensor->optimizer);
+    if (!chunk->combiner || chunk->copy.request.step == 0) return chunk->count * (1 + states);
+    if (chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) return chunk->tensor->engine->scratch_count;
+    return weft_combiner_residual(chunk->combiner) ? chunk->count
+                                                   : chunk->copy.request.payload_bytes / sizeof(float);
+}
+
 static void start_apply(struct shard_chunk *chunk)
 {
+    struct weft_shard_engine *engine = chunk->tensor->engine;
     const struct weft_wire_header *request = &chunk->copy.request;
     chunk->backup.valid = false;
+    chunk->flags = request->flags;
+    chunk->copy.saves = request->step > 0 && shard_skip_needs_copy(chunk);
     /* without memory for it the step cannot be undone after a fail-over; requests then get WEFT_ERR_STATE */
-    if (request->flags & WEFT_WIRE_MAY_SKIP && shard_skip_reserve(chunk) < 0) {
-        weft_log(chunk->tensor->engine->env, WEFT_LOG_WARN, "server",
+    if (chunk->copy.saves && shard_skip_reserve(chunk) < 0) {
+        weft_log(engine->env, WEFT_LOG_WARN, "server",
                  "no memory to keep what step %llu of tensor '%s' overwrites",
                  (unsigned long long)request->step, chunk->tensor->name);
-        chunk->copy.request.flags &= (uint8_t)~WEFT_WIRE_MAY_SKIP;
+        chunk->copy.saves = false;
     }
-    const uint64_t elements = chunk->count * (1 + weft_optimizer_states(&chunk->tensor->optimizer));
+    chunk->scratch = engine->scratch;
+    const uint64_t elements = apply_elements(chunk);
     if (elements > WEFT_LOOP_SLICE) {
         shard_round_start_task(chunk, apply, apply_done, elements);
         return;
@@ -159,6 +189,18 @@ static bool is_copied_from(const struct shard_chunk *chunk, const struct weft_wi
            slot->copy == engine->endpoint + 1;
 }
 
+static bool is_coded(const struct shard_chunk *chunk, const struct weft_wire_header *request)
+{
+    return chunk->combiner && request->step > 0;
+}
+
+static enum weft_status payload_check(const struct shard_chunk *chunk)
+{
+    const struct shard_copy *copy = &chunk->copy;
+    if (!is_coded(chunk, &copy->request)) return WEFT_OK;
+    return weft_combiner_step_check(chunk->combiner, copy->payload, (size_t)copy->request.payload_bytes);
+}
+
 static void received(struct weft_completion *completion, enum weft_status status)
 {
     struct shard_chunk *chunk = weft_container_of(completion, struct shard_chunk, copy.received);
@@ -166,10 +208,13 @@ static void received(struct weft_completion *completion, enum weft_status status
     if (engine->closed) return;
     if (status < 0 || !is_copied_from(chunk, &chunk->copy.request)) {
         end(chunk); /* the leader is lost or replaced: no worker has received this step's result */
+    } else if (payload_check(chunk) < 0) {
+        end(chunk);
+        answer(chunk, &chunk->copy.request, WEFT_ERR_MALFORMED);
     } else {
         if (!(engine->replication.mutants & WEFT_MUTANT_ACK_BEFORE_HELD))
             answer(chunk, &chunk->copy.request, WEFT_OK);
-        engine->stats.received_bytes += chunk->count * sizeof(float);
+        engine->stats.received_bytes += chunk->copy.request.payload_bytes;
         start_apply(chunk);
     }
     shard_engine_resume(engine);
@@ -180,7 +225,7 @@ static bool receive(struct shard_chunk *chunk, struct weft_arrival *arrival)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     struct shard_copy *copy = &chunk->copy;
-    const size_t bytes = chunk->count * sizeof(float);
+    const size_t bytes = (size_t)copy->request.payload_bytes;
     copy->payload = shard_arena_reserve(&engine->replication.memory, bytes);
     if (!copy->payload) return false;
     weft_completion_init(&copy->received, 1, received);
@@ -219,6 +264,17 @@ static bool follow_skips(struct shard_chunk *chunk, const struct weft_wire_heade
     return shard_skip_undo(chunk, &header) == WEFT_OK;
 }
 
+static bool request_fits(const struct shard_chunk *chunk, const struct weft_wire_header *request)
+{
+    const uint64_t bytes = request->payload_bytes;
+    const enum weft_codec_id codec = request->step > 0 ? chunk->codec.id : WEFT_CODEC_DENSE;
+    if (request->step > SHARD_STEP_MAX || request->codec != codec || request->dtype != WEFT_F32) return false;
+    if (request->step == 0 && !place_of(chunk, request->round)) return false;
+    if (bytes == 0) return request->step > 0;
+    return is_coded(chunk, request) ? bytes <= shard_replicate_bytes_max(chunk)
+                                    : bytes == chunk->count * sizeof(float);
+}
+
 enum next { NEXT_DROP, NEXT_WAIT, NEXT_ANSWER, NEXT_RECEIVE };
 
 /* What to do with a REPLICATE. status_out: of the answer. */
@@ -230,14 +286,13 @@ static enum next judge(struct shard_chunk *chunk, const struct weft_wire_header 
     if (request->term < shard_map_term(chunk)) return NEXT_ANSWER;
     if (request->term > shard_map_term(chunk)) return NEXT_WAIT;
     if (!is_copied_from(chunk, request)) return NEXT_DROP;
+    if (!request_fits(chunk, request)) return NEXT_DROP;
     const bool has_payload = request->payload_bytes > 0;
-    if (request->step > SHARD_STEP_MAX || request->codec != WEFT_CODEC_DENSE || request->dtype != WEFT_F32 ||
-        !shard_chunk_is_dense(chunk) ||
-        (has_payload && request->payload_bytes != chunk->count * sizeof(float)) ||
-        (request->step == 0 && (!has_payload || !place_of(chunk, request->round))))
-        return NEXT_DROP;
     *status_out = WEFT_OK;
     if (request->step == 0) return chunk->closed_step == 0 ? NEXT_RECEIVE : NEXT_ANSWER;
+    /* a new epoch undoes such steps on the leader and here (shard_members.c) */
+    if (shard_tensor_has_codec(chunk->tensor) && request->epoch != chunk->tensor->engine->epoch)
+        return request->epoch > chunk->tensor->engine->epoch ? NEXT_WAIT : NEXT_ANSWER;
     if (!follow_skips(chunk, request)) {
         *status_out = WEFT_ERR_STATE;
         return NEXT_ANSWER;

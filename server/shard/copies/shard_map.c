@@ -108,7 +108,9 @@ void weft_shard_engine_map(struct weft_shard_engine *engine, const Weft__Control
         *slot = (struct shard_map_slot){.term = entry->term,
                                         .leader = entry->leader,
                                         .copy = entry->n_copies > 0 ? entry->copies[0] + 1 : 0};
-        if (before.term > 0) chunks_changed(engine, entry->slot, &before);
+        if (before.term == 0) continue;
+        engine->replication.leaders_changed |= before.leader != slot->leader;
+        chunks_changed(engine, entry->slot, &before);
     }
     if (map->lost > 0) weft_shard_engine_snapshot_abandon(engine, "a shard was lost");
     shard_reply_defer_all(engine, &engine->replication.newer_terms);

@@ -3,11 +3,12 @@
  *     step closed --> hold: REPLICATE to the copy --> REPLICATED under the slot's term --> replies, pulls
  *                       \ Map, new term: sent again, or without a copy released
  *
- * What travels is what closed the step: the sum, for which the copy runs the same optimiser, or the mean.
- * First weights, states and the verdict that a step was skipped are held in the same way. The payload is
- * sent from where it lies: the values, or the slot of the sum, whose block stays reserved. The next close
- * waits for both (shard_result_is_in_use). A chunk has at most one such change, since no worker contributes
- * to the next step before it has the result.
+ * What travels is what closed the step: the sum, for which the copy runs the same optimiser, or the mean;
+ * of a codec what its combiner needs to be as it is here (weft_combiner_step_save). First weights, states
+ * and the verdict that a step was skipped are held in the same way. The payload is sent from where it lies:
+ * the values, or the slot of the sum, whose block stays reserved. The next close waits for both
+ * (shard_result_is_in_use). A chunk has at most one such change, since no worker contributes to the next
+ * step before it has the result.
  *
  * No ring of engines can block: a copy acknowledges when its own memory for copies has the payload, and that
  * memory is released by its own arithmetic. A leader that has been replaced gets no REPLICATED under its
@@ -72,7 +73,7 @@ static bool send_hold(struct shard_chunk *chunk)
     const struct shard_map_slot *slot = shard_map_slot(chunk);
     const struct weft_wire_header header = {
         .kind = WEFT_WIRE_REPLICATE,
-        .codec = WEFT_CODEC_DENSE,
+        .codec = hold->step > 0 ? (uint8_t)chunk->codec.id : (uint8_t)WEFT_CODEC_DENSE,
         .dtype = WEFT_F32,
         .round = hold->part,
         .flags = hold->flags,
@@ -84,7 +85,7 @@ static bool send_hold(struct shard_chunk *chunk)
         .tensor = chunk->tensor->id,
         .chunk = chunk->index,
         .step = hold->step,
-        .payload_bytes = hold->payload ? chunk->count * sizeof(float) : 0,
+        .payload_bytes = hold->payload_bytes,
         .lr = chunk->lr,
         .weight = hold->flags & WEFT_WIRE_DECAY ? chunk->weight_decay : 0,
         .weight_sum = chunk->result_weight_sum,
@@ -131,17 +132,38 @@ void shard_replicate(struct shard_chunk *chunk, uint64_t step, uint64_t step_bef
     hold->part = part;
     hold->flags = step > 0 && payload ? chunk->flags & (WEFT_WIRE_MAY_SKIP | WEFT_WIRE_DECAY) : 0;
     hold->payload = payload;
+    hold->payload_bytes = payload ? chunk->count * sizeof(float) : 0;
     hold->is_due = true;
     weft_list_remove(&chunk->reply_link); /* replies of an earlier step wait, too */
     weft_list_remove(&hold->link);
     weft_list_append(&engine->replication.unsent, &hold->link);
 }
 
+size_t shard_replicate_bytes_max(const struct shard_chunk *chunk)
+{
+    const size_t values = chunk->count * sizeof(float); /* of a dense step, first weights, or a state */
+    if (!chunk->combiner) return values;
+    const size_t coded = weft_combiner_step_bytes_max(chunk->combiner, chunk->tensor->engine->workers_max);
+    return coded > values ? coded : values;
+}
+
+void shard_replicate_save(struct shard_chunk *chunk)
+{
+    if (chunk->hold.coded)
+        chunk->hold.coded_bytes = weft_combiner_step_save(chunk->combiner, chunk->hold.coded);
+}
+
 void shard_replicate_close(struct shard_chunk *chunk, uint64_t step_before)
 {
+    struct shard_hold *hold = &chunk->hold;
     const bool updates = chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
-    shard_replicate(chunk, chunk->open_step, step_before, 0, updates ? chunk->hold.sum : chunk->values);
-    if (!chunk->hold.is_due || !updates) return;
+    shard_replicate(chunk, chunk->open_step, step_before, 0,
+                    chunk->combiner ? hold->coded
+                    : updates       ? hold->sum
+                                    : chunk->values);
+    if (!hold->is_due) return;
+    if (chunk->combiner) hold->payload_bytes = hold->coded_bytes;
+    if (chunk->combiner || !updates) return;
     chunk->hold.slots = chunk->slots;
     chunk->slots = (struct shard_slots){0};
 }

@@ -52,7 +52,7 @@ static void on_worker_map(struct weft_timer *timer)
         worker->term[c] = fleet->chunk[c].term;
     }
     for (uint32_t c = 0; c < fleet->chunk_count; c++)
-        if (worker->request[c].open && worker->request[c].timed) fleet_copies_resend(&worker->request[c]);
+        if (worker->request[c].timed) fleet_copies_resend(&worker->request[c]);
 }
 
 void fleet_copies_begin(struct fleet *fleet)
@@ -120,19 +120,67 @@ bool fleet_copies_admit(struct fleet_worker *worker, uint32_t chunk_number,
 {
     struct fleet *fleet = worker->fleet;
     if (result->term != worker->term[chunk_number]) return false;
-    if (result->term == fleet->chunk[chunk_number].term && result->status == WEFT_OK &&
+    const bool ends_step =
+        result->round + 1u == weft_codec_rounds(&fleet->codec[fleet->chunk[chunk_number].tensor]);
+    if (ends_step && result->term == fleet->chunk[chunk_number].term && result->status == WEFT_OK &&
         !copy_holds(fleet, chunk_number, result->step))
         fleet->unheld++;
     return true;
 }
 
+static uint32_t rounds_of(const struct fleet *fleet, uint32_t tensor)
+{
+    return weft_codec_rounds(&fleet->codec[tensor]);
+}
+
+/* Other workers may need what this one has pushed: the step is open where it has not the last round's
+ * result. */
+static bool is_step_open(const struct fleet_request *request)
+{
+    const struct fleet_worker *worker = request->worker;
+    const struct fleet *fleet = worker->fleet;
+    const uint32_t t = fleet->chunk[request->chunk_number].tensor;
+    const bool repeats = !(fleet->options.map_mutants & FLEET_MUTANT_NO_REPEAT);
+    return request->pushed && (!request->settled || (repeats && worker->round[t] + 1u < rounds_of(fleet, t)));
+}
+
 void fleet_copies_resend(struct fleet_request *request)
 {
     const struct fleet_worker *worker = request->worker;
-    if (!request->open || request->sending || request->received.count > 0 || request->answered ||
-        worker->finished || request->header.term >= worker->term[request->chunk_number])
+    const uint32_t t = worker->fleet->chunk[request->chunk_number].tensor;
+    const bool is_busy =
+        request->open && (request->sending || request->received.count > 0 || request->answered);
+    if (!request->timed || is_busy || worker->finished ||
+        request->header.term >= worker->term[request->chunk_number])
         return;
-    fleet_push_again(request);
+    if (worker->fleet->codec[t].id == WEFT_CODEC_DENSE ? !request->open : !is_step_open(request)) return;
+    request->repeating = request->settled || worker->round[t] > 0;
+    fleet_push_again(request, 0);
+}
+
+bool fleet_copies_repeated(struct fleet_request *request)
+{
+    struct fleet_worker *worker = request->worker;
+    struct fleet *fleet = worker->fleet;
+    const struct fleet_chunk *chunk = &fleet->chunk[request->chunk_number];
+    const uint8_t round = request->header.round;
+    if (request->header.term < worker->term[request->chunk_number] && is_step_open(request) &&
+        request->repeating) {
+        fleet_copies_resend(request); /* a Map came while the send had not ended */
+        return true;
+    }
+    if (!request->repeating || (round == worker->round[chunk->tensor] && !request->settled)) {
+        request->repeating = false;
+        return false;
+    }
+    size_t all;
+    const uint8_t *expected = reference_aggregate(fleet->reference, chunk->tensor, worker->step, round, &all);
+    const struct fleet_share share = fleet_aggregate(fleet, chunk, round);
+    const size_t bytes = (size_t)request->result.payload_bytes;
+    if (bytes > 0 && memcmp(expected + share.at, request->out, bytes) != 0) fleet->wrong++;
+    request->repeating = round < worker->round[chunk->tensor];
+    if (request->repeating) fleet_push_again(request, (uint8_t)(round + 1));
+    return true;
 }
 
 uint32_t fleet_wrong_copies(struct fleet *fleet, uint64_t step)

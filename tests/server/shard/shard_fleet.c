@@ -191,6 +191,7 @@ void fleet_send_raw(struct fleet *fleet, uint32_t rank, uint32_t shard, struct f
     request->sending = false;
     free(request->payload);
     request->payload = NULL;
+    if (request->timed && fleet->options.copies) return; /* the leader is lost: a Map follows */
     request_ended(request, status);
 }
 
@@ -871,6 +872,7 @@ static void training_push(struct fleet_request *request, uint8_t round)
     void *payload;
     size_t bytes;
     header.round = round;
+    request->pushed = true;
     if (fleet->options.other_lr_step > 0 && worker->rank == fleet->options.other_lr_rank &&
         worker->step >= fleet->options.other_lr_step)
         header.lr *= 2;
@@ -905,12 +907,12 @@ static void training_push(struct fleet_request *request, uint8_t round)
     free(payload);
 }
 
-void fleet_push_again(struct fleet_request *request)
+void fleet_push_again(struct fleet_request *request, uint8_t round)
 {
     struct fleet_request **link = &request->worker->open;
     while (*link && *link != request) link = &(*link)->next;
     if (*link) *link = request->next;
-    training_push(request, request->header.round);
+    training_push(request, round);
 }
 
 static void request_timer(struct weft_timer *timer)
@@ -924,13 +926,26 @@ static void training_step(struct fleet_worker *worker)
     struct fleet *fleet = worker->fleet;
     worker->step++;
     worker->left = fleet->chunk_count;
+    memset(worker->round, 0, sizeof worker->round);
     for (uint32_t c = 0; c < fleet->chunk_count; c++) {
         uint64_t at = weft_now_ns(worker->env) +
                       (fleet->options.think_ns ? next_random(fleet) % fleet->options.think_ns : 0);
         worker->request[c].timed = true;
+        worker->request[c].pushed = worker->request[c].settled = worker->request[c].repeating = false;
         enum weft_status status = weft_timer_start(worker->loop, &worker->request[c].timer, at);
         WEFT_ASSERT(status == WEFT_OK);
     }
+}
+
+/* A request that repeats earlier rounds continues by itself. Under a new term the next round is not the
+ * first one. */
+static void next_round(struct fleet_request *request)
+{
+    const struct fleet_worker *worker = request->worker;
+    const uint32_t c = request->chunk_number;
+    if (request->repeating) return;
+    if (worker->fleet->options.copies && request->header.term < worker->term[c]) fleet_copies_resend(request);
+    else training_push(request, worker->round[worker->fleet->chunk[c].tensor]);
 }
 
 /* Number of chunks that have ended their step. */
@@ -946,13 +961,22 @@ static uint32_t codec_result(struct fleet_request *request)
     const size_t bytes = chunks > 1 ? share.bytes_max : all;
     if (bytes != request->out_bytes || memcmp(expected + share.at, request->out, bytes) != 0) fleet->wrong++;
     else memcpy(worker->aggregate[t] + share.at, request->out, bytes);
-    if (++worker->gathered[t] < chunks) return 0;
+    request->settled = true;
+    if (++worker->gathered[t] < chunks) {
+        if (fleet->options.copies)
+            fleet_copies_resend(request); /* a Map may have come before the send has ended */
+        return 0;
+    }
     worker->gathered[t] = 0;
     if (weft_codec_take(worker->codec[t], round, worker->aggregate[t], all, fleet->options.workers) < 0)
         fleet->wrong++;
     if (round + 1 < weft_codec_rounds(&fleet->codec[t])) {
-        for (uint32_t c = 0; c < fleet->chunk_count; c++)
-            if (fleet->chunk[c].tensor == t) training_push(&worker->request[c], (uint8_t)(round + 1));
+        worker->round[t]++;
+        for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+            if (fleet->chunk[c].tensor != t) continue;
+            worker->request[c].settled = false;
+            next_round(&worker->request[c]);
+        }
         return 0;
     }
     float *grad = malloc(weft_shape_elems(&fleet->shape[t]) * sizeof(float));
@@ -983,6 +1007,7 @@ static void training_result(struct fleet_request *request)
             memcmp(expected, request->out, request->out_bytes) != 0)
             fleet->wrong++;
     } else {
+        if (fleet->options.copies && fleet_copies_repeated(request)) return;
         ended = codec_result(request);
     }
     worker->left -= ended;

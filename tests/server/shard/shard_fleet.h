@@ -58,7 +58,11 @@ struct fleet_options {
     uint32_t map_mutants; /* of the test's coordinator: enum fleet_mutant */
 };
 /* A fail-over leaves the term as it is; a shard without the chunk is made its leader. */
-enum fleet_mutant { FLEET_MUTANT_SAME_TERM = 1, FLEET_MUTANT_WRONG_LEADER = 2 };
+enum fleet_mutant {
+    FLEET_MUTANT_SAME_TERM = 1,
+    FLEET_MUTANT_WRONG_LEADER = 2,
+    FLEET_MUTANT_NO_REPEAT = 4 /* workers repeat no round whose result they have */
+};
 
 struct fleet;
 
@@ -70,6 +74,9 @@ struct fleet_request {
     struct weft_timer timer;
     struct fleet_request *next; /* the worker's open requests */
     bool open, done, answered, sending, timed;
+    /* training, with copies: it was pushed in this step; the round's result has arrived; rounds before it,
+     * or the round itself, are repeated under a new term */
+    bool pushed, settled, repeating;
     enum weft_status status;      /* the transport's, or the result's */
     struct weft_wire_header result;
     char text[WEFT_LIMIT_RESULT_TEXT_BYTES + 1];
@@ -113,6 +120,7 @@ struct fleet_worker {
     float *weights[FLEET_TENSORS_MAX]; /* codec tensors with an optimiser */
     uint8_t *aggregate[FLEET_TENSORS_MAX]; /* codec tensors: received parts of the round */
     uint32_t gathered[FLEET_TENSORS_MAX];  /* number of chunks received */
+    uint8_t round[FLEET_TENSORS_MAX];      /* of the codec's step */
     struct fleet_request request[FLEET_CHUNKS_MAX];
 };
 
@@ -190,11 +198,14 @@ void fleet_fail_over(struct fleet *fleet, uint32_t shard, uint64_t delay_ns);
 /* The worker may accept this result. Counts results of a step that the copy does not hold. */
 bool fleet_copies_admit(struct fleet_worker *worker, uint32_t chunk_number,
                         const struct weft_wire_header *result);
-/* Pushes an open request of the training again if its slot has a newer term. */
+/* Pushes the request of an open step again, from round 0 of a codec, if its slot has a newer term. */
 void fleet_copies_resend(struct fleet_request *request);
+/* A result of a round that was repeated, and is not needed: pushes the next round. false: it is needed. */
+bool fleet_copies_repeated(struct fleet_request *request);
 /* Counts copies at live shards whose values after `step` differ from the reference. */
 uint32_t fleet_wrong_copies(struct fleet *fleet, uint64_t step);
-void fleet_push_again(struct fleet_request *request); /* shard_fleet.c */
+/* shard_fleet.c: the training's push; unlinks an open request first */
+void fleet_push_again(struct fleet_request *request, uint8_t round);
 uint64_t fleet_random(struct fleet *fleet);
 /* Counts values at live shards that differ from the reference after the chunk's closed step. */
 uint32_t fleet_wrong_values(struct fleet *fleet);
