@@ -98,23 +98,24 @@ static enum weft_wire_kind wire_kind(const struct client_tensor_op *op)
 
 /* ---- bytes of a codec's chunk; all chunks but the last have one length ---- */
 
-static size_t contribution_bytes(const struct client_chunk *chunk)
+static size_t contribution_bytes(const struct client_chunk *chunk, uint32_t round)
 {
     const struct weft_shape shape = {1, {chunk->count}};
-    return weft_codec_contribution_bytes_max(&chunk->tensor->codec_spec, &shape, chunk->round);
+    return weft_codec_contribution_bytes_max(&chunk->tensor->codec_spec, &shape, round);
 }
 
-static size_t aggregate_bytes(const struct client_chunk *chunk)
+static size_t aggregate_bytes(const struct client_chunk *chunk, uint32_t round)
 {
     const struct weft_shape shape = {1, {chunk->count}};
-    return weft_codec_aggregate_bytes_max(&chunk->tensor->codec_spec, &shape, chunk->tensor->op.round,
+    return weft_codec_aggregate_bytes_max(&chunk->tensor->codec_spec, &shape, round,
                                           chunk->tensor->session->ranks);
 }
 
-static size_t bytes_before(const struct client_chunk *chunk, size_t (*bytes_of)(const struct client_chunk *))
+static size_t bytes_before(const struct client_chunk *chunk, uint32_t round,
+                           size_t (*bytes_of)(const struct client_chunk *, uint32_t))
 {
     const uint32_t first = chunk->tensor->op.chunk_first;
-    return (chunk->index - first) * bytes_of(&chunk->tensor->chunks[first]);
+    return (chunk->index - first) * bytes_of(&chunk->tensor->chunks[first], round);
 }
 
 /* Of earlier rounds a finite contribution was sent. */
@@ -133,9 +134,10 @@ static void chunk_payload(const struct client_chunk *chunk, const void **payload
         *bytes_out = 0;
     } else if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
         const bool cut = op->chunk_count > 1;
-        *payload_out =
-            tensor->contribution[chunk->round] + (cut ? bytes_before(chunk, contribution_bytes) : 0);
-        *bytes_out = cut ? contribution_bytes(chunk) : tensor->contribution_bytes[chunk->round];
+        const uint32_t round = chunk->round;
+        const size_t before = cut ? bytes_before(chunk, round, contribution_bytes) : 0;
+        *payload_out = tensor->contribution[round] + before;
+        *bytes_out = cut ? contribution_bytes(chunk, round) : tensor->contribution_bytes[round];
     } else {
         const float *source = op->scaled ? op->scaled : op->in;
         *payload_out = source + chunk->offset;
@@ -666,8 +668,9 @@ static bool result_buffer(struct client_chunk *chunk, size_t payload_bytes, void
     }
     if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
         const bool cut = op->chunk_count > 1;
-        *buffer_out = tensor->aggregate + (cut ? bytes_before(chunk, aggregate_bytes) : 0);
-        return cut ? payload_bytes == aggregate_bytes(chunk) : payload_bytes <= tensor->aggregate_bytes_max;
+        *buffer_out = tensor->aggregate + (cut ? bytes_before(chunk, op->round, aggregate_bytes) : 0);
+        return cut ? payload_bytes == aggregate_bytes(chunk, op->round)
+                   : payload_bytes <= tensor->aggregate_bytes_max;
     }
     const bool updates = op->kind == CLIENT_OP_PUSH_PULL && client_tensor_has_local_optimizer(tensor);
     *buffer_out = (updates ? tensor->scratch : (float *)op->out) + chunk->offset;

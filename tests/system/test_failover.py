@@ -1,6 +1,7 @@
 """test_failover.py - shards with copies: a killed shard ends no job, and no number is lost or counted twice.
 
-The workers (tests/client/counting.c) push whole numbers and check each result."""
+The workers (tests/client/counting.c) push whole numbers and check each result. With codecs
+(tests/client/coded_steps.c) they print the bits, which are those of an undisturbed job."""
 
 import json
 import os
@@ -12,6 +13,7 @@ import harness
 import jobs
 
 COUNTING = os.path.join(harness.BUILD, "tests", "client", "counting")
+CODED = os.path.join(harness.BUILD, "tests", "client", "coded_steps")
 COPIES = {"WEFT_SERVER_COPIES": "1", "WEFT_SERVER_COPIES_ON_ONE_HOST": "yes"}
 END = re.compile(r"^steps (\d+) wrong (\d+) longest (\d+) ms$", re.MULTILINE)
 
@@ -20,9 +22,9 @@ class Failover(harness.JobTest):
     def steps(self, group, worker="worker0"):
         return max([int(n) for n in re.findall(r"^step (\d+)$", self.log(group, worker), re.MULTILINE)] or [0])
 
-    def start(self, shards, workers, environment):
+    def start(self, shards, workers, environment, program=COUNTING):
         group = self.group()
-        jobs.start_by_hand(harness.PROGRAMS, group, shards, workers, [COUNTING, self.path("stop")], environment=environment)
+        jobs.start_by_hand(harness.PROGRAMS, group, shards, workers, [program, self.path("stop")], environment=environment)
         self.wait_for("the first steps", lambda: self.steps(group) > 0, group, 40)
         return group
 
@@ -55,6 +57,28 @@ class Failover(harness.JobTest):
 
     def test_shm(self):
         self.check("shm")
+
+    def bits(self, group, workers):
+        """{step: hash} of each worker; they are equal in one job."""
+        found = [dict(re.findall(r"^bits (\d+) ([0-9a-f]{16})$", self.log(group, f"worker{rank}"), re.MULTILINE)) for rank in range(workers)]
+        self.assertTrue(found[0])
+        self.assertTrue(all(one == found[0] for one in found), found)
+        return found[0]
+
+    def test_codecs(self):
+        """int8 in chunks, sign, top-k with a residual at the shard, PowerSGD, each with an optimizer."""
+        group = self.start(3, 2, {**COPIES, "WEFT_TRANSPORT_BACKEND": "tcp"}, CODED)
+        self.kill_shard(group, 2)
+        open(self.path("stop"), "w").close()
+        group.wait(30)
+        disturbed = self.bits(group, 2)
+        steps = max(int(step) for step in disturbed)
+        os.remove(self.path("stop"))
+        calm = self.group("calm")
+        jobs.start_by_hand(harness.PROGRAMS, calm, 1, 2, [CODED, self.path("stop"), str(steps)], environment={})
+        calm.wait(60)
+        self.assertEqual(self.bits(calm, 2), disturbed)
+        self.assert_nothing_left(self.directory)
 
     def test_a_stopped_shard_that_continues(self):
         """The coordinator abandons it after its silence. When it continues it serves no worker, and ends."""
