@@ -19,6 +19,12 @@ static const struct fleet_tensor_spec tensors[] = {
      .dims = {300},
      .chunk_elems = 200},
     {.name = "mean", .codec = "dense", .optimizer = "none", .dim_count = 1, .dims = {40}},
+    {.name = "codes", .codec = "int8:min_count=0", .optimizer = "sgd", .dim_count = 1, .dims = {300}},
+    {.name = "largest",
+     .codec = "topk:ratio=0.1,min_count=0,global=1",
+     .optimizer = "none",
+     .dim_count = 1,
+     .dims = {300}},
 };
 
 struct message {
@@ -33,13 +39,22 @@ static void expect(bool promise)
 
 static void message_sent(struct weft_completion *completion, enum weft_status status) {}
 
-static struct weft_wire_header header_of(const struct fleet *fleet, const uint8_t *field)
+/* Of a step that fits the chunk, if its codec has one length. */
+static uint64_t payload_bytes(struct fleet *fleet, uint32_t number)
+{
+    const struct shard_chunk *chunk = fleet_shard_chunk(fleet, number);
+    return chunk->combiner ? weft_combiner_step_bytes_max(chunk->combiner, 1) : chunk->count * sizeof(float);
+}
+
+static struct weft_wire_header header_of(struct fleet *fleet, const uint8_t *field)
 {
     const struct fleet_chunk *chunk = &fleet->chunk[field[2] % fleet->chunk_count];
     struct weft_wire_header header = {
         .kind = field[1] % 4 == 3 ? WEFT_WIRE_REPLICATED : WEFT_WIRE_REPLICATE,
         .dtype = field[9] >= 250 ? field[9] % 5 : WEFT_F32,
-        .codec = field[9] >= 240 && field[9] < 250 ? field[9] % 3 : WEFT_CODEC_DENSE,
+        .codec = field[9] >= 240 && field[9] < 250 ? field[9] % 3
+                 : field[3] % 6 > 0                ? (uint8_t)fleet->codec[chunk->tensor].id
+                                                   : (uint8_t)WEFT_CODEC_DENSE,
         .round = field[6] < 128 ? 0 : field[6] % 16,
         .job = field[9] == 239 ? 1 : FLEET_JOB,
         .incarnation = field[4] == 255 ? UINT64_MAX : field[4] % 6,
@@ -58,7 +73,10 @@ static struct weft_wire_header header_of(const struct fleet *fleet, const uint8_
     header.flags = field[8] & WEFT_WIRE_MAY_SKIP;
     header.skips = field[8] >= 200 ? field[8] % 4 : 0;
     header.good = header.skips ? field[4] % 6 : 0;
-    header.payload_bytes = field[7] < 50 ? 0 : field[7] < 220 ? chunk->count * sizeof(float) : field[7] * 8u;
+    header.payload_bytes = field[7] < 50    ? 0
+                           : field[7] < 180 ? payload_bytes(fleet, field[2] % fleet->chunk_count)
+                           : field[7] < 220 ? chunk->count * sizeof(float)
+                                            : field[7] * 8u;
     return header;
 }
 

@@ -393,7 +393,6 @@ static bool mutant_find(const char *name)
                {"result-not-kept", WEFT_MUTANT_RESULT_NOT_KEPT, 0},
                {"same-term", 0, FLEET_MUTANT_SAME_TERM},
                {"wrong-leader", 0, FLEET_MUTANT_WRONG_LEADER},
-               {"no-repeat", 0, FLEET_MUTANT_NO_REPEAT},
                {"round-opens-early", WEFT_MUTANT_ROUND_OPENS_EARLY, 0}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (strcmp(name, all[i].name) != 0) continue;

@@ -120,6 +120,7 @@ bool fleet_copies_admit(struct fleet_worker *worker, uint32_t chunk_number,
 {
     struct fleet *fleet = worker->fleet;
     if (result->term != worker->term[chunk_number]) return false;
+    if (worker->deaf_chunk == chunk_number + 1 && result->term == 1) return false;
     const bool ends_step =
         result->round + 1u == weft_codec_rounds(&fleet->codec[fleet->chunk[chunk_number].tensor]);
     if (ends_step && result->term == fleet->chunk[chunk_number].term && result->status == WEFT_OK &&

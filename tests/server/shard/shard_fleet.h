@@ -111,6 +111,7 @@ struct fleet_worker {
     uint64_t step, last_step;
     uint32_t left;           /* chunks of the step without a result */
     struct weft_timer map_timer;
+    uint32_t deaf_chunk;     /* 1 + chunk whose results of term 1 are lost; 0: none */
     /* of the slots, by the newest Map that it has received */
     uint32_t leader[FLEET_CHUNKS_MAX], term[FLEET_CHUNKS_MAX];
     bool finished;           /* all steps done, or failed */

@@ -216,6 +216,46 @@ static void skipped_step(void **state)
     fleet_free(fleet);
 }
 
+/* Each worker lacks the result of another chunk of the lost shard, so each must repeat a round that it has. */
+static bool ends_after_fail_over(uint32_t map_mutants)
+{
+    static const struct fleet_tensor_spec codes = {.name = "codes",
+                                                   .codec = "int8:min_count=0",
+                                                   .optimizer = "sgd",
+                                                   .dim_count = 1,
+                                                   .dims = {1024},
+                                                   .chunk_elems = 256};
+    struct fleet_options options = {.seed = 5,
+                                    .shards = SHARDS,
+                                    .workers = WORKERS,
+                                    .tensors = &codes,
+                                    .tensor_count = 1,
+                                    .map_mutants = map_mutants,
+                                    .copies = true};
+    struct fleet *fleet = fleet_create(&options);
+    fleet_install(fleet);
+    fleet->worker[0].deaf_chunk = 1 + 0;
+    fleet->worker[1].deaf_chunk = 1 + 2;
+    fleet_train_begin(fleet, 1, 3);
+    assert_false(fleet_train_end(fleet, weft_sim_now_ns(fleet->sim) + WEFT_MS(10)));
+    assert_int_equal(chunk_at(fleet, 0, 0)->round, 1); /* all have pushed round 0 */
+    assert_int_equal(chunk_at(fleet, 0, 2)->round, 1);
+    fleet_kill_shard(fleet, 0);
+    fleet_fail_over(fleet, 0, 0);
+    const bool ends = fleet_train_end(fleet, weft_sim_now_ns(fleet->sim) + WEFT_SECONDS(1));
+    assert_int_equal(fleet->wrong, 0);
+    assert_int_equal(fleet_wrong_values(fleet), 0);
+    assert_int_equal(chunk_at(fleet, 1, 0)->closed_step, ends ? 3 : 0);
+    fleet_free(fleet);
+    return ends;
+}
+
+static void rounds_are_repeated(void **state)
+{
+    assert_true(ends_after_fail_over(0));
+    assert_false(ends_after_fail_over(FLEET_MUTANT_NO_REPEAT));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(first_weights_are_copied),
@@ -223,6 +263,7 @@ int main(void)
                                        cmocka_unit_test(no_result_before_the_copy_holds_it),
                                        cmocka_unit_test(lower_term_is_refused),
                                        cmocka_unit_test(other_steps_and_terms),
-                                       cmocka_unit_test(skipped_step)};
+                                       cmocka_unit_test(skipped_step),
+                                       cmocka_unit_test(rounds_are_repeated)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
