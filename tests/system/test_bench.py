@@ -370,6 +370,13 @@ class Bench(harness.JobTest):
         self.assertEqual(len(table), 6)
         self.assertEqual(len({len(line) for line in table[1:]}), 1, table)
 
+    def test_snapshot(self):
+        row = json.loads(self.bench("snapshot", "-n", "2", "-s", "1", "--bytes", "64K", "--tensors", "2", "--steps", "20", "--snapshots", "3",
+                                    "--codec", "int8", "--pause", "2", "--json"))
+        self.assertEqual((row["measure"], row["ranks"], row["bytes"], row["codec"]), ("snapshot", 2, 65536, "int8"))
+        self.assertIn(row["snapshots"], (1, 2, 3))
+        self.assertTrue(row["with_us"] > 2000 and row["without_us"] > 2000 and row["ratio"] > 0, row)
+
     def test_order(self):
         done = self.bench("order", "-n", "2", "--iters", "2", "--small-count", "7", "--large-count", "2", "--large-bytes", "64K", "--urgent-bytes", "4K", "--json")
         rows = [json.loads(line) for line in done.splitlines()]

@@ -15,6 +15,7 @@
 #include "tools/bench/fleet/fleet.h"
 #include "tools/bench/foreign/foreign.h"
 #include "tools/bench/order/bench_order.h"
+#include "tools/bench/snapshot/bench_snapshot.h"
 #include "tools/bench/replay/bench_replay.h"
 #include "tools/cli.h"
 #include "tools/common.h"
@@ -131,6 +132,23 @@ static int failover(int argc, char **argv)
     return start_or_join(&bench, argc, argv);
 }
 
+static int snapshot_one(const void *options)
+{
+    return bench_snapshot_run(options);
+}
+static int snapshot(int argc, char **argv)
+{
+    struct bench_snapshot options;
+    int answer = bench_snapshot_parse(&options, argc, argv);
+    if (answer >= 0) return answer;
+    const struct bench bench = {"snapshot", options.shards, options.processes,
+                                "none",     snapshot_one,   &options};
+    if (options.processes > 0 && !bench_snapshot_prepare(&options)) return 1;
+    answer = start_or_join(&bench, argc, argv);
+    bench_snapshot_clean(&options);
+    return answer;
+}
+
 static int push_pull(int argc, char **argv)
 {
     return measure(BENCH_PUSH_PULL, NULL, argc, argv);
@@ -165,6 +183,7 @@ static const struct benchmark {
     {"exposed", NULL, exposed, "time for which a step waits, by cause: other ranks or the network"},
     {"order", NULL, order, "small tensors together, and an urgent tensor behind others"},
     {"failover", NULL, failover, "shards with copies, killed at random: time until the next step"},
+    {"snapshot", NULL, snapshot, "step time with and without snapshots of the shards"},
     {"start", NULL, weft_bench_start_main, "time until a job of many ranks begins, and the memory of a rank"},
     {"calibrate", NULL, weft_bench_calibrate_main, "link table from which plans are chosen, into a file"},
     {"reduction-order", "orders", weft_bench_reduction_order_main,
@@ -194,8 +213,8 @@ static void print_help(FILE *out)
     fputs("\nOthers:\n", out);
     for (size_t i = 0; i < BENCHMARK_COUNT; i++)
         fprintf(out, "  %-17s %s\n", benchmarks[i].name, benchmarks[i].help);
-    fputs("\nWith -n N, the operations, push_pull, waiting, checks, exposed, order, failover, start,\n"
-          "calibrate, fleet and reduction-order start N processes on this host. Without it they take part\n"
+    fputs("\nWith -n N, the operations, push_pull, waiting, checks, exposed, order, failover,\n"
+          "snapshot, start, calibrate, fleet and reduction-order start N processes on this host. Without it they take part\n"
           "in the job that started them: weft run -n 4 -- weft bench all_reduce, mpirun -n 4 weft bench\n"
           "all_reduce, or the same with srun or torchrun. `weft bench WHAT --help` lists the options.\n\n"
           "Names of nccl-tests (all_reduce_perf), OSU (osu_allreduce) and perftest (ib_write_bw) run the\n"
