@@ -159,7 +159,7 @@ struct weft_report_metric {
     size_t offset;                  /* of a uint64_t in struct weft_member_report */
     double factor;                  /* shown value per unit; 0: shown as it is */
 };
-#define WEFT_REPORT_METRICS 12u
+#define WEFT_REPORT_METRICS 13u
 extern const struct weft_report_metric weft_report_metrics[WEFT_REPORT_METRICS];
 
 /* ---- coordinator over sockets ---- */

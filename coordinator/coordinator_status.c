@@ -63,14 +63,15 @@ static json_t *json_of_report(const struct weft_coordinator *coordinator,
                          number_of(report->sent_bytes), "received_bytes", number_of(report->received_bytes),
                          "rounds", number_of(report->rounds), "rounds_open", number_of(report->rounds_open),
                          "round_ns", number_of(report->round_ns), "missing", number_of(report->missing));
-    json_t *json = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "age_ms",
-                             age_ms, "sent_bytes", number_of(report->sent_bytes), "received_bytes",
-                             number_of(report->received_bytes), "steps", number_of(report->steps), "step_ns",
-                             number_of(report->step_ns), "exposed_ns", number_of(report->exposed_ns),
-                             "exposed_peers_ns", number_of(report->exposed_peers_ns), "wait_ns",
-                             number_of(report->wait_ns), "operations", number_of(report->requests),
-                             "encode_ns", number_of(report->encode_ns), "idle_ns", number_of(report->idle_ns),
-                             "open_ns", number_of(report->open_ns), "open", json_of_text(report->open));
+    json_t *json =
+        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "age_ms", age_ms,
+                  "sent_bytes", number_of(report->sent_bytes), "received_bytes",
+                  number_of(report->received_bytes), "steps", number_of(report->steps), "step_ns",
+                  number_of(report->step_ns), "exposed_ns", number_of(report->exposed_ns), "exposed_peers_ns",
+                  number_of(report->exposed_peers_ns), "wait_ns", number_of(report->wait_ns), "operations",
+                  number_of(report->requests), "snapshot_ns", number_of(report->snapshot_ns), "encode_ns",
+                  number_of(report->encode_ns), "idle_ns", number_of(report->idle_ns), "open_ns",
+                  number_of(report->open_ns), "open", json_of_text(report->open));
     if (json) add_exposed_tensor(json, coordinator, report);
     return json;
 }

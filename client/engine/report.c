@@ -65,6 +65,7 @@ static void fill(struct weft_command *command)
     report->figures.exposed_ns = session->totals.exposed_ns;
     report->figures.exposed_peers_ns = session->totals.exposed_peers_ns;
     report->figures.wait_ns = session->totals.wait_ns;
+    report->figures.snapshot_ns = session->totals.snapshot_ns;
     report->figures.exposed_tensor = (uint32_t)session->totals.exposed_tensor;
     report->figures.exposed_tensor_ns = session->totals.exposed_tensor_ns;
     fill_histograms(report, session);

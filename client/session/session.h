@@ -115,6 +115,7 @@ struct client_flight {
 
 struct client_totals { /* over all steps that ended well; written by the caller's thread, any thread reads */
     _Atomic uint64_t steps_ended, step_ns, exposed_ns, exposed_peers_ns;
+    _Atomic uint64_t snapshot_ns; /* in which parts of snapshots were copied */
     _Atomic uint64_t wait_ns; /* of waits of any thread, inside steps and outside */
     _Atomic uint64_t waited_outside_ns; /* of these, outside steps */
     bool delivers_late;                 /* the last step was begun with deliver_late; the caller's thread */

@@ -100,6 +100,7 @@ static void send_report(struct harness *h, uint64_t connection, uint64_t steps, 
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     report.steps = steps;
     report.wait_ns = UINT64_MAX;
+    report.snapshot_ns = 5000000 + steps;
     report.open = (char *)open;
     heartbeat.report = &report;
     message.body_case = BODY(HEARTBEAT);
@@ -129,6 +130,7 @@ static void reports(void **state)
     assert_non_null(strstr(json, "\"steps\":5"));
     assert_non_null(strstr(json, "\"open\":\"send waits for rank 0\""));
     assert_non_null(strstr(json, "\"wait_ns\":9223372036854775807"));
+    assert_non_null(strstr(json, "\"snapshot_ns\":5000005"));
     assert_non_null(strstr(json, "\"report\":null"));
     weft_free_bytes(&h->env, json);
     send_report(h, c[0], 6, "");

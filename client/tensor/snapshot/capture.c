@@ -185,7 +185,9 @@ void client_snapshot_step_ended(struct weft_session *session)
     pthread_mutex_unlock(&snapshot->lock);
     client_snapshot_restored_end(session);
     if (!is_due) return;
+    const uint64_t began_ns = weft_now_ns(session->env);
     const enum weft_status status = capture(session, &data, &bytes);
+    session->totals.snapshot_ns += weft_elapsed_ns(began_ns, weft_now_ns(session->env));
     announce(session, id, status, data, bytes);
 }
 
