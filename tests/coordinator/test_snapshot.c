@@ -30,9 +30,8 @@ static void on_fetch(void *context, uint32_t member, uint32_t rank, uint64_t off
 }
 
 /* A running job. ids: connections of the workers, then of the shards. */
-static struct harness *running(uint64_t steps, uint64_t ns, uint64_t *ids)
+static struct harness *running_in(struct harness *h, uint64_t steps, uint64_t ns, uint64_t *ids)
 {
-    struct harness *h = harness_create(WORKERS, SHARDS, NULL);
     struct weft_coordinator_options *options = &h->coordinator->options;
     memset(&seen, 0, sizeof seen);
     options->snapshot_steps = steps;
@@ -47,6 +46,11 @@ static struct harness *running(uint64_t steps, uint64_t ns, uint64_t *ids)
     for (uint32_t i = 0; i < SHARDS; i++) h->coordinator->shards[i]->has_snapshots = true;
     h->coordinator->snapshot.due_ns = ns > 0 ? h->now_ns + ns : 0;
     return h;
+}
+
+static struct harness *running(uint64_t steps, uint64_t ns, uint64_t *ids)
+{
+    return running_in(harness_create(WORKERS, SHARDS, NULL), steps, ns, ids);
 }
 
 static void tick(struct harness *h, uint64_t ns)
@@ -236,9 +240,9 @@ static void needs_every_shard(void **state)
 enum { PART = WEFT_LIMIT_SNAP_DATA_BYTES + 100 }; /* two messages */
 
 /* A job whose workers send parts, with a snapshot of step 10 that the shards have armed. Returns its id. */
-static struct harness *arming_workers(uint64_t *ids, uint32_t *id_out)
+static struct harness *arming_workers_in(struct harness *h, uint64_t *ids, uint32_t *id_out)
 {
-    struct harness *h = running(10, 0, ids);
+    (void)running_in(h, 10, 0, ids);
     for (uint32_t i = 0; i < WORKERS; i++) h->coordinator->workers[i]->has_snapshots = true;
     tick(h, WEFT_SECONDS(1));
     *id_out = expect_snap(h, ids, 10, false);
@@ -247,6 +251,11 @@ static struct harness *arming_workers(uint64_t *ids, uint32_t *id_out)
     answer_all(h, ids, *id_out, 3, false);
     assert_int_equal(seen.begins, 0); /* the workers have not answered */
     return h;
+}
+
+static struct harness *arming_workers(uint64_t *ids, uint32_t *id_out)
+{
+    return arming_workers_in(harness_create(WORKERS, SHARDS, NULL), ids, id_out);
 }
 
 static void send_part(struct harness *h, uint64_t connection, uint32_t id, uint32_t rank, uint64_t bytes,
@@ -376,6 +385,35 @@ static void parts_fail_alone(void **state)
     }
 }
 
+/* Ranks have new numbers after a loss, so parts of before and after it do not mix. */
+static void ends_with_the_membership(void **state)
+{
+    uint64_t ids[MEMBERS];
+    uint32_t id;
+    struct harness *h = arming_workers_in(harness_create_elastic_shards(WORKERS, SHARDS, 1), ids, &id);
+    Weft__Control__Shrink shrink = WEFT__CONTROL__SHRINK__INIT;
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    answer(h, ids[0], id, 0, false);
+    answer(h, ids[1], id, 0, false);
+    send_part(h, ids[1], id, 1, 50, "");
+    expect_wanted(h, ids[1], 0);
+    send_data(h, ids[1], id, 0, 50);
+    harness_close(h, ids[1], "reset");
+    shrink.epoch = harness_expect(h, ids[0], BODY(MEMBER_LOST))->member_lost->epoch;
+    message.body_case = BODY(SHRINK), message.shrink = &shrink;
+    harness_deliver(h, ids[0], &message);
+    assert_true(harness_expect(h, ids[0], BODY(SNAP))->snap->drop);
+    (void)harness_expect(h, ids[0], BODY(SHRUNK));
+    stored(h, ""); /* of the dropped one */
+    send_part(h, ids[0], id, 0, 50, "");
+    assert_int_equal(seen.commits, 0);
+    assert_int_equal(h->ended_count, 0);
+    tick(h, WEFT_SECONDS(2)); /* the next one waits for the worker that is left */
+    assert_int_equal(harness_expect(h, ids[0], BODY(SNAP))->snap->drop, false);
+    assert_int_equal(h->coordinator->snapshot.parts.arming, 1);
+    harness_free(h);
+}
+
 /* Bytes that were not requested, and fetches without a restored snapshot, end the job with a sentence. */
 static void refuses_unasked_bytes(void **state)
 {
@@ -437,6 +475,7 @@ int main(void)
         cmocka_unit_test(parts_are_stored),
         cmocka_unit_test(a_late_worker),
         cmocka_unit_test(parts_fail_alone),
+        cmocka_unit_test(ends_with_the_membership),
         cmocka_unit_test(refuses_unasked_bytes),
         cmocka_unit_test(fetches),
     };
