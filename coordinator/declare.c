@@ -60,6 +60,11 @@ static const char *consistency_name(const Weft__Control__Declare *declare)
     return declare->consistency[0] ? declare->consistency : "bsp";
 }
 
+static const char *pull_dtype_name(const Weft__Control__Declare *declare)
+{
+    return weft_dtype_name((enum weft_dtype)(declare->pull_dtype ? declare->pull_dtype : declare->dtype));
+}
+
 static bool declares_differ(const Weft__Control__Declare *mine, const Weft__Control__Declare *theirs,
                             struct difference *difference)
 {
@@ -70,6 +75,7 @@ static bool declares_differ(const Weft__Control__Declare *mine, const Weft__Cont
     if (texts_differ(difference, "dtype", weft_dtype_name((enum weft_dtype)mine->dtype),
                      weft_dtype_name((enum weft_dtype)theirs->dtype)))
         return true;
+    if (texts_differ(difference, "pull_dtype", pull_dtype_name(mine), pull_dtype_name(theirs))) return true;
     if (texts_differ(difference, "codec", mine->codec, theirs->codec)) return true;
     if (texts_differ(difference, "optimizer", mine->optimizer, theirs->optimizer)) return true;
     if (texts_differ(difference, "mode", mode_name(mine->mode), mode_name(theirs->mode))) return true;
@@ -186,10 +192,13 @@ static enum weft_status check_declare(struct weft_coordinator *coordinator,
     WEFT_TRY((enum weft_status)weft_optimizer_parse(declare->optimizer, &optimizer, error));
     WEFT_TRY(weft_consistency_parse(declare->consistency, &consistency, error));
     *resolved_out = weft_codec_resolve(&spec, &shape);
-    if (declare->dtype != WEFT_F32 &&
-        (is_auto || spec.id != WEFT_CODEC_DENSE || optimizer.kind != WEFT_OPTIMIZER_NONE))
-        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "codecs and optimizers need dtype f32, not %s",
-                              weft_dtype_name((enum weft_dtype)declare->dtype));
+    const struct weft_tensor_dtypes dtypes = {.dtype = declare->dtype,
+                                              .pull_dtype = declare->pull_dtype,
+                                              .mode = declare->mode,
+                                              .is_dense = !is_auto && spec.id == WEFT_CODEC_DENSE,
+                                              .has_optimizer = optimizer.kind != WEFT_OPTIMIZER_NONE,
+                                              .has_rounds = consistency.kind == WEFT_CONSISTENCY_BSP};
+    WEFT_TRY(weft_tensor_dtypes_check(&dtypes, error));
     if (declare->mode == WEFT_WIRE_MODE_SERVER)
         return check_shards(coordinator, declare, &consistency, error);
     return WEFT_OK;
@@ -221,6 +230,7 @@ static struct coordinator_tensor *tensor_create(struct weft_coordinator *coordin
     tensor->declare.skip_nonfinite = declare->skip_nonfinite;
     tensor->declare.priority = declare->priority;
     tensor->declare.alone = declare->alone;
+    tensor->declare.pull_dtype = declare->pull_dtype;
     tensor->declare.n_dims = declare->n_dims;
     tensor->declare.dims = weft_alloc_array(env, declare->n_dims, sizeof *declare->dims);
     tensor->declare.name = weft_alloc_text(env, declare->name);

@@ -162,6 +162,7 @@ static bool declare_ok(const Weft__Control__Declare *declare)
     if (dims_elems(declare->n_dims, declare->dims) == 0) return false;
     if (!control_name_ok(declare->codec, 0) || !control_name_ok(declare->optimizer, 0)) return false;
     if (!control_name_ok(declare->consistency, 0)) return false;
+    if (declare->pull_dtype != 0 && !weft_dtype_is_half(declare->pull_dtype)) return false;
     if (declare->mode != WEFT_WIRE_MODE_SERVER && declare->mode != WEFT_WIRE_MODE_ALL_REDUCE) return false;
     return declare->chunk_bytes >= WEFT_LIMIT_CHUNK_BYTES_MIN &&
            declare->chunk_bytes <= WEFT_LIMIT_CHUNK_BYTES;

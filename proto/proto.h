@@ -41,7 +41,7 @@ enum weft_wire_kind {
 /* State in the header's `round`: optimiser arrays in order, or the codec's residual. */
 enum weft_wire_part {
     WEFT_WIRE_PART_OPTIMIZER = 0,
-    WEFT_WIRE_PART_WEIGHTS = 14,
+    WEFT_WIRE_PART_WEIGHTS = 14, /* f32, whatever the dtype of results */
     WEFT_WIRE_PART_RESIDUAL = 15
 };
 
@@ -72,6 +72,8 @@ struct weft_wire_header {
     float weight_sum;      /* RESULT: sum over workers; codecs scale by 1 / weight_sum. A contribution with
                             * WEFT_WIRE_DECAY: weight decay of the step, >= 0; equal on all workers */
     uint32_t text_bytes;   /* RESULT with an error: bytes of the text after the header, <= 128 */
+    int8_t loss_exponent;  /* contribution of f16 or bf16: the loss scale is 2 to this power, and the shard
+                            * unscales. Else 0: the worker does */
     uint32_t term;         /* of the chunk's slot, <= WEFT_LIMIT_TERM; 0: the job has no copies */
     uint8_t flags;         /* contribution: WEFT_WIRE_MAY_SKIP ... */
     uint16_t skips;        /* request: steps that this worker has skipped, modulo WEFT_WIRE_SKIPS */
@@ -257,6 +259,20 @@ struct weft_consistency {
 /* Reads "", "bsp", "ssp:S" or "asp". WEFT_ERR_INVALID with a sentence: another text. */
 enum weft_status weft_consistency_parse(const char *text, struct weft_consistency *out,
                                         struct weft_error *error);
+
+/* 16-bit floats, which shards widen and round. */
+static inline bool weft_dtype_is_half(uint32_t dtype)
+{
+    return dtype == WEFT_F16 || dtype == WEFT_BF16;
+}
+/* Checks which dtypes a tensor may have (tensor_dtypes.c). WEFT_ERR_INVALID, WEFT_ERR_UNSUPPORTED. */
+struct weft_tensor_dtypes {
+    uint32_t dtype, pull_dtype; /* of gradients; of results, 0: the same */
+    uint32_t mode;              /* enum weft_wire_mode */
+    bool is_dense, has_optimizer;
+    bool has_rounds; /* consistency bsp */
+};
+enum weft_status weft_tensor_dtypes_check(const struct weft_tensor_dtypes *tensor, struct weft_error *error);
 
 /* "0.1.0": release of this build, for Challenge and Hello. */
 const char *weft_proto_release(void);

@@ -2,7 +2,8 @@
  *
  *     0 magic  4 version  6 kind codec dtype round  10 flags, skips  12 status  16 job  24 incarnation
  *    32 worker  36 epoch  40 tensor  44 chunk  48 step  56 payload_bytes
- *    64 lr  68 weight  72 weight_sum  76 text_bytes, term  80 good, late_us  84 checksum      (88 bytes)
+ *    64 lr  68 weight  72 weight_sum  76 text_bytes or loss_exponent, term  80 good, late_us  84 checksum
+ *    (88 bytes)
  *
  * Version 2 has a term, version 1 has none: the term is 0. A header without a term is written as version 1,
  * so a job without copies speaks version 1.
@@ -38,7 +39,7 @@ enum {
     AT_LR = 64,
     AT_WEIGHT = 68,
     AT_WEIGHT_SUM = 72,
-    AT_TEXT_TERM = 76, /* bits 0 to 7: text_bytes; bits 8 to 31: term */
+    AT_TEXT_TERM = 76, /* bits 0 to 7: text_bytes, of a contribution loss_exponent; bits 8 to 31: term */
     AT_GOOD_LATE = 80,
     AT_CHECKSUM = 84,
     AT_END = 88,
@@ -94,6 +95,10 @@ static bool header_in_limits(const struct weft_wire_header *header)
     if (header->flags && !weft_wire_contributes(header->kind) && !replicates) return false;
     if (replicates && header->flags & ~(WEFT_WIRE_MAY_SKIP | WEFT_WIRE_DECAY)) return false;
     if (header->flags & WEFT_WIRE_NOT_FINITE && header->payload_bytes != 0) return false;
+    const bool may_be_scaled = weft_wire_contributes(header->kind) && weft_dtype_is_half(header->dtype);
+    if (header->loss_exponent && !may_be_scaled) return false;
+    if (header->loss_exponent > WEFT_LIMIT_LOSS_EXPONENT || header->loss_exponent < -WEFT_LIMIT_LOSS_EXPONENT)
+        return false;
     if (answers && header->skips) return false;
     if (header->skips >= WEFT_WIRE_SKIPS || (header->good && !header->skips)) return false;
     return header->text_bytes == 0 || (header->status < 0 && header->kind == WEFT_WIRE_RESULT);
@@ -131,7 +136,9 @@ void weft_wire_encode(const struct weft_wire_header *header, uint8_t out[WEFT_WI
     put_float(out + AT_LR, header->lr);
     put_float(out + AT_WEIGHT, header->weight);
     put_float(out + AT_WEIGHT_SUM, header->weight_sum);
-    put_le32(out + AT_TEXT_TERM, header->text_bytes | header->term << 8);
+    const uint32_t text_or_scale =
+        weft_wire_contributes(header->kind) ? (uint8_t)header->loss_exponent : header->text_bytes;
+    put_le32(out + AT_TEXT_TERM, text_or_scale | header->term << 8);
     put_le32(out + AT_GOOD_LATE, header->kind == WEFT_WIRE_RESULT ? header->late_us : header->good);
     put_le32(out + AT_CHECKSUM, wire_checksum(out, AT_CHECKSUM));
 }
@@ -162,12 +169,14 @@ enum weft_status weft_wire_decode(const uint8_t *data, size_t bytes, struct weft
         .lr = get_float(data + AT_LR),
         .weight = get_float(data + AT_WEIGHT),
         .weight_sum = get_float(data + AT_WEIGHT_SUM),
-        .text_bytes = get_le32(data + AT_TEXT_TERM) & 255,
         .term = get_le32(data + AT_TEXT_TERM) >> 8,
         .flags = get_le16(data + AT_FLAGS_SKIPS) & 15,
         .skips = get_le16(data + AT_FLAGS_SKIPS) >> 4,
     };
     *(header.kind == WEFT_WIRE_RESULT ? &header.late_us : &header.good) = get_le32(data + AT_GOOD_LATE);
+    const uint32_t text_or_scale = get_le32(data + AT_TEXT_TERM) & 255;
+    if (weft_wire_contributes(header.kind)) header.loss_exponent = (int8_t)text_or_scale;
+    else header.text_bytes = text_or_scale;
     if ((version == WEFT_WIRE_VERSION_TERMS) != (header.term > 0)) return WEFT_ERR_MALFORMED;
     if (!header_in_limits(&header) || !floats_usable(&header)) return WEFT_ERR_MALFORMED;
     if (bytes != WEFT_WIRE_HEADER_BYTES + (size_t)header.text_bytes) return WEFT_ERR_MALFORMED;

@@ -22,6 +22,7 @@
 #define WEFT_LIMIT_GROUP_ENTRIES 256u     /* messages in a group */
 #define WEFT_LIMIT_CODEC_ID 15u           /* largest codec number in a header */
 #define WEFT_LIMIT_ROUND 15u              /* largest codec round in a header */
+#define WEFT_LIMIT_LOSS_EXPONENT 60       /* of the loss scale in a header, up or down */
 #define WEFT_LIMIT_TERM ((1u << 24) - 1)  /* largest term of a slot */
 #define WEFT_LIMIT_SLOTS 4096u            /* per job */
 #define WEFT_LIMIT_COPIES 1u              /* of a slot */

@@ -35,11 +35,31 @@ struct state_head {
 };
 _Static_assert(sizeof(struct state_head) == 56, "a file format");
 enum { DIGEST_BYTES = 8 };
+#define ANY_VALUE UINT32_MAX         /* weights: NaN and infinity, too */
 #define STEP_MAX ((uint64_t)1 << 62) /* above any number of steps */
+
+/* The optimiser's, then the shards' weights, if ranks have them rounded only. */
+enum { ARRAYS_MAX = WEFT_OPTIMIZER_STATES_MAX + 1 };
 
 static uint32_t arrays_of(const struct weft_tensor *tensor)
 {
-    return weft_optimizer_states(&tensor->optimizer);
+    return weft_optimizer_states(&tensor->optimizer) + client_tensor_has_masters(tensor);
+}
+
+static bool is_master(const struct weft_tensor *tensor, uint32_t array)
+{
+    return array == weft_optimizer_states(&tensor->optimizer);
+}
+
+static uint32_t part_of(const struct weft_tensor *tensor, uint32_t array)
+{
+    return is_master(tensor, array) ? WEFT_WIRE_PART_WEIGHTS : WEFT_WIRE_PART_OPTIMIZER + array;
+}
+
+/* NULL: the shards have it. */
+static float *own_array(const struct weft_tensor *tensor, uint32_t array)
+{
+    return is_master(tensor, array) ? NULL : tensor->states[array];
 }
 
 static bool shards_hold_state(const struct weft_tensor *tensor)
@@ -97,15 +117,16 @@ static enum weft_status pull_part(struct weft_tensor *tensor, uint32_t part, uin
     WEFT_TRY(client_tensor_alloc_scratch(tensor));
     WEFT_TRY(client_tensor_start_state(tensor, part, NULL, tensor->scratch, &request));
     WEFT_TRY(client_request_wait_internal(tensor->session, &request, "state_save"));
-    memcpy(out, tensor->scratch, tensor->bytes);
+    memcpy(out, tensor->scratch, client_tensor_state_bytes(tensor));
     return WEFT_OK;
 }
 
 static enum weft_status save_parts(struct weft_tensor *tensor, uint8_t *at)
 {
-    for (uint32_t s = 0; s < arrays_of(tensor); s++, at += tensor->bytes) {
-        if (tensor->states[s]) memcpy(at, tensor->states[s], tensor->bytes);
-        else WEFT_TRY(pull_part(tensor, WEFT_WIRE_PART_OPTIMIZER + s, at));
+    const size_t bytes = client_tensor_state_bytes(tensor);
+    for (uint32_t a = 0; a < arrays_of(tensor); a++, at += bytes) {
+        if (own_array(tensor, a)) memcpy(at, own_array(tensor, a), bytes);
+        else WEFT_TRY(pull_part(tensor, part_of(tensor, a), at));
     }
     return shards_hold_residual(tensor) ? pull_part(tensor, WEFT_WIRE_PART_RESIDUAL, at) : WEFT_OK;
 }
@@ -173,8 +194,8 @@ static enum weft_status check_bytes(struct weft_tensor *tensor, const uint8_t *d
     if (head.version != VERSION) return refuse(tensor, "the bytes are of another version of weft");
     if (head.elems != tensor->elems)
         return refuse(tensor, "the bytes are of a tensor with another number of elements");
-    if (head.ranks == 0 || head.step >= STEP_MAX || head.has_residual > 1 ||
-        head.arrays > WEFT_OPTIMIZER_STATES_MAX || head.optimizer[sizeof head.optimizer - 1] != '\0' ||
+    if (head.ranks == 0 || head.step >= STEP_MAX || head.has_residual > 1 || head.arrays > ARRAYS_MAX ||
+        head.optimizer[sizeof head.optimizer - 1] != '\0' ||
         bytes != bytes_of(tensor, head.arrays, head.has_residual))
         return refuse(tensor, "its head is damaged, or it is cut short");
     memcpy(&digest, data + bytes - DIGEST_BYTES, sizeof digest);
@@ -193,8 +214,9 @@ static enum weft_status check_bytes(struct weft_tensor *tensor, const uint8_t *d
 static enum weft_status read_part(struct weft_tensor *tensor, const uint8_t *from, float factor,
                                   uint32_t too_large_bits)
 {
-    memcpy(tensor->scratch, from, tensor->bytes);
+    memcpy(tensor->scratch, from, client_tensor_state_bytes(tensor));
     if (factor != 1.0f) weft_kernels()->scale_f32(tensor->scratch, tensor->scratch, factor, tensor->elems);
+    if (too_large_bits == ANY_VALUE) return WEFT_OK;
     if (weft_kernels()->max_abs_bits_f32(tensor->scratch, tensor->elems) < too_large_bits) return WEFT_OK;
     return refuse(tensor, "a value in it is not finite, or too large");
 }
@@ -216,8 +238,8 @@ static float residual_factor(const struct weft_tensor *tensor, uint32_t ranks)
 static enum weft_status check_parts(struct weft_tensor *tensor, const uint8_t *at,
                                     const struct state_head *head)
 {
-    for (uint32_t s = 0; s < head->arrays; s++, at += tensor->bytes)
-        WEFT_TRY(read_part(tensor, at, 1.0f, NOT_FINITE_BITS));
+    for (uint32_t a = 0; a < head->arrays; a++, at += client_tensor_state_bytes(tensor))
+        WEFT_TRY(read_part(tensor, at, 1.0f, is_master(tensor, a) ? ANY_VALUE : NOT_FINITE_BITS));
     return head->has_residual
                ? read_part(tensor, at, residual_factor(tensor, head->ranks), WEFT_RESIDUAL_LIMIT_BITS)
                : WEFT_OK;
@@ -226,10 +248,11 @@ static enum weft_status check_parts(struct weft_tensor *tensor, const uint8_t *a
 static enum weft_status install_parts(struct weft_tensor *tensor, const uint8_t *at,
                                       const struct state_head *head)
 {
-    for (uint32_t s = 0; s < head->arrays; s++, at += tensor->bytes) {
-        WEFT_TRY(read_part(tensor, at, 1.0f, NOT_FINITE_BITS));
-        if (tensor->states[s]) memcpy(tensor->states[s], tensor->scratch, tensor->bytes);
-        if (shards_hold_state(tensor)) WEFT_TRY(install_part(tensor, WEFT_WIRE_PART_OPTIMIZER + s));
+    const size_t bytes = client_tensor_state_bytes(tensor);
+    for (uint32_t a = 0; a < head->arrays; a++, at += bytes) {
+        WEFT_TRY(read_part(tensor, at, 1.0f, is_master(tensor, a) ? ANY_VALUE : NOT_FINITE_BITS));
+        if (own_array(tensor, a)) memcpy(own_array(tensor, a), tensor->scratch, bytes);
+        if (shards_hold_state(tensor)) WEFT_TRY(install_part(tensor, part_of(tensor, a)));
     }
     if (!head->has_residual) return WEFT_OK;
     WEFT_TRY(read_part(tensor, at, residual_factor(tensor, head->ranks), WEFT_RESIDUAL_LIMIT_BITS));
@@ -317,7 +340,7 @@ static enum weft_status load(struct weft_tensor *tensor, const void *data, uint6
                             "state_load of tensor '%s': rank 0 cannot use its bytes; nothing was changed",
                             tensor->name);
     if (answer[LOAD_HAS_RESIDUAL] && !shards_hold_residual(tensor)) WEFT_TRY(residual_to_carry(tensor));
-    for (uint32_t s = 0; s < arrays_of(tensor) && tensor->states[s]; s++)
+    for (uint32_t s = 0; s < weft_optimizer_states(&tensor->optimizer) && tensor->states[s]; s++)
         WEFT_TRY(broadcast_from_root(tensor, tensor->states[s], tensor->elems, WEFT_F32));
     session->step.number = (uint64_t)answer[LOAD_STEP];
     return WEFT_OK;

@@ -81,7 +81,8 @@ static enum weft_status check_contribution(struct weft_tensor *tensor, const cha
         return client_error(session, WEFT_ERR_STATE,
                             "%s of tensor '%s' twice in step %llu; push each tensor once per step", call,
                             tensor->name, (unsigned long long)step->number);
-    if (tensor->dtype != WEFT_F32 && (step->weight != 1.0f || step->loss_scale != 1.0f))
+    if (tensor->mode == WEFT_MODE_ALL_REDUCE && tensor->dtype != WEFT_F32 &&
+        (step->weight != 1.0f || step->loss_scale != 1.0f))
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "%s of tensor '%s' of %s: a sample weight or loss_scale other than 1 needs f32",
                             call, tensor->name, weft_dtype_name(tensor->dtype));
@@ -167,6 +168,7 @@ static void warn_if_not_finite(struct weft_tensor *tensor)
 static float contribution_factor(const struct weft_tensor *tensor)
 {
     const struct client_step *step = &tensor->session->step;
+    if (client_tensor_shards_scale(tensor)) return 1.0f;
     return client_mean_unscale(tensor) == 1.0f ? step->weight / step->loss_scale : step->weight;
 }
 
@@ -201,6 +203,8 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
         tensor->op.lr = session->step.group_count > 0 ? tensor->group_lr : session->step.lr;
         tensor->op.weight = session->step.weight;
         tensor->op.factor = contribution_factor(tensor);
+        if (client_tensor_shards_scale(tensor))
+            tensor->op.loss_exponent = (int8_t)ilogbf(session->step.loss_scale);
         tensor->op.has_decay = session->step.has_decays;
         tensor->op.weight_decay = tensor->group_decay;
         tensor->clip.is_pending = false;

@@ -81,6 +81,18 @@ static bool wants_payload(const struct client_tensor_op *op)
            op->kind == CLIENT_OP_STATE_PULL;
 }
 
+/* States are f32, whatever the tensor's dtype. */
+static bool is_state(const struct client_tensor_op *op)
+{
+    return op->kind == CLIENT_OP_STATE_PULL || op->kind == CLIENT_OP_STATE_INIT;
+}
+
+/* The dtype of a dense result. */
+static enum weft_dtype result_dtype(const struct weft_tensor *tensor)
+{
+    return is_state(&tensor->op) ? WEFT_F32 : tensor->pull_dtype;
+}
+
 /* ---- sending ---- */
 
 static enum weft_wire_kind wire_kind(const struct client_tensor_op *op)
@@ -139,9 +151,10 @@ static void chunk_payload(const struct client_chunk *chunk, const void **payload
         *payload_out = tensor->contribution[round] + before;
         *bytes_out = cut ? contribution_bytes(chunk, round) : tensor->contribution_bytes[round];
     } else {
-        const float *source = op->scaled ? op->scaled : op->in;
-        *payload_out = source + chunk->offset;
-        *bytes_out = chunk->count * sizeof(float);
+        const uint8_t *source = op->scaled ? (const uint8_t *)op->scaled : op->in;
+        const size_t elem_bytes = is_state(op) ? sizeof(float) : weft_dtype_bytes(tensor->dtype);
+        *payload_out = source + chunk->offset * elem_bytes;
+        *bytes_out = chunk->count * elem_bytes;
     }
 }
 
@@ -179,7 +192,7 @@ void client_server_mode_request(const struct client_chunk *chunk, struct client_
         .codec = op->kind == CLIENT_OP_PUSH_PULL || op->kind == CLIENT_OP_PUSH
                      ? (uint8_t)tensor->codec_spec.id
                      : (uint8_t)WEFT_CODEC_DENSE,
-        .dtype = WEFT_F32,
+        .dtype = (uint8_t)(is_state(op) ? WEFT_F32 : tensor->dtype),
         .round = chunk->round,
         .job = session->membership.job_id,
         .incarnation = session->membership.incarnation,
@@ -192,6 +205,7 @@ void client_server_mode_request(const struct client_chunk *chunk, struct client_
         .term = chunk->term,
         .lr = op->lr,
         .weight = op->weight,
+        .loss_exponent = op->loss_exponent,
     };
     fill_skip_fields(chunk, &header);
     fill_decay(tensor, &header);
@@ -605,6 +619,22 @@ static struct client_chunk *chunk_of(struct weft_session *session, uint32_t peer
     return chunk;
 }
 
+/* The result of a chunk is in tensor->rounded. */
+static void widen(const struct client_chunk *chunk)
+{
+    const struct weft_tensor *tensor = chunk->tensor;
+    const uint16_t *in = tensor->rounded + chunk->offset;
+    float *out = (float *)tensor->op.out + chunk->offset;
+    if (tensor->pull_dtype == WEFT_F16) weft_kernels()->cast_f16_f32(out, in, chunk->count);
+    else weft_kernels()->cast_bf16_f32(out, in, chunk->count);
+}
+
+static bool is_rounded(const struct weft_tensor *tensor)
+{
+    return wants_payload(&tensor->op) && !tensor->op.holds && tensor->rounded &&
+           result_dtype(tensor) != WEFT_F32;
+}
+
 static void settle_chunk(struct client_chunk *chunk)
 {
     struct weft_tensor *tensor = chunk->tensor;
@@ -650,6 +680,7 @@ static void on_received(struct weft_completion *completion, enum weft_status sta
         advance_op(tensor);
         return;
     }
+    if (is_rounded(tensor)) widen(chunk);
     settle_chunk(chunk);
 }
 
@@ -673,8 +704,10 @@ static bool result_buffer(struct client_chunk *chunk, size_t payload_bytes, void
                    : payload_bytes <= tensor->aggregate_bytes_max;
     }
     const bool updates = op->kind == CLIENT_OP_PUSH_PULL && client_tensor_has_local_optimizer(tensor);
-    *buffer_out = (updates ? tensor->scratch : (float *)op->out) + chunk->offset;
-    return payload_bytes == chunk->count * sizeof(float);
+    const size_t elem_bytes = weft_dtype_bytes(result_dtype(tensor));
+    void *const out = updates ? tensor->scratch : is_rounded(tensor) ? (void *)tensor->rounded : op->out;
+    *buffer_out = (uint8_t *)out + chunk->offset * elem_bytes;
+    return payload_bytes == chunk->count * elem_bytes;
 }
 
 /* Counts the time that the shard waited for late ranks. The header is UNTRUSTED: it changes statistics
@@ -716,6 +749,7 @@ void client_server_mode_result(struct weft_session *session, uint32_t peer_id,
     void *buffer;
     if (!chunk || drop_repeated(chunk) || !result_fits(chunk, header, &buffer)) return;
     if (header->payload_bytes > 0) memcpy(buffer, payload, (size_t)header->payload_bytes);
+    if (is_rounded(chunk->tensor)) widen(chunk);
     settle_chunk(chunk);
 }
 

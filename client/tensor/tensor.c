@@ -100,7 +100,9 @@ static const char *codec_text(const struct weft_tensor_options *options, const s
 {
     if (options->codec && options->codec[0]) return options->codec;
     const char *text = weft_config_text(tensor->session->settings.config, "client.codec");
-    return text[0] && tensor->dtype == WEFT_F32 && !client_tensor_has_clock(tensor) ? text : "dense";
+    const bool may_have_codec =
+        tensor->dtype == WEFT_F32 && !options->pull_dtype && !client_tensor_has_clock(tensor);
+    return text[0] && may_have_codec ? text : "dense";
 }
 
 /* Sets the first codec; a codec choice begins with dense. */
@@ -178,6 +180,23 @@ static enum weft_status check_consistency(struct weft_session *session,
                         options->name, text);
 }
 
+static enum weft_status check_dtypes(struct weft_session *session, const struct weft_tensor_options *options,
+                                     struct weft_tensor *tensor, bool is_dense)
+{
+    struct weft_error error = {0};
+    const struct weft_tensor_dtypes dtypes = {.dtype = (uint32_t)tensor->dtype,
+                                              .pull_dtype = (uint32_t)options->pull_dtype,
+                                              .mode = (uint32_t)tensor->mode,
+                                              .is_dense =
+                                                  is_dense && tensor->codec_choice.candidates.count == 0,
+                                              .has_optimizer = tensor->optimizer.kind != WEFT_OPTIMIZER_NONE,
+                                              .has_rounds = !client_tensor_has_clock(tensor)};
+    tensor->pull_dtype = options->pull_dtype ? options->pull_dtype : tensor->dtype;
+    const enum weft_status status = weft_tensor_dtypes_check(&dtypes, &error);
+    return status < 0 ? client_error(session, status, "declare: tensor '%s': %s", options->name, error.text)
+                      : WEFT_OK;
+}
+
 static enum weft_status check_options(struct weft_session *session, const struct weft_tensor_options *options,
                                       struct weft_tensor *tensor)
 {
@@ -214,13 +233,7 @@ static enum weft_status check_options(struct weft_session *session, const struct
     if (status < 0)
         return client_error(session, status, "declare: tensor '%s': %.400s", options->name, error.text);
     tensor->codec_spec = weft_codec_resolve(&spec, &tensor->shape);
-    bool plain = spec.id == WEFT_CODEC_DENSE && tensor->codec_choice.candidates.count == 0 &&
-                 tensor->optimizer.kind == WEFT_OPTIMIZER_NONE && tensor->mode == WEFT_MODE_ALL_REDUCE;
-    if (tensor->dtype != WEFT_F32 && !plain)
-        return client_error(
-            session, WEFT_ERR_UNSUPPORTED,
-            "declare: tensor '%s' of %s: codecs, optimisers and server mode work on f32 in this version",
-            options->name, weft_dtype_name(tensor->dtype));
+    WEFT_TRY(check_dtypes(session, options, tensor, spec.id == WEFT_CODEC_DENSE));
     if (options->chunk_bytes != 0 &&
         (options->chunk_bytes < WEFT_LIMIT_CHUNK_BYTES_MIN || options->chunk_bytes > WEFT_LIMIT_CHUNK_BYTES))
         return client_error(session, WEFT_ERR_INVALID,
@@ -268,6 +281,7 @@ static enum weft_status send_declare(struct weft_session *session, const struct 
     declare.priority = tensor->priority;
     declare.alone = tensor->alone;
     if (client_tensor_has_clock(tensor)) declare.consistency = (char *)options->consistency;
+    declare.pull_dtype = (uint32_t)options->pull_dtype;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_DECLARE;
     message.declare = &declare;
     enum weft_status status = client_control_send(session, &message);
@@ -357,12 +371,14 @@ static size_t count_choice_chunks(const struct weft_tensor *tensor, const struct
 static enum weft_status check_served(struct weft_tensor *tensor, const Weft__Control__Declared *declared)
 {
     struct weft_session *session = tensor->session;
-    if (!client_tensor_has_clock(tensor) || (declared->declare && declared->declare->consistency[0]))
-        return WEFT_OK;
+    const Weft__Control__Declare *served = declared->declare;
+    const bool keeps_consistency = !client_tensor_has_clock(tensor) || (served && served->consistency[0]),
+               keeps_dtype = !client_tensor_widens(tensor) || (served && served->pull_dtype);
+    if (keeps_consistency && keeps_dtype) return WEFT_OK;
     client_fail(session, WEFT_ERR_VERSION, true,
-                "rank %u: the coordinator is of a release without consistency ssp and asp, which tensor "
-                "'%.60s' has; use one release in the whole job",
-                session->rank, tensor->name);
+                "rank %u: the coordinator is of a release without %s, which tensor '%.60s' has; use one "
+                "release in the whole job",
+                session->rank, keeps_consistency ? "pull_dtype" : "consistency ssp and asp", tensor->name);
     return client_usable(session);
 }
 
@@ -506,6 +522,10 @@ static enum weft_status alloc_memory(struct weft_tensor *tensor)
     if (tensor->codec) weft_codec_set_stream(tensor->codec, tensor->rounding_seed, session->rank);
     if (tensor->codec) weft_codec_set_steps(tensor->codec, session->epoch_change.codec_steps);
     if (tensor->mode == WEFT_MODE_SERVER) failed |= !alloc_messages(tensor);
+    if (client_tensor_widens(tensor)) {
+        tensor->rounded = weft_alloc_array(env, tensor->elems, sizeof *tensor->rounded);
+        failed |= !tensor->rounded;
+    }
     if (client_tensor_has_local_optimizer(tensor)) {
         tensor->scratch = weft_alloc_zero(env, tensor->bytes);
         failed |= !tensor->scratch;
@@ -628,6 +648,7 @@ void client_tensor_free(struct weft_tensor *tensor)
     weft_free_bytes(env, tensor->endpoint_hashes);
     for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, tensor->states[s]);
     weft_free_bytes(env, tensor->scratch);
+    weft_free_bytes(env, tensor->rounded);
     weft_free_bytes(env, tensor->zeros);
     weft_free_bytes(env, tensor->carry);
     weft_free_bytes(env, tensor->aggregate);
@@ -638,11 +659,12 @@ void client_tensor_free(struct weft_tensor *tensor)
 
 enum weft_status client_tensor_alloc_scratch(struct weft_tensor *tensor)
 {
-    if (!tensor->scratch) tensor->scratch = weft_alloc_zero(tensor->session->env, tensor->bytes);
+    const size_t bytes = client_tensor_state_bytes(tensor);
+    if (!tensor->scratch) tensor->scratch = weft_alloc_zero(tensor->session->env, bytes);
     if (tensor->scratch) return WEFT_OK;
     return client_error(tensor->session, WEFT_ERR_NO_MEMORY,
                         "no memory for the weighted gradient of tensor '%s' (%zu bytes)", tensor->name,
-                        tensor->bytes);
+                        bytes);
 }
 
 /* ---- the operation ---- */

@@ -73,6 +73,7 @@ struct client_tensor_op {
     float lr, weight;
     float factor;               /* the contribution is factor * gradient: the sample weight; unscaled, unless
                                  * the mean is (client_mean_unscale) */
+    int8_t loss_exponent;       /* of the loss scale, if the shards unscale (client_tensor_shards_scale) */
     bool has_decay;             /* weight_decay replaces that of the optimiser */
     float weight_decay;
     const void *in;
@@ -149,7 +150,7 @@ struct weft_tensor {
     struct weft_shape shape;
     uint64_t elems;
     size_t bytes;
-    enum weft_dtype dtype;
+    enum weft_dtype dtype, pull_dtype; /* pull_dtype: of results on the wire; server mode */
     enum weft_mode mode;
     struct weft_codec_spec codec_spec;       /* resolved for this shape */
     struct weft_optimizer optimizer;
@@ -170,6 +171,8 @@ struct weft_tensor {
     float *carry;                                 /* (elems,) residual of an earlier codec; NULL: none */
     uint32_t carry_ranks;                         /* number of ranks that the carry is scaled for
                                                    * (client_codecs_set_membership) */
+    uint16_t *rounded;                            /* (elems,) results of pull_dtype, before they are widened;
+                                                   * NULL: they are received in place */
     uint8_t *contribution[WEFT_CODEC_ROUNDS_MAX]; /* codec, server mode: encoded contribution; valid until the
                                                    * step ends */
     size_t contribution_bytes[WEFT_CODEC_ROUNDS_MAX];
@@ -257,6 +260,27 @@ static inline bool client_tensor_has_local_optimizer(const struct weft_tensor *t
 {
     return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE &&
            (tensor->mode == WEFT_MODE_ALL_REDUCE || tensor->codec || client_tensor_has_codec_choice(tensor));
+}
+/* Returns whether results are rounded at the shards and widened here. */
+static inline bool client_tensor_widens(const struct weft_tensor *tensor)
+{
+    return tensor->pull_dtype != tensor->dtype;
+}
+/* Returns whether gradients travel as f16 or bf16, and the shards scale them. */
+static inline bool client_tensor_shards_scale(const struct weft_tensor *tensor)
+{
+    return tensor->mode == WEFT_MODE_SERVER && tensor->dtype != WEFT_F32;
+}
+/* Returns whether the shards have weights in f32 that no result carries. */
+static inline bool client_tensor_has_masters(const struct weft_tensor *tensor)
+{
+    return tensor->mode == WEFT_MODE_SERVER && tensor->pull_dtype != WEFT_F32 &&
+           tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
+}
+/* Bytes of an array of the optimiser. */
+static inline size_t client_tensor_state_bytes(const struct weft_tensor *tensor)
+{
+    return tensor->elems * sizeof(float);
 }
 /* Subject of its operations (weft_coll_args.subject). Equal on all ranks, since all declare in the same
  * order. */

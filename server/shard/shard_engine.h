@@ -8,6 +8,7 @@
  *        |                         shard_round.c        one round of one chunk: phases, fold, close, drop
  *        |                         shard_in_place.c     a round whose contributions are summed where they lie
  *        |                         shard_contributions.c  states of a chunk's workers, while they are in use
+ *        |                         shard_half.c         contributions and results of f16 and bf16
  *        | pull, init              shard_pull.c         sends weights and states, receives the first ones
  *        v result                  shard_reply.c        RESULT messages, a fixed number in flight
  *                                  shard_group.h        small requests and results, several in one message
@@ -109,14 +110,16 @@ enum shard_reply_kind {
 struct shard_contribution {
     struct weft_arrival *arrival; /* ANNOUNCED: the contribution; else NULL. Of a dropped round that is being
                                    * summed in place: until that ends */
-    /* ANNOUNCED: (count,) in the worker's memory, mapped here; NULL: it must be received. UNTRUSTED */
-    const float *source;
+    /* ANNOUNCED: (count,) of the tensor's dtype in the worker's memory, mapped here; NULL: it must be
+     * received. UNTRUSTED */
+    const void *source;
     struct weft_arrival *pull;    /* a PULL that waits for its step, also in engine->pulls; NULL: none */
     struct shard_slot *slot;      /* RECEIVING, HELD */
     uint64_t pull_since_ns;
     uint64_t announced_ns;        /* when the contribution of the open round was announced */
     uint32_t late_us;             /* last closed round: time from this contribution to the last one */
     float weight;
+    float factor;          /* of f16 and bf16: scales the widened gradient (shard_half.c) */
     uint8_t state;         /* enum shard_contribution_state */
     uint8_t reply_wanted;  /* enum shard_reply_kind: reply when the open round closes */
     uint8_t reply_pending; /* enum shard_reply_kind: reply to send now */
@@ -137,7 +140,9 @@ struct shard_backup {
     /* (count,) each, owned, except that an undo swaps `values` with those of the chunk; NULL: not
      * allocated */
     float *values, *states[WEFT_OPTIMIZER_STATES_MAX], *residual;
+    uint16_t *half;     /* as values */
     void *owned_values; /* memory behind values */
+    void *owned_half;
     uint64_t step;                                            /* closed_step before that close */
     bool valid;
 };
@@ -187,6 +192,9 @@ struct shard_chunk {
                        * the last mean. Step 0: the first weights. NULL: a candidate of codec "auto" other
                        * than dense, which has no weights. */
     float *states[WEFT_OPTIMIZER_STATES_MAX]; /* (count,) each, owned; optimiser state; NULL: not used */
+    /* (count,) in tensor->halves or of the backup: the values, rounded to the dtype of results. NULL: results
+     * are the values */
+    uint16_t *half;
     bool initialised; /* values hold first weights or a later step */
     uint64_t closed_step; /* watermark of every worker: contributions of this step and older ones are never
                            * folded again */
@@ -225,7 +233,8 @@ struct shard_chunk {
     struct shard_slots slots;
     struct weft_tree_reduce fold;
     struct weft_completion install;
-    float *installing;     /* destination of the payload: values or a state */
+    float *installing;     /* destination of the payload: values or a state; of values in f16 or bf16 it is
+                            * received in `half` */
     float *install_buffer; /* (count,) owned; receives a state, which is checked before it is copied. NULL:
                             * none */
     uint8_t install_round; /* round field of the INIT request */
@@ -273,11 +282,14 @@ struct shard_tensor {
     struct weft_codec_candidates candidates; /* codecs of its chunks; count 1: one codec */
     struct weft_optimizer optimizer;         /* none with codec "auto": the workers update */
     struct weft_consistency consistency;
+    enum weft_dtype dtype, pull_dtype;       /* of contributions and first weights; of results */
     uint32_t chunk_count;                    /* chunks on this endpoint */
     uint32_t home_count;                     /* of them at home */
     struct shard_chunk *chunks;              /* owned, sorted by index */
     void *values; /* owned: the values of all its chunks; mapped by peers on this host if that can pay */
     size_t values_stride; /* bytes of one chunk's values in it */
+    void *halves;         /* owned, as `values`: `half` of all its chunks; NULL: results are f32 */
+    size_t half_stride;
     /* in `values`: a mean may be written here and exchanged with its chunk's values; NULL: in use, or none */
     float *spare;
     uint64_t hash_step[2];                   /* steps of the last two sums; 0: none */
@@ -411,6 +423,8 @@ static inline bool shard_chunk_is_dense(const struct shard_chunk *chunk)
 }
 /* Bytes of the longest contribution to a round; fewest slots that a round needs. */
 size_t shard_chunk_contribution_bytes(const struct shard_chunk *chunk, uint8_t round);
+/* Bytes of a slot for it: a dense one becomes a partial sum of f32. */
+size_t shard_chunk_slot_bytes(const struct shard_chunk *chunk, uint8_t round);
 uint32_t shard_chunk_slots_min(const struct shard_chunk *chunk);
 
 /* Its values or its workers' weights depend on what a codec has sent: a discarded step is undone. */
@@ -472,6 +486,37 @@ enum weft_status shard_receive_accept(struct shard_chunk *chunk, uint32_t worker
                                       void (*done)(struct weft_completion *, enum weft_status));
 /* Slots that partial sums use after ranks 0..added-1 are folded. */
 uint32_t shard_round_partials(const struct shard_chunk *chunk, uint32_t added);
+
+/* shard_half.c */
+/* The chunk's contributions are f16 or bf16. */
+static inline bool shard_half_is_pushed(const struct shard_chunk *chunk)
+{
+    return chunk->tensor->dtype != WEFT_F32;
+}
+/* Sets the factor of an ANNOUNCED contribution. */
+void shard_half_push(const struct shard_chunk *chunk, const struct weft_wire_header *header,
+                     struct shard_contribution *contribution);
+/* The factor of a mean also undoes what shard_half_push has scaled all contributions by. */
+float shard_half_unscale(const struct shard_chunk *chunk);
+/* Where in a slot a contribution is received, so that shard_half_widen can widen it. */
+void *shard_half_place(const struct shard_chunk *chunk, struct shard_slot *slot);
+/* The contribution in the slot becomes f32, scaled. Any thread. */
+void shard_half_widen(const struct shard_chunk *chunk, struct shard_slot *slot);
+/* out (count,) = T over the scaled sources of all workers. Any thread. */
+void shard_half_sum(const struct shard_chunk *chunk, float *out);
+/* Rounds the values to `half`, if the chunk has one. Call when the values have changed. Any thread. */
+void shard_half_round(struct shard_chunk *chunk);
+/* First weights were received in `half`: widens them to the values. */
+void shard_half_install(struct shard_chunk *chunk);
+/* What results and pulls carry: `half`, else the values. */
+static inline const void *shard_chunk_result(const struct shard_chunk *chunk)
+{
+    return chunk->half ? (const void *)chunk->half : chunk->values;
+}
+static inline size_t shard_chunk_result_bytes(const struct shard_chunk *chunk)
+{
+    return chunk->count * (chunk->half ? sizeof *chunk->half : sizeof *chunk->values);
+}
 
 /* shard_in_place.c */
 /* Finds where the contribution of an ANNOUNCED push lies. */

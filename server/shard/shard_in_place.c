@@ -15,7 +15,7 @@ void shard_in_place_find(struct shard_chunk *chunk, struct shard_contribution *c
         shard_chunk_is_dense(chunk) && chunk->tensor->engine->workers <= WEFT_SUM_SOURCES_MAX;
     const void *source = can_sum ? weft_transport_peek(contribution->arrival) : NULL;
     /* the address within the worker's memory is the worker's choice */
-    if ((uintptr_t)source % sizeof(float) != 0) source = NULL;
+    if ((uintptr_t)source % weft_dtype_bytes(chunk->tensor->dtype) != 0) source = NULL;
     contribution->source = source;
     chunk->sources += source != NULL;
 }
@@ -41,6 +41,10 @@ static void sum(struct weft_task *task)
     struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
     const uint32_t workers = chunk->tensor->engine->workers;
     const float *sources[WEFT_SUM_SOURCES_MAX];
+    if (shard_half_is_pushed(chunk)) {
+        shard_half_sum(chunk, shard_slot_data(chunk->folding));
+        return;
+    }
     for (uint32_t worker = 0; worker < workers; worker++)
         sources[worker] = chunk->contributions[worker].source;
     if (chunk->mean) weft_sum_sources_f32(chunk->mean, sources, workers, chunk->grad_scale, chunk->count);

@@ -95,11 +95,22 @@ void shard_pull_reply_waiting(struct shard_chunk *chunk)
 /* Copies the received state into place if its values are in range. false: they are not. */
 static bool state_store(struct shard_chunk *chunk)
 {
+    const size_t bytes = chunk->count * sizeof(float);
+    if (chunk->installing == chunk->values) { /* weights may have any value */
+        memcpy(chunk->values, chunk->install_buffer, bytes);
+        return true;
+    }
     const bool is_residual = chunk->combiner && chunk->installing == weft_combiner_residual(chunk->combiner);
     const uint32_t too_large_bits = is_residual ? WEFT_RESIDUAL_LIMIT_BITS : 0x7f800000u;
     if (weft_kernels()->max_abs_bits_f32(chunk->install_buffer, chunk->count) >= too_large_bits) return false;
-    memcpy(chunk->installing, chunk->install_buffer, chunk->count * sizeof(float));
+    memcpy(chunk->installing, chunk->install_buffer, bytes);
     return true;
+}
+
+/* Of first weights in the tensor's dtype, or of an array of f32. */
+static size_t install_bytes(const struct shard_chunk *chunk, bool is_rounded)
+{
+    return chunk->count * (is_rounded ? sizeof *chunk->half : sizeof(float));
 }
 
 static void reply_refused(struct shard_chunk *chunk, enum weft_status status, const char *text)
@@ -116,17 +127,21 @@ static void installed(struct weft_completion *completion, enum weft_status statu
     struct shard_chunk *chunk = weft_container_of(completion, struct shard_chunk, install);
     struct weft_shard_engine *engine = chunk->tensor->engine;
     if (engine->closed) return;
+    const bool has_buffer = chunk->install_buffer != NULL;
+    const bool is_rounded = shard_half_is_pushed(chunk) && !has_buffer;
     const bool is_stored = status == WEFT_OK && (!chunk->install_buffer || state_store(chunk));
+    if (is_stored && is_rounded) shard_half_install(chunk);
+    else if (is_stored && chunk->installing == chunk->values) shard_half_round(chunk);
     weft_free_bytes(engine->env, chunk->install_buffer);
     chunk->install_buffer = NULL;
     WEFT_ASSERT(chunk->phase == SHARD_PHASE_INSTALLING);
-    if (chunk->installing == chunk->values) chunk->initialised = status == WEFT_OK;
+    if (chunk->installing == chunk->values && (is_stored || !has_buffer)) chunk->initialised = is_stored;
     if (is_stored && engine->failed == WEFT_OK) {
         chunk->result_step = 0;
         chunk->result_round = chunk->install_round;
         chunk->result_bytes = 0;
         chunk->result_lr = chunk->result_weight_sum = 0;
-        engine->stats.received_bytes += chunk->count * sizeof(float);
+        engine->stats.received_bytes += install_bytes(chunk, is_rounded);
         shard_replicate(chunk, 0, 0,
                         chunk->installing == chunk->values ? WEFT_WIRE_PART_WEIGHTS : chunk->install_round,
                         chunk->installing);
@@ -156,16 +171,21 @@ static void install(struct shard_chunk *chunk, const struct weft_wire_header *he
 {
     struct shard_tensor *tensor = chunk->tensor;
     struct weft_shard_engine *engine = tensor->engine;
+    const bool is_state = header->kind == WEFT_WIRE_STATE_INIT;
+    const bool is_rounded = shard_half_is_pushed(chunk) && !is_state;
+    const enum weft_dtype dtype = is_rounded ? tensor->dtype : WEFT_F32;
+    const size_t bytes = install_bytes(chunk, is_rounded);
     if (!place || header->worker != 0 || header->step != 0 || header->codec != WEFT_CODEC_DENSE ||
-        header->dtype != WEFT_F32) {
+        header->dtype != dtype) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_INVALID,
-                           "first %s must be sent by rank 0, as step 0, dense f32", what);
+                           "first %s must be sent by rank 0, as step 0, dense %s", what,
+                           weft_dtype_name(dtype));
         return;
     }
-    if (arrival->payload_bytes != chunk->count * sizeof(float)) {
+    if (arrival->payload_bytes != bytes) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_MALFORMED,
-                           "first %s of tensor '%.30s' chunk %u have %zu bytes, not %" PRIu64, what,
-                           tensor->name, chunk->index, arrival->payload_bytes, chunk->count * sizeof(float));
+                           "first %s of tensor '%.30s' chunk %u have %zu bytes, not %zu", what, tensor->name,
+                           chunk->index, arrival->payload_bytes, bytes);
         return;
     }
     if (chunk->closed_step > 0 || chunk->arrived > 0) {
@@ -178,7 +198,7 @@ static void install(struct shard_chunk *chunk, const struct weft_wire_header *he
         shard_reply_defer(engine, arrival);
         return;
     }
-    if (place != chunk->values) {
+    if (is_state) {
         chunk->install_buffer = weft_alloc_array(engine->env, chunk->count, sizeof(float));
         if (!chunk->install_buffer) {
             shard_reply_refuse(engine, arrival, header, WEFT_ERR_NO_MEMORY,
@@ -191,11 +211,13 @@ static void install(struct shard_chunk *chunk, const struct weft_wire_header *he
     weft_completion_init(&chunk->install, 1, installed);
     chunk->installing = place;
     chunk->install_round = header->round;
-    enum weft_status status = weft_transport_accept(engine->transport, arrival,
-                                                    chunk->install_buffer ? chunk->install_buffer : place,
-                                                    chunk->count * sizeof(float), &chunk->install);
+    void *const buffer = chunk->install_buffer ? (void *)chunk->install_buffer
+                         : is_rounded          ? (void *)chunk->half
+                                               : place;
+    enum weft_status status =
+        weft_transport_accept(engine->transport, arrival, buffer, bytes, &chunk->install);
     if (status >= 0) {
-        if (place == chunk->values) chunk->initialised = false;
+        if (!is_state) chunk->initialised = false;
         return;
     }
     weft_free_bytes(engine->env, chunk->install_buffer);

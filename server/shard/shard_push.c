@@ -203,6 +203,7 @@ void shard_push_request(struct shard_chunk *chunk, const struct weft_wire_header
     contribution->state = SHARD_CONTRIBUTION_ANNOUNCED;
     contribution->reply_wanted = header->kind == WEFT_WIRE_PUSH ? SHARD_REPLY_ACK : SHARD_REPLY_DATA;
     contribution->weight = header->weight;
+    if (shard_half_is_pushed(chunk)) shard_half_push(chunk, header, contribution);
     if (chunk->weights) chunk->weights[header->worker] = header->weight;
     contribution->announced_ns = chunk->announced_ns = weft_now_ns(engine->env);
     if (chunk->arrived == 0) chunk->opened_ns = chunk->announced_ns;

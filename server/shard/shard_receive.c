@@ -101,8 +101,8 @@ enum weft_status shard_receive_accept(struct shard_chunk *chunk, uint32_t worker
     slot->payload_bytes = arrival->payload_bytes;
     slot->accepted_ns = weft_now_ns(engine->env);
     weft_completion_init(&slot->completion, 1, done);
-    const enum weft_status status = weft_transport_accept(engine->transport, arrival, shard_slot_data(slot),
-                                                          arrival->payload_bytes, &slot->completion);
+    const enum weft_status status = weft_transport_accept(
+        engine->transport, arrival, shard_half_place(chunk, slot), arrival->payload_bytes, &slot->completion);
     if (status < 0) return status;
     contribution->arrival = NULL;
     contribution->slot = slot;
@@ -174,7 +174,7 @@ static bool slots_open(struct shard_chunk *chunk)
 {
     struct shard_arena *arena = &chunk->tensor->engine->arena;
     uint32_t least = shard_chunk_slots_min(chunk), most = chunk->tensor->engine->workers;
-    size_t bytes = shard_chunk_contribution_bytes(chunk, chunk->round);
+    size_t bytes = shard_chunk_slot_bytes(chunk, chunk->round);
     chunk->in_place = most == chunk->arrived && shard_in_place_is_possible(chunk);
     if (chunk->in_place && shard_in_place_takes_spare(chunk)) return true;
     if (chunk->in_place) return shard_slots_open(&chunk->slots, arena, 1, bytes);

@@ -108,7 +108,7 @@ static struct weft_wire_header result_header(const struct shard_chunk *chunk, ui
     return (struct weft_wire_header){
         .kind = WEFT_WIRE_RESULT,
         .codec = (uint8_t)chunk->codec.id,
-        .dtype = WEFT_F32,
+        .dtype = (uint8_t)chunk->tensor->pull_dtype,
         .job = engine->job,
         .incarnation = engine->worker[worker].incarnation,
         .worker = worker,
@@ -192,6 +192,7 @@ static struct weft_wire_header header_of_reply(const struct weft_wire_header *re
     struct weft_wire_header header = *request;
     header.kind = WEFT_WIRE_RESULT;
     header.payload_bytes = 0;
+    header.loss_exponent = 0;
     header.weight_sum = 0;
     header.flags = 0;
     header.skips = 0;
@@ -234,12 +235,15 @@ bool shard_reply_values(struct shard_chunk *chunk, struct weft_arrival *arrival,
                         const struct weft_wire_header *request, const float *data)
 {
     struct weft_wire_header header = result_header(chunk, request->worker);
+    const bool is_result = data == chunk->values && request->kind != WEFT_WIRE_STATE_PULL;
     header.codec = WEFT_CODEC_DENSE;
     header.step = chunk->closed_step;
     header.round = request->round;
-    header.payload_bytes = chunk->count * sizeof(float);
+    header.payload_bytes = is_result ? shard_chunk_result_bytes(chunk) : chunk->count * sizeof(float);
+    if (!is_result) header.dtype = WEFT_F32;
     return ended(chunk->tensor->engine, arrival,
-                 send_result(chunk->tensor->engine, arrival->peer_id, &header, "", chunk, data));
+                 send_result(chunk->tensor->engine, arrival->peer_id, &header, "", chunk,
+                             is_result ? shard_chunk_result(chunk) : data));
 }
 
 /* ---- queued replies ---- */

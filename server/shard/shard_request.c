@@ -35,10 +35,11 @@ static bool contribution_fits(struct shard_chunk *chunk, const struct weft_wire_
     struct shard_tensor *tensor = chunk->tensor;
     struct weft_shard_engine *engine = tensor->engine;
     bool dense = shard_chunk_is_dense(chunk);
-    if (header->codec != chunk->codec.id || (dense && header->dtype != WEFT_F32)) {
+    if (header->codec != chunk->codec.id || (dense && header->dtype != tensor->dtype)) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_MISMATCH,
-                           "rank %u pushes tensor '%.40s' with codec %u dtype %u, not %u", header->worker,
-                           tensor->name, header->codec, header->dtype, (unsigned)chunk->codec.id);
+                           "rank %u pushes tensor '%.40s' with codec %u dtype %u, not %u and %u",
+                           header->worker, tensor->name, header->codec, header->dtype,
+                           (unsigned)chunk->codec.id, (unsigned)tensor->dtype);
         return false;
     }
     if (header->round >= chunk->rounds || header->step == 0) {

@@ -94,6 +94,7 @@ static void drop_malformed(struct shard_chunk *chunk, uint32_t worker, enum weft
 static void fold(struct weft_task *task)
 {
     struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
+    if (shard_half_is_pushed(chunk)) shard_half_widen(chunk, chunk->folding);
     if (shard_chunk_is_dense(chunk))
         chunk->freed_count =
             weft_tree_reduce_add(&chunk->fold, shard_slot_data(chunk->folding), chunk->freed);
@@ -155,6 +156,7 @@ static bool fold_next(struct shard_chunk *chunk)
     /* Dense: rank r merges one partial sum per trailing zero bit of r + 1. */
     const uint32_t merges = shard_chunk_is_dense(chunk) ? (uint32_t)__builtin_ctz(chunk->next + 1) : 1;
     uint64_t elements = contribution->slot->payload_bytes / sizeof(float) * merges;
+    if (shard_half_is_pushed(chunk)) elements = chunk->count * (merges + 1);
     if (elements > WEFT_LOOP_SLICE) {
         shard_round_start_task(chunk, fold, fold_done, elements);
         return false;
@@ -193,8 +195,9 @@ static enum weft_status close_dense(struct shard_chunk *chunk)
     if (shard_skip_needs_copy(chunk)) shard_skip_save(chunk);
     if (chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) optimise(chunk, sum, chunk->grad_scale);
     else chunk->tensor->engine->kernels->scale_f32(chunk->values, sum, chunk->grad_scale, chunk->count);
-    chunk->result_data = chunk->values;
-    chunk->result_bytes = chunk->count * sizeof(float);
+    shard_half_round(chunk);
+    chunk->result_data = shard_chunk_result(chunk);
+    chunk->result_bytes = shard_chunk_result_bytes(chunk);
     return WEFT_OK;
 }
 
@@ -231,7 +234,8 @@ static uint64_t close_elements(const struct shard_chunk *chunk)
     if (shard_chunk_is_dense(chunk)) {
         /* the remaining merges of the tree, then the scaling or the optimiser */
         const uint32_t merges = chunk->fold.depth - 1;
-        return chunk->count * (merges + 1 + weft_optimizer_states(&tensor->optimizer));
+        return chunk->count *
+               (merges + 1 + weft_optimizer_states(&tensor->optimizer) + (chunk->half != NULL));
     }
     if (is_last_round(chunk) && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE)
         return tensor->engine->scratch_count;
@@ -318,7 +322,7 @@ static void close_done(struct weft_task *task)
 bool shard_round_scale(struct shard_chunk *chunk)
 {
     chunk->result_weight_sum = weight_sum(chunk);
-    chunk->grad_scale = (float)(1.0 / (double)chunk->result_weight_sum);
+    chunk->grad_scale = (float)(1.0 / (double)chunk->result_weight_sum) * shard_half_unscale(chunk);
     return isfinite(chunk->result_weight_sum) && isfinite(chunk->grad_scale);
 }
 

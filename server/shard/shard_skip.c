@@ -39,16 +39,25 @@ static float *overwritten_values(const struct shard_chunk *chunk)
 }
 
 /* In mapped memory, because an undo makes the copy the chunk's values. */
+static enum weft_status mapped_reserve(struct weft_shard_engine *engine, size_t bytes, void **memory)
+{
+    if (*memory) return WEFT_OK;
+    if (engine->maps) (void)weft_memory_alloc(engine->env, bytes, memory, NULL);
+    else *memory = weft_alloc_bytes(engine->env, bytes);
+    return *memory ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
 static enum weft_status values_reserve(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     struct shard_backup *backup = &chunk->backup;
-    if (!overwritten_values(chunk) || backup->values) return WEFT_OK;
-    if (engine->maps)
-        (void)weft_memory_alloc(engine->env, chunk->tensor->values_stride, &backup->owned_values, NULL);
-    else backup->owned_values = weft_alloc_bytes(engine->env, chunk->tensor->values_stride);
-    backup->values = backup->owned_values;
-    return backup->values ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    if (!overwritten_values(chunk)) return WEFT_OK;
+    WEFT_TRY(mapped_reserve(engine, chunk->tensor->values_stride, &backup->owned_values));
+    if (!backup->values) backup->values = backup->owned_values;
+    if (!chunk->half) return WEFT_OK;
+    WEFT_TRY(mapped_reserve(engine, chunk->tensor->half_stride, &backup->owned_half));
+    if (!backup->half) backup->half = backup->owned_half;
+    return WEFT_OK;
 }
 
 bool shard_skip_needs_copy(const struct shard_chunk *chunk)
@@ -73,6 +82,7 @@ void shard_skip_save(struct shard_chunk *chunk)
     const size_t bytes = chunk->count * sizeof(float);
     const float *residual = residual_of(chunk);
     if (overwritten_values(chunk)) memcpy(backup->values, chunk->values, bytes);
+    if (chunk->half) memcpy(backup->half, chunk->half, chunk->count * sizeof *chunk->half);
     for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++)
         if (chunk->states[s]) memcpy(backup->states[s], chunk->states[s], bytes);
     if (residual) memcpy(backup->residual, residual, bytes);
@@ -91,7 +101,12 @@ static void undo(struct shard_chunk *chunk)
 {
     struct shard_backup *backup = &chunk->backup;
     float *residual = residual_of(chunk);
+    uint16_t *const half = chunk->half;
     if (overwritten_values(chunk)) swap(&chunk->values, &backup->values);
+    if (half) {
+        chunk->half = backup->half;
+        backup->half = half;
+    }
     for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++)
         if (chunk->states[s]) swap(&chunk->states[s], &backup->states[s]);
     if (residual) memcpy(residual, backup->residual, chunk->count * sizeof *residual);
@@ -137,6 +152,7 @@ void shard_skip_free(struct shard_chunk *chunk)
     struct weft_env *env = chunk->tensor->engine->env;
     struct shard_backup *backup = &chunk->backup;
     weft_memory_free(env, backup->owned_values);
+    weft_memory_free(env, backup->owned_half);
     for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, backup->states[s]);
     weft_free_bytes(env, backup->residual);
 }

@@ -15,6 +15,7 @@
 #include "server/shard/shard_verdict.h"
 
 enum {
+    LINE_BYTES = 64,
     VALUES_EAGER_BYTES = 8192, /* shared memory sends shorter results inside its ring */
     SPARE_CHUNKS_MIN = 8,      /* the spare adds at most an eighth */
 };
@@ -38,15 +39,22 @@ struct shard_chunk *shard_table_chunk(struct shard_tensor *tensor, uint32_t inde
 
 size_t shard_chunk_contribution_bytes(const struct shard_chunk *chunk, uint8_t round)
 {
-    if (shard_chunk_is_dense(chunk)) return chunk->count * sizeof(float);
+    if (shard_chunk_is_dense(chunk)) return chunk->count * weft_dtype_bytes(chunk->tensor->dtype);
     return weft_codec_contribution_bytes_max(&chunk->codec, &chunk->shape, round);
 }
 
 float *shard_chunk_state(const struct shard_chunk *chunk, uint8_t part)
 {
     if (part < WEFT_OPTIMIZER_STATES_MAX) return chunk->states[part];
+    if (part == WEFT_WIRE_PART_WEIGHTS) return chunk->half ? chunk->values : NULL; /* else PULL has them */
     return part == WEFT_WIRE_PART_RESIDUAL && chunk->combiner ? weft_combiner_residual(chunk->combiner)
                                                               : NULL;
+}
+
+size_t shard_chunk_slot_bytes(const struct shard_chunk *chunk, uint8_t round)
+{
+    return shard_chunk_is_dense(chunk) ? chunk->count * sizeof(float)
+                                       : shard_chunk_contribution_bytes(chunk, round);
 }
 
 /* A dense round keeps partial sums in its slots; a combiner copies its input, and consistency ssp and asp
@@ -95,15 +103,27 @@ static enum weft_status consistency_parse(struct shard_tensor *tensor, const Wef
                           tensor->name, declare->consistency);
 }
 
+static enum weft_status dtypes_set(struct shard_tensor *tensor, const Weft__Control__Declare *declare,
+                                   struct weft_error *error)
+{
+    const struct weft_tensor_dtypes dtypes = {.dtype = declare->dtype,
+                                              .pull_dtype = declare->pull_dtype,
+                                              .mode = declare->mode,
+                                              .is_dense = tensor->candidates.count == 1 &&
+                                                          tensor->candidates.specs[0].id == WEFT_CODEC_DENSE,
+                                              .has_optimizer = tensor->optimizer.kind != WEFT_OPTIMIZER_NONE,
+                                              .has_rounds = tensor->consistency.kind == WEFT_CONSISTENCY_BSP};
+    tensor->dtype = (enum weft_dtype)declare->dtype;
+    tensor->pull_dtype = (enum weft_dtype)(declare->pull_dtype ? declare->pull_dtype : declare->dtype);
+    return weft_tensor_dtypes_check(&dtypes, error);
+}
+
 static enum weft_status tensor_describe(struct shard_tensor *tensor, const Weft__Control__Declare *declare,
                                         struct weft_error *error)
 {
     snprintf(tensor->name, sizeof tensor->name, "%s", declare->name);
     if (declare->mode != WEFT_WIRE_MODE_SERVER)
         return weft_error_set(error, WEFT_ERR_INVALID, "tensor '%s' is not of server mode", tensor->name);
-    if (declare->dtype != WEFT_F32)
-        return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "tensor '%s' is %s: shards serve f32 only",
-                              tensor->name, weft_dtype_name((enum weft_dtype)declare->dtype));
     if (declare->n_dims < 1 || declare->n_dims > WEFT_TENSOR_DIMS_MAX)
         return weft_error_set(error, WEFT_ERR_INVALID, "tensor '%s' has %zu dimensions, allowed are 1 to %d",
                               tensor->name, declare->n_dims, WEFT_TENSOR_DIMS_MAX);
@@ -117,7 +137,8 @@ static enum weft_status tensor_describe(struct shard_tensor *tensor, const Weft_
     WEFT_TRY(codecs_parse(tensor, declare, error));
     WEFT_TRY(weft_optimizer_parse(declare->optimizer, &tensor->optimizer, error));
     if (tensor->candidates.count > 1) tensor->optimizer.kind = WEFT_OPTIMIZER_NONE;
-    return consistency_parse(tensor, declare, error);
+    WEFT_TRY(consistency_parse(tensor, declare, error));
+    return dtypes_set(tensor, declare, error);
 }
 
 static enum weft_status chunk_check(const struct shard_tensor *tensor, const Weft__Control__Chunk *chunk,
@@ -164,8 +185,8 @@ static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error 
     weft_task_init(&chunk->task);
 
     for (uint8_t round = 0; round < chunk->rounds; round++) {
-        size_t needed = shard_slots_bytes(slots_min(chunk, engine->workers_max),
-                                          shard_chunk_contribution_bytes(chunk, round));
+        size_t needed =
+            shard_slots_bytes(slots_min(chunk, engine->workers_max), shard_chunk_slot_bytes(chunk, round));
         if (needed > engine->arena.bytes)
             return weft_error_set(error, WEFT_ERR_LIMIT,
                                   "a chunk of tensor '%s' needs %zu bytes of receive memory for %u workers, "
@@ -225,12 +246,34 @@ static bool chunk_has_values(const struct shard_chunk *chunk)
     return shard_chunk_is_dense(chunk) || chunk->tensor->candidates.count == 1;
 }
 
-/* One block for the values of all chunks, in equal strides. Results above the eager limit of shared memory
- * are copied from it by the workers of this host. Of many chunks without an optimiser, one more is spare. */
+/* Memory for `count` chunks of `stride` bytes. Results above the eager limit of shared memory are copied from
+ * it by the workers of this host. NULL: no memory. */
+static void *results_alloc(const struct weft_shard_engine *engine, size_t count, size_t stride)
+{
+    void *memory = NULL;
+    if (!engine->maps || stride <= VALUES_EAGER_BYTES) return weft_alloc_zero(engine->env, count * stride);
+    (void)weft_memory_alloc(engine->env, count * stride, &memory, NULL);
+    return memory;
+}
+
+static enum weft_status halves_make(struct shard_tensor *tensor, uint64_t largest, struct weft_error *error)
+{
+    if (tensor->pull_dtype == WEFT_F32) return WEFT_OK;
+    tensor->half_stride = (largest * sizeof(uint16_t) + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+    tensor->halves = results_alloc(tensor->engine, tensor->chunk_count, tensor->half_stride);
+    if (!tensor->halves)
+        return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the results of tensor '%s'",
+                              tensor->name);
+    for (uint32_t i = 0; i < tensor->chunk_count; i++)
+        tensor->chunks[i].half = (uint16_t *)(void *)((uint8_t *)tensor->halves + i * tensor->half_stride);
+    return WEFT_OK;
+}
+
+/* One block for the values of all chunks, in equal strides. Of many chunks without an optimiser, one more is
+ * spare. */
 static enum weft_status values_make(struct shard_tensor *tensor, struct weft_error *error)
 {
     const struct weft_shard_engine *engine = tensor->engine;
-    const size_t line = 64;
     size_t count = 0, largest = 0;
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {
         const struct shard_chunk *chunk = &tensor->chunks[i];
@@ -239,13 +282,12 @@ static enum weft_status values_make(struct shard_tensor *tensor, struct weft_err
         if (chunk->count > largest) largest = chunk->count;
     }
     if (count == 0) return WEFT_OK;
-    tensor->values_stride = (largest * sizeof(float) + line - 1) / line * line;
+    tensor->values_stride = (largest * sizeof(float) + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
     const bool is_mapped = engine->maps && tensor->values_stride > VALUES_EAGER_BYTES,
-               has_spare = is_mapped && count >= SPARE_CHUNKS_MIN &&
+               has_spare = is_mapped && count >= SPARE_CHUNKS_MIN && tensor->pull_dtype == WEFT_F32 &&
                            tensor->optimizer.kind == WEFT_OPTIMIZER_NONE;
     const size_t bytes = (count + has_spare) * tensor->values_stride;
-    if (is_mapped) (void)weft_memory_alloc(engine->env, bytes, &tensor->values, NULL);
-    else tensor->values = weft_alloc_zero(engine->env, bytes);
+    tensor->values = results_alloc(engine, count + has_spare, tensor->values_stride);
     if (!tensor->values)
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the %zu bytes of tensor '%s'", bytes,
                               tensor->name);
@@ -256,7 +298,7 @@ static enum weft_status values_make(struct shard_tensor *tensor, struct weft_err
         at += tensor->values_stride;
     }
     if (has_spare) tensor->spare = (float *)(void *)at;
-    return WEFT_OK;
+    return halves_make(tensor, largest, error);
 }
 
 static enum weft_status clocks_make(struct shard_tensor *tensor, struct weft_error *error)
@@ -362,6 +404,7 @@ void shard_table_drop(struct shard_tensor *tensor)
         weft_combiner_free(tensor->chunks[i].combiner);
     }
     weft_memory_free(env, tensor->values);
+    weft_memory_free(env, tensor->halves);
     weft_free_bytes(env, tensor->chunks);
     weft_free_bytes(env, tensor);
 }

@@ -66,6 +66,7 @@ static void apply(struct weft_task *task)
     if (held->has_decay) rule.weight_decay = held->weight_decay;
     weft_optimizer_step(&rule, held->lr, held->step, chunk->values, chunk->states, held->sum,
                         (float)((double)held->scale * (double)held->factor), chunk->count);
+    shard_half_round(chunk);
 }
 
 /* Requests that were deferred meanwhile, the first one included, get the weights. */

@@ -35,6 +35,10 @@ static void change_codec(struct harness_declare *d) { d->declare.codec = (char *
 static void change_optimizer(struct harness_declare *d) { d->declare.optimizer = (char *)"sgd"; }
 static void change_mode(struct harness_declare *d) { d->declare.mode = WEFT_WIRE_MODE_ALL_REDUCE; }
 static void change_skip(struct harness_declare *d) { d->declare.skip_nonfinite = true; }
+static void change_pull_dtype(struct harness_declare *d)
+{
+    d->declare.pull_dtype = WEFT_BF16;
+}
 static void change_priority(struct harness_declare *d) { d->declare.priority = -3; }
 static void change_alone(struct harness_declare *d) { d->declare.alone = true; }
 static void change_consistency(struct harness_declare *d)
@@ -57,6 +61,8 @@ static void differences(void **state)
            "rank 1 declares tensor 'fc1' with mode all_reduce, rank 0 with server");
     differ(change_skip, WEFT_ERR_MISMATCH,
            "rank 1 declares tensor 'fc1' with skip_nonfinite true, rank 0 with false");
+    differ(change_pull_dtype, WEFT_ERR_MISMATCH,
+           "rank 1 declares tensor 'fc1' with pull_dtype bf16, rank 0 with f32");
     differ(change_priority, WEFT_ERR_MISMATCH,
            "rank 1 declares tensor 'fc1' with priority -3, rank 0 with 0");
     differ(change_alone, WEFT_ERR_MISMATCH,
@@ -92,7 +98,31 @@ static void refused(uint32_t shards, void (*change)(struct harness_declare *), e
 
 static void bad_codec(struct harness_declare *d) { d->declare.codec = (char *)"zip"; }
 static void bad_optimizer(struct harness_declare *d) { d->declare.optimizer = (char *)"lion"; }
-static void bf16_with_codec(struct harness_declare *d) { d->declare.dtype = WEFT_BF16; }
+static void bf16_with_codec(struct harness_declare *d)
+{
+    d->declare.dtype = WEFT_BF16;
+    d->declare.codec = (char *)"int8";
+}
+static void bf16_between_workers(struct harness_declare *d)
+{
+    d->declare.dtype = WEFT_BF16;
+    d->declare.mode = WEFT_WIRE_MODE_ALL_REDUCE;
+}
+static void rounded_between_workers(struct harness_declare *d)
+{
+    d->declare.pull_dtype = WEFT_BF16;
+    d->declare.mode = WEFT_WIRE_MODE_ALL_REDUCE;
+}
+static void rounded_twice(struct harness_declare *d)
+{
+    d->declare.dtype = WEFT_BF16;
+    d->declare.pull_dtype = WEFT_F16;
+}
+static void whole_numbers(struct harness_declare *d)
+{
+    d->declare.dtype = WEFT_I64;
+    d->declare.codec = (char *)"dense";
+}
 static void tiny_chunks(struct harness_declare *d) { d->dims[0] = 1 << 20, d->declare.chunk_bytes = 1024; }
 static void unchanged(struct harness_declare *d) {}
 
@@ -101,7 +131,16 @@ static void refusals(void **state)
     refused(1, bad_codec, WEFT_ERR_INVALID, "rank 0, tensor 'fc1': ");
     refused(1, bad_optimizer, WEFT_ERR_INVALID, "rank 0, tensor 'fc1': optimizer 'lion' is not known");
     refused(1, bf16_with_codec, WEFT_ERR_UNSUPPORTED,
+            "rank 0, tensor 'fc1': shards exchange bf16 with dense tensors of consistency bsp only");
+    refused(1, bf16_between_workers, WEFT_ERR_UNSUPPORTED,
             "rank 0, tensor 'fc1': codecs and optimizers need dtype f32, not bf16");
+    refused(1, rounded_between_workers, WEFT_ERR_UNSUPPORTED,
+            "rank 0, tensor 'fc1': pull_dtype is the dtype of what shards send: it needs server mode");
+    refused(
+        1, rounded_twice, WEFT_ERR_INVALID,
+        "rank 0, tensor 'fc1': pull_dtype is f16 or bf16 and belongs to a tensor of f32; it is f16, of bf16");
+    refused(1, whole_numbers, WEFT_ERR_UNSUPPORTED,
+            "rank 0, tensor 'fc1': shards serve f32, f16 and bf16, not i64");
     refused(0, unchanged, WEFT_ERR_UNSUPPORTED, "rank 0, tensor 'fc1': server mode needs shards");
     refused(1, tiny_chunks, WEFT_ERR_LIMIT,
             "tensor 'fc1' would be cut into 3211264 chunks of 1024 bytes, at most 65536 are allowed");

@@ -44,6 +44,18 @@ static const struct fleet_tensor_spec tensors[] = {
      .dim_count = 1,
      .dims = {70},
      .consistency = "ssp:1"},
+    {.name = "bfloat",
+     .codec = "dense",
+     .optimizer = "sgd:momentum=0.9",
+     .dim_count = 1,
+     .dims = {61},
+     .dtype = WEFT_BF16},
+    {.name = "rounded",
+     .codec = "dense",
+     .optimizer = "none",
+     .dim_count = 1,
+     .dims = {45},
+     .pull_dtype = WEFT_F16},
 };
 
 static void expect(bool promise)
@@ -72,12 +84,16 @@ static struct weft_wire_header header_of(struct fleet *fleet, const uint8_t *fie
     header.round = field[6] % 4;
     const bool state = kind == WEFT_WIRE_STATE_PULL || kind == WEFT_WIRE_STATE_INIT;
     if (state && field[6] % 4 == 3) header.round = WEFT_WIRE_PART_RESIDUAL;
+    if (state && field[6] % 8 == 2) header.round = WEFT_WIRE_PART_WEIGHTS;
     if (field[7] >= 200) header.codec = field[7] % 16;
     if (field[7] >= 250) header.dtype = field[7] % 5;
     if (field[8] >= 250) header.step = field[8] == 255 ? UINT64_MAX : header.step + field[8];
     if (field[9] >= 250) header.job++;
     else if (field[9] >= 240) header.epoch--;
     else if (field[9] >= 230) header.incarnation++;
+    if (weft_wire_contributes((uint8_t)kind) && weft_dtype_is_half(header.dtype))
+        header.loss_exponent =
+            (int8_t)(field[9] % (2 * WEFT_LIMIT_LOSS_EXPONENT + 1) - WEFT_LIMIT_LOSS_EXPONENT);
     header.lr = odd_float(field[10], header.lr);
     if (weft_wire_contributes((uint8_t)kind) || kind == WEFT_WIRE_APPLY)
         header.weight = odd_float((uint8_t)(field[10] * 31), 1);
@@ -90,7 +106,7 @@ static void send_one(struct fleet *fleet, const uint8_t *field, struct fleet_req
     uint32_t chunk_number = field[2] % fleet->chunk_count;
     const struct fleet_chunk *chunk = &fleet->chunk[chunk_number];
     struct weft_wire_header header = header_of(fleet, field, chunk_number);
-    size_t bytes = chunk->count * sizeof(float);
+    size_t bytes = chunk->count * (weft_dtype_is_half(header.dtype) ? sizeof(uint16_t) : sizeof(float));
     const struct weft_codec_spec *codec = &fleet->codec[chunk->tensor];
     const bool asks = header.kind == WEFT_WIRE_PULL || header.kind == WEFT_WIRE_STATE_PULL ||
                       header.kind == WEFT_WIRE_APPLY,

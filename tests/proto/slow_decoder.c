@@ -68,12 +68,19 @@ int slow_header_decode(const uint8_t *data, size_t bytes, struct slow_header *ou
     h.weight_bits = (uint32_t)little_endian(data, 68, 4);
     h.weight_sum_bits = (uint32_t)little_endian(data, 72, 4);
     h.text_bytes = data[76];
+    h.loss_exponent = 0;
     h.term = little_endian(data, 77, 3);
     h.flags = little_endian(data, 10, 2) % 16;
     h.skips = little_endian(data, 10, 2) / 16;
     h.good = little_endian(data, 80, 4);
 
     const bool pushes = h.kind == 1 || h.kind == 2 || h.kind == 12;
+    if (pushes) {
+        h.loss_exponent = data[76] < 128 ? data[76] : data[76] - 256;
+        h.text_bytes = 0;
+    }
+    if (h.loss_exponent && h.dtype != 2 && h.dtype != 3) return -1;
+    if (h.loss_exponent > 60 || h.loss_exponent < -60) return -1;
     if (h.kind < 1 || h.kind == 10 || h.kind == 11 || h.kind > 13) return -1;
     if (h.codec > 15 || h.dtype > 4 || h.round > 15 || ((h.kind == 8 || h.kind == 9) && !h.term)) return -1;
     if (h.status > 0 || h.status < -99) return -1;
@@ -190,11 +197,17 @@ static const struct field ready[] = {{1, "epoch", U32}, {2, "cost", PART, link_c
 static const struct field go[] = {{1, "epoch", U32},     {2, "cost", PART, link_cost},
                                   {3, "committed", U64}, {4, "codec_steps", U64},
                                   {5, "tensors", U32},   {0}};
-static const struct field declare[] = {{1, "ordinal", U32},       {2, "name", NAME},
-                                       {3, "dtype", U32},         {4, "dims", U64_REPEATED},
-                                       {5, "codec", NAME},        {6, "optimizer", NAME},
-                                       {7, "mode", U32},          {8, "chunk_bytes", U64},
-                                       {50, "consistency", NAME}, {0}};
+static const struct field declare[] = {{1, "ordinal", U32},
+                                       {2, "name", NAME},
+                                       {3, "dtype", U32},
+                                       {4, "dims", U64_REPEATED},
+                                       {5, "codec", NAME},
+                                       {6, "optimizer", NAME},
+                                       {7, "mode", U32},
+                                       {8, "chunk_bytes", U64},
+                                       {50, "consistency", NAME},
+                                       {90, "pull_dtype", U32},
+                                       {0}};
 static const struct field chunk[] = {
     {1, "offset", U64},    {2, "count", U64}, {3, "endpoint", U32},
     {4, "candidate", U32}, {5, "slot", U32},  {0}};

@@ -12,7 +12,7 @@
 struct slow_header {
     uint64_t kind, codec, dtype, round, job, incarnation, worker, epoch, tensor, chunk, step, payload_bytes,
         text_bytes, term, flags, skips, good;
-    int64_t status;
+    int64_t status, loss_exponent;
     uint32_t lr_bits, weight_bits, weight_sum_bits;
 };
 /* 0: valid, -1: malformed, -2: another version. */

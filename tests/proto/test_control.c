@@ -377,6 +377,8 @@ static void limits(void **state)
     REFUSED(8, s.declare.name = (char *)"");
     REFUSED(8, s.declare.dtype = 0);
     REFUSED(8, s.declare.dtype = 5);
+    REFUSED(8, s.declare.pull_dtype = WEFT_F32);
+    REFUSED(8, s.declare.pull_dtype = 77);
     REFUSED(8, s.declare.n_dims = 0);
     REFUSED(8, (s.declare.dims = nine, s.declare.n_dims = 9));
     REFUSED(8, s.declare.dims = huge);

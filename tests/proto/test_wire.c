@@ -56,6 +56,9 @@ static struct weft_wire_header sample(void)
         header.good = (uint32_t)next_random();
     }
     if (weft_wire_contributes(header.kind)) header.flags = (uint8_t)below(16);
+    if (weft_wire_contributes(header.kind) && weft_dtype_is_half(header.dtype))
+        header.loss_exponent =
+            (int8_t)((int32_t)below(2 * WEFT_LIMIT_LOSS_EXPONENT + 1) - WEFT_LIMIT_LOSS_EXPONENT);
     if (header.flags & WEFT_WIRE_NOT_FINITE) header.payload_bytes = 0;
     return header;
 }
@@ -85,6 +88,7 @@ static void check_same(const struct weft_wire_header *header, const struct slow_
     assert_int_equal(bits_of(header->weight), slow->weight_bits);
     assert_int_equal(bits_of(header->weight_sum), slow->weight_sum_bits);
     assert_int_equal(header->text_bytes, slow->text_bytes);
+    assert_int_equal(header->loss_exponent, slow->loss_exponent);
     assert_int_equal(header->term, slow->term);
     assert_int_equal(header->flags, slow->flags);
     assert_int_equal(header->skips, slow->skips);

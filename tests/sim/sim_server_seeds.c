@@ -146,6 +146,20 @@ static void world_map(struct world *world)
                                                     MAPPED_ELEMS * sizeof(float));
 }
 
+/* Two of three dense tensors have gradients or results of 16 bits. Draws nothing from the world's numbers. */
+static void world_dtypes(struct world *world)
+{
+    static const enum weft_dtype pairs[][2] = {
+        {WEFT_BF16, 0}, {WEFT_F16, 0}, {WEFT_F32, WEFT_BF16}, {WEFT_F32, WEFT_F16}};
+    world->options.loss_exponent = (int8_t)(world->seed % 8);
+    for (uint32_t t = 0; t < world->options.tensor_count; t++) {
+        const uint64_t number = fleet_mix(world->seed ^ (uint64_t)(t + 1) << 32) % 6;
+        if (number > 3 || strcmp(world->tensors[t].codec, "dense") != 0) continue;
+        world->tensors[t].dtype = pairs[number][0];
+        world->tensors[t].pull_dtype = pairs[number][1];
+    }
+}
+
 /* Tensors with copies; a shard dies, or is abandoned, or nothing happens. */
 static void world_copy(struct world *world)
 {
@@ -215,6 +229,7 @@ static void world_make(struct world *world, uint64_t seed)
         world->trouble == CALM || world->trouble == WORKER_DIES || world->trouble == SHARD_DIES;
     if (draw(world, 3) == 0 && can_hold) options->state_blocks = 1 + (uint32_t)draw(world, 3);
     if (with_copies) world_copy(world);
+    world_dtypes(world);
 }
 
 static int failed(const struct world *world, const char *what, const char *text)

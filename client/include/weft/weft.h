@@ -180,8 +180,10 @@ struct weft_tensor_options {
     const char *name;        /* unique in the job, 1 to 255 bytes, no control characters; required */
     uint32_t dim_count;      /* 1 to 8 */
     uint64_t dims[8];        /* row-major shape, in elements; the product is at most 2^32 */
-    enum weft_dtype dtype;   /* WEFT_F32 (default), _F16, _BF16, _I64; all but _F32 only in all-reduce mode,
-                              * dense, without an optimiser */
+    enum weft_dtype dtype;   /* of gradients, results and weights: WEFT_F32 (default), _F16, _BF16, _I64. All
+                              * but _F32 are dense. Server mode: _F16 and _BF16 with consistency bsp; the
+                              * shards sum, update and keep the weights in f32 and round what they send to
+                              * nearest even. All-reduce mode: all but _F32 without an optimiser */
     enum weft_mode mode;     /* default: _SERVER if the job has shards, else _ALL_REDUCE */
     const char *codec;       /* default: the job's option client.codec, else "dense". "f16", "bf16", "int8",
                               * "int4", "e4m3", "e5m2", "sign", "powersgd:rank=4", "topk:ratio=0.01",
@@ -208,6 +210,10 @@ struct weft_tensor_options {
                               * each push is applied as it arrives, and a rank gets weights when no other rank
                               * is over S pushes of the tensor behind. "asp": at once. ssp and asp are not
                               * deterministic (docs/consistency.md). Equal on all ranks */
+    enum weft_dtype pull_dtype; /* server mode, dense, consistency bsp, dtype _F32: WEFT_F16 or _BF16: the
+                              * shards send results in it, rounded to nearest even, half the bytes; the
+                              * library widens them into the caller's f32. The shards' weights stay f32.
+                              * Default 0: no rounding. Equal on all ranks */
 };
 /* weft_tensor_options_init() - set the size and the defaults; function and macro as for weft_options_init. */
 WEFT_API void weft_tensor_options_init(struct weft_tensor_options *options);
@@ -257,7 +263,8 @@ WEFT_API enum weft_status weft_step_begin(struct weft_session *session, const st
  * of an elastic job is in server mode. weft_push_pull, weft_push and weft_push_none return WEFT_ERR_INVALID
  * for a tensor with an optimiser whose group is not below group_count; and WEFT_ERR_UNSUPPORTED with
  * clip_norm for weights on a device, and for a tensor in server mode with a codec, with weft_push, with
- * consistency ssp or asp, or in an elastic job; for another dtype than f32 with loss_scale. */
+ * consistency ssp or asp, or in an elastic job; in all-reduce mode for another dtype than f32 with
+ * loss_scale. */
 struct weft_step_options {
     size_t size;                     /* sizeof(struct weft_step_options), set by WEFT_STEP */
     uint64_t step;                   /* these three as in struct weft_step */
@@ -782,8 +789,9 @@ WEFT_API uint64_t weft_residual_bytes(const struct weft_tensor *tensor);
 WEFT_API enum weft_status weft_residual_save(struct weft_tensor *tensor, void *out, uint64_t bytes);
 WEFT_API enum weft_status weft_residual_load(struct weft_tensor *tensor, const void *data, uint64_t bytes);
 
-/* weft_state_bytes() - size of the state, constant for a tensor: the optimiser arrays, the residual of a
- * shard (codec topk:global=1) and the number of the last step. 0 for NULL.
+/* weft_state_bytes() - size of the state, constant for a tensor: the optimiser arrays, the weights in f32 of
+ * shards that send them as f16 or bf16, the residual of a shard (codec topk:global=1) and the number of the
+ * last step. 0 for NULL.
  * weft_state_save() - write it to out (bytes,), exactly weft_state_bytes. One rank calls, between steps; all
  * ranks must have ended the last step or be about to. Blocks for the shards.
  * weft_state_load() - restore it from rank 0's data (bytes,); the other ranks may pass NULL and 0.

@@ -400,17 +400,19 @@ class Session:
         return f"{kind}{number}/"
 
     def declare(self, name, shape, dtype="f32", *, mode=None, codec=None, optimizer=None, chunk_bytes=0,
-                skip_nonfinite=False, group=0, priority=0, alone=False, consistency=None):  # fmt: skip
+                skip_nonfinite=False, group=0, priority=0, alone=False, consistency=None,
+                pull_dtype=None):  # fmt: skip
         """Make a Tensor. Collective: all ranks declare the same tensors in the same order, outside a step; blocks.
 
         shape: int or ints; mode: "server" or "all_reduce", default by the job; codec: "bf16", "powersgd:rank=4",
         "topk:ratio=0.01", "auto", ...; optimizer: "adamw:weight_decay=0.01", ..., default "none": push_pull returns
         the mean gradient; group: index of the parameter group; priority: of several tensors that are ready the highest
         is reduced first, then the first declared; consistency: "ssp:4" or "asp", default "bsp", with an optimizer on
-        the shards. See struct weft_tensor_options.
+        the shards; pull_dtype: "bf16" or "f16", results of f32 that the shards round, half the bytes. See struct
+        weft_tensor_options.
         """
         return declare(self, Tensor, name, shape, dtype, mode, codec, optimizer, chunk_bytes, skip_nonfinite, group,
-                       priority, alone, consistency)  # fmt: skip
+                       priority, alone, consistency, pull_dtype)  # fmt: skip
 
     def outer_steps(self, weights, *, every=100, fragments=1, overlap=0, codec=None, optimizer=None, lr=0.0, saved=None):
         """Return OuterSteps: each rank trains `weights` alone, and the ranks exchange them every `every` steps.

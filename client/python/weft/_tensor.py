@@ -8,7 +8,7 @@ from ._types import MODES, dtype_of, lookup, milliseconds
 
 
 def declare(session, kind, name, shape, dtype, mode, codec, optimizer, chunk_bytes, skip_nonfinite, group=0,
-            priority=0, alone=False, consistency=None):  # fmt: skip
+            priority=0, alone=False, consistency=None, pull_dtype=None):  # fmt: skip
     """Call weft_declare and return a `kind` (Tensor). See Session.declare."""
     dims = [shape] if isinstance(shape, int) else list(shape)
     if not 0 < len(dims) <= 8:
@@ -27,6 +27,8 @@ def declare(session, kind, name, shape, dtype, mode, codec, optimizer, chunk_byt
         options.mode = lookup(MODES, mode, "mode")
     options.chunk_bytes, options.skip_nonfinite, options.group = chunk_bytes, skip_nonfinite, group
     options.priority, options.alone = priority, alone
+    if pull_dtype is not None:
+        options.pull_dtype = dtype_of(pull_dtype)
     out = ffi.new("struct weft_tensor **")
     with session._lock:
         session._check(lib.weft_declare(session._c, options, out))

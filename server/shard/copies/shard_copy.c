@@ -115,6 +115,7 @@ static void apply(struct weft_task *task)
     else if (chunk->combiner) apply_coded(chunk, grad_scale);
     else if (chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) optimise(chunk, copy->payload, grad_scale);
     else memcpy(chunk->values, copy->payload, bytes);
+    shard_half_round(chunk);
 }
 
 static void applied(struct shard_chunk *chunk)
@@ -128,8 +129,8 @@ static void applied(struct shard_chunk *chunk)
         chunk->result_lr = chunk->lr = request->lr;
         chunk->result_weight_sum = request->weight_sum;
         if (!chunk->combiner) {
-            chunk->result_data = chunk->values;
-            chunk->result_bytes = chunk->count * sizeof(float);
+            chunk->result_data = shard_chunk_result(chunk);
+            chunk->result_bytes = shard_chunk_result_bytes(chunk);
         }
         chunk->result_is_resendable =
             !(chunk->tensor->engine->replication.mutants & WEFT_MUTANT_RESULT_NOT_KEPT);

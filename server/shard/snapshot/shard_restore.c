@@ -61,8 +61,11 @@ enum weft_status weft_shard_engine_restore(struct weft_shard_engine *engine, uin
                                            struct weft_error *error)
 {
     struct shard_tensor *tensor = shard_table_tensor(engine, id);
-    for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++)
-        if (tensor->chunks[i].values) WEFT_TRY(chunk_restore(&tensor->chunks[i], piece, index, error));
+    for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++) {
+        if (!tensor->chunks[i].values) continue;
+        WEFT_TRY(chunk_restore(&tensor->chunks[i], piece, index, error));
+        if (piece->arrays[index].part == WEFT_PIECE_VALUES) shard_half_round(&tensor->chunks[i]);
+    }
     if (piece->arrays[index].step > engine->newest_step) engine->newest_step = piece->arrays[index].step;
     return WEFT_OK;
 }

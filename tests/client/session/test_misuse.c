@@ -45,7 +45,10 @@ static void wrong_declarations(struct crowd *crowd, struct weft_session *session
     REFUSE(options.codec = "topk:ratio=7", WEFT_ERR_INVALID, "ratio");
     REFUSE(options.optimizer = "adamantium", WEFT_ERR_INVALID, "adamantium");
     REFUSE(options.chunk_bytes = 3, WEFT_ERR_INVALID, "chunk_bytes is 3");
-    REFUSE((options.dtype = WEFT_F16, options.optimizer = "sgd"), WEFT_ERR_UNSUPPORTED, "work on f32");
+    REFUSE((options.dtype = WEFT_F16, options.optimizer = "sgd"), WEFT_ERR_UNSUPPORTED,
+           "need dtype f32, not f16");
+    REFUSE(options.pull_dtype = WEFT_F16, WEFT_ERR_UNSUPPORTED, "it needs server mode");
+    REFUSE(options.pull_dtype = (enum weft_dtype)77, WEFT_ERR_INVALID, "pull_dtype is f16 or bf16");
     CROWD_REFUSED(crowd, session, weft_declare(session, NULL, &tensor), WEFT_ERR_INVALID,
                   "weft_tensor_options_init");
     CROWD_REFUSED(crowd, session, weft_declare(session, &options, NULL), WEFT_ERR_INVALID, "tensor_out");

@@ -1,6 +1,7 @@
 /* shard_fleet.c - the fleet: hosts, engines, workers that use the wire protocol, and training. */
 #include "shard_fleet.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -217,10 +218,12 @@ struct weft_wire_header fleet_header(struct fleet *fleet, uint32_t rank, uint32_
     const struct fleet_chunk *chunk = &fleet->chunk[chunk_number];
     const bool contributes = weft_wire_contributes((uint8_t)kind),
                asks = kind == WEFT_WIRE_PULL || kind == WEFT_WIRE_STATE_PULL || kind == WEFT_WIRE_APPLY;
+    const bool is_state = kind == WEFT_WIRE_STATE_PULL || kind == WEFT_WIRE_STATE_INIT;
+    const enum weft_dtype dtype = is_state ? WEFT_F32 : fleet_dtype(fleet, chunk->tensor);
     return (struct weft_wire_header){
         .kind = (uint8_t)kind,
         .codec = (uint8_t)(contributes ? fleet->codec[chunk->tensor].id : WEFT_CODEC_DENSE),
-        .dtype = WEFT_F32,
+        .dtype = (uint8_t)dtype,
         .job = FLEET_JOB,
         .incarnation = incarnation_of(rank),
         .worker = rank,
@@ -228,24 +231,29 @@ struct weft_wire_header fleet_header(struct fleet *fleet, uint32_t rank, uint32_
         .tensor = chunk->tensor,
         .chunk = chunk->index,
         .step = step,
-        .payload_bytes = asks ? 0 : chunk->count * sizeof(float),
+        .payload_bytes = asks ? 0 : chunk->count * weft_dtype_bytes(dtype),
         .term = fleet->options.copies ? fleet->worker[rank].term[chunk_number] : 0,
         .lr = contributes ? fleet_lr(step) : 0,
         .weight = contributes ? fleet_weight(fleet, rank, step) : 0,
+        .loss_exponent = contributes && dtype != WEFT_F32 ? fleet->options.loss_exponent : 0,
     };
 }
 
-/* grad * weight of one chunk, as a client computes it. */
-static float *dense_contribution(struct fleet *fleet, uint32_t rank, const struct fleet_chunk *chunk,
-                                 uint64_t step)
+/* grad * weight of one chunk, as a client computes it; of f16 and bf16 the scaled gradient. */
+static void *dense_contribution(struct fleet *fleet, uint32_t rank, const struct fleet_chunk *chunk,
+                                uint64_t step, size_t *bytes_out)
 {
+    const enum weft_dtype dtype = fleet_dtype(fleet, chunk->tensor);
     float *grad = malloc(weft_shape_elems(&fleet->shape[chunk->tensor]) * sizeof(float));
-    float weight = fleet_weight(fleet, rank, step);
+    const float weight =
+        dtype == WEFT_F32 ? fleet_weight(fleet, rank, step) : ldexpf(1.0f, fleet->options.loss_exponent);
     fleet_gradient(fleet, rank, chunk->tensor, step, grad);
     memmove(grad, grad + chunk->offset, chunk->count * sizeof(float));
     if (weight != 1.0f)
         for (uint64_t i = 0; i < chunk->count; i++) grad[i] *= weight;
-    return grad;
+    void *const packed = fleet_pack(dtype, grad, chunk->count, bytes_out);
+    free(grad);
+    return packed;
 }
 
 void fleet_push(struct fleet *fleet, uint32_t rank, uint32_t chunk_number, enum weft_wire_kind kind,
@@ -253,8 +261,9 @@ void fleet_push(struct fleet *fleet, uint32_t rank, uint32_t chunk_number, enum 
 {
     const struct fleet_chunk *chunk = &fleet->chunk[chunk_number];
     struct weft_wire_header header = fleet_header(fleet, rank, chunk_number, kind, step);
-    float *grad = dense_contribution(fleet, rank, chunk, step);
-    fleet_send(fleet, rank, chunk->shard, request, &header, grad, chunk->count * sizeof(float));
+    size_t bytes;
+    void *const grad = dense_contribution(fleet, rank, chunk, step, &bytes);
+    fleet_send(fleet, rank, chunk->shard, request, &header, grad, bytes);
     free(grad);
 }
 
@@ -551,7 +560,8 @@ enum weft_status fleet_declare(struct fleet *fleet, uint32_t tensor, struct weft
     Weft__Control__Declare declare = WEFT__CONTROL__DECLARE__INIT;
     declare.ordinal = tensor;
     declare.name = (char *)(uintptr_t)spec->name;
-    declare.dtype = WEFT_F32;
+    declare.dtype = fleet_dtype(fleet, tensor);
+    declare.pull_dtype = spec->pull_dtype;
     declare.n_dims = spec->dim_count;
     declare.dims = (uint64_t *)(uintptr_t)spec->dims;
     declare.codec = (char *)(uintptr_t)spec->codec;
@@ -805,8 +815,11 @@ void fleet_install(struct fleet *fleet)
         struct weft_wire_header header = fleet_header(fleet, 0, c, WEFT_WIRE_INIT, 0);
         float *weights = malloc(weft_shape_elems(&fleet->shape[chunk->tensor]) * sizeof(float));
         fleet_first_weights(fleet, chunk->tensor, weights);
-        fleet_send(fleet, 0, chunk->shard, &fleet->worker[0].request[c], &header, weights + chunk->offset,
-                   chunk->count * sizeof(float));
+        size_t bytes;
+        void *const packed =
+            fleet_pack(fleet_dtype(fleet, chunk->tensor), weights + chunk->offset, chunk->count, &bytes);
+        fleet_send(fleet, 0, chunk->shard, &fleet->worker[0].request[c], &header, packed, bytes);
+        free(packed);
         free(weights);
     }
     for (uint32_t c = 0; c < fleet->chunk_count; c++) {
@@ -877,8 +890,7 @@ static void training_push(struct fleet_request *request, uint8_t round)
         worker->step >= fleet->options.other_lr_step)
         header.lr *= 2;
     if (fleet->codec[t].id == WEFT_CODEC_DENSE) {
-        payload = dense_contribution(fleet, worker->rank, chunk, worker->step);
-        bytes = chunk->count * sizeof(float);
+        payload = dense_contribution(fleet, worker->rank, chunk, worker->step, &bytes);
     } else {
         float *grad = malloc(weft_shape_elems(&fleet->shape[t]) * sizeof(float));
         fleet_gradient(fleet, worker->rank, t, worker->step, grad);
@@ -1003,9 +1015,7 @@ static void training_result(struct fleet_request *request)
     if (fleet->codec[chunk->tensor].id == WEFT_CODEC_DENSE) {
         const float *expected =
             reference_values(fleet->reference, chunk->tensor, worker->step) + chunk->offset;
-        if (request->out_bytes != chunk->count * sizeof(float) ||
-            memcmp(expected, request->out, request->out_bytes) != 0)
-            fleet->wrong++;
+        if (!fleet_result_is(fleet, chunk, expected, request->out, request->out_bytes)) fleet->wrong++;
     } else {
         if (fleet->options.copies && fleet_copies_repeated(request)) return;
         ended = codec_result(request);

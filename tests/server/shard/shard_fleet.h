@@ -16,7 +16,7 @@
 
 #define FLEET_SHARDS_MAX 4
 #define FLEET_WORKERS_MAX 64
-#define FLEET_TENSORS_MAX 8
+#define FLEET_TENSORS_MAX 10
 #define FLEET_CHUNKS_MAX 96
 #define FLEET_JOB 0x1234567890abcdefull
 #define FLEET_EPOCH 3u
@@ -27,6 +27,7 @@ struct fleet_tensor_spec {
     uint64_t dims[2];
     uint64_t chunk_elems; /* 0: one chunk, as for a codec that cannot be cut */
     const char *consistency; /* NULL: bsp */
+    enum weft_dtype dtype, pull_dtype; /* 0: f32; as dtype */
 };
 
 struct fleet_options {
@@ -38,6 +39,7 @@ struct fleet_options {
     const struct fleet_tensor_spec *tensors;
     uint32_t tensor_count;
     bool weighted;           /* sample weights differ */
+    int8_t loss_exponent;    /* f16 and bf16: gradients are sent times 2 to this power */
     uint64_t think_ns;       /* a worker's pushes of one step are spread over 0..think_ns, in random order */
     uint32_t repeat_percent; /* percent of pushes that are sent twice, or repeated from the step before */
     uint32_t other_lr_rank;  /* this rank has another learning rate from step other_lr_step on (0: never) */
@@ -233,6 +235,17 @@ void fleet_push(struct fleet *fleet, uint32_t rank, uint32_t chunk_number, enum 
                 uint64_t step, struct fleet_request *request);
 void fleet_request_free(struct fleet *fleet, struct fleet_request *request);
 struct shard_chunk *fleet_shard_chunk(struct fleet *fleet, uint32_t chunk_number);
+
+/* ---- fleet_half.c ---- */
+enum weft_dtype fleet_dtype(const struct fleet *fleet, uint32_t tensor);
+enum weft_dtype fleet_pull_dtype(const struct fleet *fleet, uint32_t tensor);
+/* To nearest even; f32 is unchanged. */
+float fleet_half_round(enum weft_dtype dtype, float value);
+/* The values rounded to the dtype; the caller frees them. */
+void *fleet_pack(enum weft_dtype dtype, const float *values, uint64_t count, size_t *bytes_out);
+/* The result of the chunk is `expected` (count,) in the dtype of results. */
+bool fleet_result_is(const struct fleet *fleet, const struct fleet_chunk *chunk, const float *expected,
+                     const void *result, size_t bytes);
 
 /* ---- fleet_groups.c ---- */
 static inline bool fleet_sends_groups(const struct fleet *fleet, uint32_t rank)

@@ -56,7 +56,8 @@ void fleet_gradient(const struct fleet *fleet, uint32_t rank, uint32_t tensor, u
     uint64_t base =
         fleet_mix(fleet->options.seed) ^ fleet_mix((uint64_t)rank << 40 ^ (uint64_t)tensor << 32 ^ step);
     uint64_t elems = weft_shape_elems(&fleet->shape[tensor]);
-    for (uint64_t i = 0; i < elems; i++) out[i] = unit(fleet_mix(base + i));
+    for (uint64_t i = 0; i < elems; i++)
+        out[i] = fleet_half_round(fleet_dtype(fleet, tensor), unit(fleet_mix(base + i)));
 }
 
 void fleet_first_weights(const struct fleet *fleet, uint32_t tensor, float *out)
