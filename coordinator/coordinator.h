@@ -135,6 +135,9 @@ struct weft_coordinator_stats {
     uint64_t agreement_ns;  /* age of the open agreement on a membership; 0: none is open */
     uint64_t stall_ns;      /* age of an operation that takes much longer than usual; 0: none */
     struct weft_histogram step, exposed; /* reported steps of all workers: their time; its exposed part */
+    struct weft_histogram failover; /* survived losses of shards, of all workers; see Report */
+    uint64_t slots, slots_without_copy; /* without_copy: with chunks whose loss would end the job; 0 in a job
+                                         * without copies */
 };
 void weft_coordinator_stats(const struct weft_coordinator *coordinator,
                             struct weft_coordinator_stats *stats_out);

@@ -67,9 +67,12 @@ void coordinator_report(struct weft_coordinator *coordinator, struct coordinator
                  report->step_ns);
     add_increase(&coordinator->exposed, &member->exposed_seen, report->exposed_buckets,
                  report->n_exposed_buckets, report->exposed_ns);
+    add_increase(&coordinator->failover, &member->failover_seen, report->failover_buckets,
+                 report->n_failover_buckets, report->failover_ns);
     member->report = *report;
-    member->report.n_step_buckets = member->report.n_exposed_buckets = 0; /* they end with the message */
-    member->report.step_buckets = member->report.exposed_buckets = NULL;
+    /* the buckets end with the message */
+    member->report.n_step_buckets = member->report.n_exposed_buckets = member->report.n_failover_buckets = 0;
+    member->report.step_buckets = member->report.exposed_buckets = member->report.failover_buckets = NULL;
     /* unknown fields end with the message */
     member->report.base.n_unknown_fields = 0;
     member->report.base.unknown_fields = NULL;

@@ -97,7 +97,7 @@ struct coordinator_member {
     char *report_open;              /* owned; NULL: none */
     uint64_t reported_ns;           /* when they arrived */
     bool has_report;
-    struct weft_histogram step_seen, exposed_seen; /* of the newest report */
+    struct weft_histogram step_seen, exposed_seen, failover_seen; /* of the newest report */
     uint32_t declared_count;       /* workers: tensors declared so far = next ordinal */
     uint32_t agreed_epoch;         /* workers: last epoch that it agreed to in Shrink */
     uint64_t committed;            /* workers: its last step known to be good on all ranks */
@@ -228,7 +228,7 @@ struct weft_coordinator {
     uint64_t shrink_began_ns;
     uint64_t committed;       /* the last step known to be good on all ranks */
     uint32_t join_count;      /* number of the last Join */
-    struct weft_histogram step, exposed; /* over all workers, including lost ones */
+    struct weft_histogram step, exposed, failover; /* over all workers, including lost ones */
     uint32_t liveness_seq;    /* number of the last liveness check */
     bool liveness_is_running; /* a worker has not replied to it yet */
     struct coordinator_stall stall;
@@ -426,6 +426,8 @@ uint32_t coordinator_slot_choose(struct weft_coordinator *coordinator, struct co
 /* The shard of the slot's copy; NULL: it has none. */
 const struct coordinator_endpoint *coordinator_slot_copy(const struct weft_coordinator *coordinator,
                                                          uint32_t slot);
+/* Slots with chunks whose loss would end the job. */
+uint32_t coordinator_slots_without_copy(const struct weft_coordinator *coordinator);
 /* The shard is lost. true: copies take its slots over, and all members have been notified. false: the job
  * cannot go on; why_out: "", or the reason. */
 bool coordinator_slots_fail_over(struct weft_coordinator *coordinator, const struct coordinator_member *lost,

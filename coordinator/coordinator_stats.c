@@ -28,6 +28,9 @@ void weft_coordinator_stats(const struct weft_coordinator *coordinator,
         .tensors = coordinator->tensor_count,
         .step = coordinator->step,
         .exposed = coordinator->exposed,
+        .failover = coordinator->failover,
+        .slots = coordinator->slots.count,
+        .slots_without_copy = coordinator_slots_without_copy(coordinator),
     };
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         const struct coordinator_member *member = coordinator->members[i];

@@ -112,17 +112,16 @@ static json_t *json_of_tensor(const struct coordinator_tensor *tensor)
                      (int)tensor->announced, "freed", (int)(tensor->freed_count > 0));
 }
 
-/* without_copy: slots with chunks whose loss would end the job. All 0 in a job without copies. */
+/* All 0 in a job without copies. */
 static json_t *json_of_slots(const struct weft_coordinator *coordinator)
 {
     const struct coordinator_slots *slots = &coordinator->slots;
-    uint32_t without_copy = 0, term_max = 0;
-    for (uint32_t i = 0; i < slots->count; i++) {
-        without_copy += slots->all[i].chunks > 0 && slots->all[i].copy == 0;
+    uint32_t term_max = 0;
+    for (uint32_t i = 0; i < slots->count; i++)
         if (slots->all[i].term > term_max) term_max = slots->all[i].term;
-    }
     return json_pack("{s:i, s:i, s:i, s:i}", "copies", (int)coordinator->options.copies, "count",
-                     (int)slots->count, "without_copy", (int)without_copy, "term_max", (int)term_max);
+                     (int)slots->count, "without_copy", (int)coordinator_slots_without_copy(coordinator),
+                     "term_max", (int)term_max);
 }
 
 const char *const weft_coordinator_states[WEFT_COORDINATOR_STATES] = {"joining", "connecting", "running",

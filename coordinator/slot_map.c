@@ -102,6 +102,14 @@ const struct coordinator_endpoint *coordinator_slot_copy(const struct weft_coord
     return &coordinator->endpoints[coordinator->slots.all[slot].copy - 1];
 }
 
+uint32_t coordinator_slots_without_copy(const struct weft_coordinator *coordinator)
+{
+    const struct coordinator_slots *slots = &coordinator->slots;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < slots->count; i++) count += slots->all[i].chunks > 0 && slots->all[i].copy == 0;
+    return count;
+}
+
 /* ---- Map ---- */
 
 void *coordinator_slots_describe(const struct weft_coordinator *coordinator, const bool *changed,

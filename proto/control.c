@@ -219,7 +219,8 @@ static bool heartbeat_ok(const Weft__Control__Heartbeat *heartbeat)
     const Weft__Control__Report *report = heartbeat->report;
     if (!text_ok(heartbeat->text) || !progress_ok(heartbeat->progress)) return false;
     return !report || (text_ok(report->open) && report->n_step_buckets <= WEFT_HISTOGRAM_BOUNDS + 1 &&
-                       report->n_exposed_buckets <= WEFT_HISTOGRAM_BOUNDS + 1);
+                       report->n_exposed_buckets <= WEFT_HISTOGRAM_BOUNDS + 1 &&
+                       report->n_failover_buckets <= WEFT_HISTOGRAM_BOUNDS + 1);
 }
 
 static bool weight_hash_ok(const Weft__Control__WeightHash *hash)

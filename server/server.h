@@ -155,6 +155,7 @@ struct weft_shard_engine_stats {
     struct weft_histogram close;        /* closed rounds: from the last contribution to the close */
     struct weft_histogram push_wait;    /* accepted pushes: from the announcement to the receive */
     struct weft_histogram push_receive; /* received pushes: from the start of the receive to its end */
+    struct weft_histogram replicate;    /* steps that a copy has acknowledged: from the close to that */
 };
 void weft_shard_engine_stats(const struct weft_shard_engine *engine,
                              struct weft_shard_engine_stats *stats_out);

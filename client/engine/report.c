@@ -49,6 +49,10 @@ static void fill_histograms(struct client_report *report, struct weft_session *s
     pthread_mutex_unlock(&session->control.lock);
     report->figures.step_buckets = report->step.counts;
     report->figures.exposed_buckets = report->exposed.counts;
+    report->failover = session->totals.failover;
+    report->figures.failover_buckets = report->failover.counts;
+    report->figures.failover_ns = report->failover.sum_ns;
+    report->figures.n_failover_buckets = WEFT_HISTOGRAM_BOUNDS + 1;
     report->figures.n_step_buckets = report->figures.n_exposed_buckets = WEFT_HISTOGRAM_BOUNDS + 1;
 }
 

@@ -16,7 +16,8 @@ struct client_report {
     bool is_pending;                     /* net thread: the engine has not answered */
     Weft__Control__Report figures;       /* written by the engine between ask and reply */
     char open[480];                      /* figures.open */
-    struct weft_histogram step, exposed; /* their counts are figures.step_buckets and exposed_buckets */
+    /* their counts are figures.step_buckets, exposed_buckets and failover_buckets */
+    struct weft_histogram step, exposed, failover;
     uint64_t requests_seen;              /* engine: requests_done at the last report ... */
     uint64_t progress_ns;                /* ... and the time of the report that saw it change; 0: never */
 };

@@ -122,6 +122,7 @@ struct client_totals { /* over all steps that ended well; written by the caller'
     /* the tensor that was waited for longest: id + 1, and its exposed time; written by the engine */
     _Atomic uint64_t exposed_tensor, exposed_tensor_ns;
     struct weft_histogram step, exposed; /* steps by time, and by its exposed part; guarded by control.lock */
+    struct weft_histogram failover; /* survived losses of shards (tensor/shard/shard_map.c); the engine's */
 };
 
 struct weft_session {

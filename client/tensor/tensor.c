@@ -751,6 +751,7 @@ void client_tensor_wait_ends(struct weft_tensor *tensor)
 uint32_t client_tensor_result(struct weft_tensor *tensor, enum weft_status status, uint32_t text_serial)
 {
     count_times(tensor);
+    client_shard_map_op_done(tensor);
     tensor->delivered_status = status;
     tensor->delivered_text = text_serial;
     return tensor->started_serial;

@@ -137,6 +137,7 @@ struct client_tensor_times {
     _Atomic uint64_t ready_ns, began_ns, done_ns, waited_from_ns;
     /* sums over completed operations; exposed_ns is also written by a wait that ended early */
     _Atomic uint64_t operations, queued_ns, transfer_ns, ahead_ns, exposed_ns, exposed_operations;
+    bool spans_loss; /* the running operation was open when a shard was lost (shard/shard_map.c) */
 };
 
 struct weft_tensor {

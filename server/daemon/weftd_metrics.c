@@ -86,6 +86,9 @@ static const struct metric engine_histograms[] = {
      "Contributions with payload: time from the announcement to the start of the receive.", SHARD(push_wait)},
     {"weft_shard_push_receive_seconds", "histogram",
      "Contributions with payload: time from the start of the receive to its end.", SHARD(push_receive)},
+    {"weft_shard_replicate_seconds", "histogram",
+     "Steps of chunks that a copy has acknowledged: time from the close to the acknowledgement.",
+     SHARD(replicate)},
 };
 
 static const struct metric job_metrics[] = {
@@ -97,6 +100,11 @@ static const struct metric job_metrics[] = {
      "Age of the open agreement on a membership; 0 if none is open.", JOB_NS(agreement_ns)},
     {"weft_job_stall_seconds", "gauge",
      "How long an operation has been open that takes much longer than usual; 0 if none.", JOB_NS(stall_ns)},
+    {"weft_job_slots", "gauge", "Sets of chunks with one leader and one copy; 0 in a job without copies.",
+     JOB(slots)},
+    {"weft_job_slots_without_copy", "gauge",
+     "Slots whose copy or leader was lost: a further loss of a shard can end the job.",
+     JOB(slots_without_copy)},
 };
 
 static const struct metric role_metrics[] = {
@@ -271,6 +279,9 @@ static void write_job(struct weftd *weftd, struct weftd_page *page)
     write_head(page, "weft_exposed_seconds", "histogram",
                "The same steps: the part of their time that the worker waited in weft calls.");
     write_histogram(weftd, page, "weft_exposed_seconds", "", &stats.exposed);
+    write_head(page, "weft_failover_seconds", "histogram",
+               "Survived losses of shards, of each worker: time of the operations that were open.");
+    write_histogram(weftd, page, "weft_failover_seconds", "", &stats.failover);
     uint32_t count;
     const struct weft_member_report *reports = weftd_view_lock_reports(weftd, &count);
     write_workers(weftd, reports, count, page);

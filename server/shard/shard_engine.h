@@ -158,6 +158,7 @@ struct shard_hold {
     struct shard_slots slots; /* of the sum: kept until its send has ended */
     struct weft_completion sent;
     struct weft_list link; /* replication.unsent */
+    uint64_t due_ns;       /* time at which it became due */
     uint8_t part, flags;
     bool is_due;     /* the copy has not acknowledged it */
     bool is_sending; /* the send in flight reads the payload */

@@ -151,6 +151,9 @@ static void send_steps(struct harness *h, uint64_t connection, uint64_t fast, ui
     report.n_step_buckets = WEFT_HISTOGRAM_BOUNDS + 1;
     report.step_buckets = buckets;
     report.step_ns = step_ns;
+    report.n_failover_buckets = 4;
+    report.failover_buckets = buckets;
+    report.failover_ns = 2 * step_ns;
     heartbeat.report = &report;
     message.body_case = BODY(HEARTBEAT);
     message.heartbeat = &heartbeat;
@@ -170,6 +173,9 @@ static void steps_of_all_workers(void **state)
     assert_int_equal(stats.step.counts[3], 13);
     assert_int_equal(stats.step.counts[WEFT_HISTOGRAM_BOUNDS], 1);
     assert_int_equal(stats.step.sum_ns, 1300);
+    assert_int_equal(stats.failover.counts[3], 13);
+    assert_int_equal(stats.failover.sum_ns, 2600);
+    assert_int_equal(weft_histogram_count(&stats.failover), 13);
     assert_int_equal(weft_histogram_count(&stats.exposed), 0);
     harness_leave(h, c[1], "done");
     assert_int_equal(stats_of(h).step.counts[3], 13);

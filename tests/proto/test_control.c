@@ -96,7 +96,7 @@ static const char *const readings[BODIES + 1] = {
     "    call \"barrier 3\"\n"
     "    is_stalled 1\n  ask_progress 1\n"
     "  report\n    steps 41\n    idle_ns 5000000001\n    open \"waits for rank 2\"\n    missing 1\n"
-    "    step_buckets 7\n    step_buckets 300\n",
+    "    step_buckets 7\n    step_buckets 300\n    failover_ns 300\n",
     "member_lost\n  member 2\n  text \"rank 2 lost\"\n  role 1\n  index 2\n  epoch 4\n  pid 7\n",
     "abort\n  status -62\n  text \"shapes differ\"\n",
     "leave\n  text \"done\"\n  committed 41\n",
@@ -188,7 +188,7 @@ static void fill(struct samples *s)
                                                    s->heartbeat.text = (char *)"rank 2";
     weft__control__report__init(&s->report), s->report.steps = 41, s->report.idle_ns = 5000000001,
                                              s->report.open = (char *)"waits for rank 2",
-                                             s->report.missing = 1,
+                                             s->report.missing = 1, s->report.failover_ns = 300,
                                              s->report.n_step_buckets = 2,
                                              s->report.step_buckets = s->buckets, s->buckets[0] = 7,
                                              s->buckets[1] = 300;
@@ -412,6 +412,8 @@ static void limits(void **state)
     REFUSED(11, s.report.n_step_buckets = WEFT_HISTOGRAM_BOUNDS + 2);
     REFUSED(11, (s.report.exposed_buckets = s.buckets,
                  s.report.n_exposed_buckets = WEFT_HISTOGRAM_BOUNDS + 2));
+    REFUSED(11, (s.report.failover_buckets = s.buckets,
+                 s.report.n_failover_buckets = WEFT_HISTOGRAM_BOUNDS + 2));
     REFUSED(12, s.member_lost.text = text_1001);
     REFUSED(12, s.member_lost.index = WEFT_LIMIT_WORKERS);
     REFUSED(13, s.abort.status = 0);

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import urllib.request
 
 import harness
 import jobs
@@ -24,7 +25,7 @@ class Failover(harness.JobTest):
 
     def start(self, shards, workers, environment, program=COUNTING):
         group = self.group()
-        jobs.start_by_hand(harness.PROGRAMS, group, shards, workers, [program, self.path("stop")], environment=environment)
+        jobs.start_by_hand(harness.PROGRAMS, group, shards, workers, [program, self.path("stop")], environment=environment, http=True)
         self.wait_for("the first steps", lambda: self.steps(group) > 0, group, 40)
         return group
 
@@ -80,13 +81,27 @@ class Failover(harness.JobTest):
         self.assertEqual(self.bits(calm, 2), disturbed)
         self.assert_nothing_left(self.directory)
 
+    def check_metrics(self, group):
+        """The loss has interrupted an operation of one rank at least, and the shards have replicated steps."""
+        with open(os.path.join(group.log_directory, "ports"), encoding="utf-8") as file:
+            address = re.search(r"^http=(\S+)$", file.read(), re.MULTILINE)[1]
+
+        def shows(pattern):
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+                return re.search(pattern, answer.read().decode(), re.MULTILINE)
+
+        self.wait_for("the loss", lambda: shows(r"^weft_failover_seconds_count\{.*\} [12]$"), group)
+        self.wait_for("slots without copy", lambda: shows(r"^weft_job_slots_without_copy\{.*\} [1-9]"), group)
+        self.assertTrue(shows(r"^weft_shard_replicate_seconds_count\{.*\} [1-9]"))
+
     def test_a_stopped_shard_that_continues(self):
         """The coordinator abandons it after its silence. When it continues it serves no worker, and ends."""
-        group = self.start(3, 2, {**COPIES, "WEFT_SERVER_HEARTBEAT": "1s"})
+        group = self.start(3, 2, {**COPIES, "WEFT_SERVER_HEARTBEAT": "1s", "WEFT_CLIENT_REPORT_PERIOD": "200ms"})
         shard = dict(group.processes)["shard2"]
         os.kill(shard.pid, signal.SIGSTOP)
         at = self.steps(group)
         self.wait_for("steps without shard 2", lambda: self.steps(group) >= at + 20, group, 30)
+        self.check_metrics(group)
         os.kill(shard.pid, signal.SIGCONT)
         group.processes = [(name, process) for name, process in group.processes if process is not shard]
         self.assertIsNotNone(harness.ends([("shard2", shard)], 15)["shard2"])

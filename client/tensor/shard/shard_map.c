@@ -33,6 +33,29 @@ static void fail_lost(struct weft_session *session, uint32_t number, const char 
                                  text);
 }
 
+/* The operations that are open when a shard is lost; the last of them to end ends the fail-over. */
+static void failover_begin(struct client_shard_map *shard_map, struct weft_tensor *tensor)
+{
+    const struct client_tensor_op *op = &tensor->op;
+    const bool is_open = op->request && op->results_left > 0 && op->status >= 0 &&
+                         op->epoch == tensor->session->epoch && !tensor->session->engine->failed;
+    const uint64_t started_ns = is_open ? op->request->started_ns : 0;
+    if (started_ns == 0 || tensor->times.spans_loss) return;
+    tensor->times.spans_loss = true;
+    if (shard_map->spanning++ == 0 || started_ns < shard_map->began_ns) shard_map->began_ns = started_ns;
+}
+
+void client_shard_map_op_done(struct weft_tensor *tensor)
+{
+    struct weft_session *session = tensor->session;
+    struct client_shard_map *shard_map = &session->tensors->shard_map;
+    if (!tensor->times.spans_loss) return;
+    tensor->times.spans_loss = false;
+    if (--shard_map->spanning > 0) return;
+    weft_histogram_add(&session->totals.failover,
+                       weft_elapsed_ns(shard_map->began_ns, weft_now_ns(session->env)));
+}
+
 static void apply(struct weft_session *session, const Weft__Control__Map *map)
 {
     struct client_tensors *tensors = session->tensors;
@@ -42,8 +65,10 @@ static void apply(struct weft_session *session, const Weft__Control__Map *map)
             *slot = (struct client_map_slot){map->slots[i]->term, map->slots[i]->leader};
     }
     for (size_t i = 0; i < CLIENT_TENSOR_BUCKETS; i++)
-        for (struct weft_tensor *tensor = tensors->by_id[i]; tensor; tensor = tensor->engine_next)
+        for (struct weft_tensor *tensor = tensors->by_id[i]; tensor; tensor = tensor->engine_next) {
+            if (map->lost > 0) failover_begin(&tensors->shard_map, tensor);
             client_shard_map_follow(tensor);
+        }
     if (map->lost == 0) return;
     weft_log(session->env, WEFT_LOG_WARN, "client", "%s; copies lead its slots", map->text);
     fail_lost(session, map->lost - 1, map->text);

@@ -134,6 +134,7 @@ void shard_replicate(struct shard_chunk *chunk, uint64_t step, uint64_t step_bef
     hold->payload = payload;
     hold->payload_bytes = payload ? chunk->count * sizeof(float) : 0;
     hold->is_due = true;
+    hold->due_ns = weft_now_ns(engine->env);
     weft_list_remove(&chunk->reply_link); /* replies of an earlier step wait, too */
     weft_list_remove(&hold->link);
     weft_list_append(&engine->replication.unsent, &hold->link);
@@ -189,8 +190,10 @@ void shard_replicate_acked(struct shard_chunk *chunk, uint32_t peer_id, const st
         log_fenced(chunk, header);
         return;
     }
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    weft_histogram_add(&engine->stats.replicate, weft_elapsed_ns(hold->due_ns, weft_now_ns(engine->env)));
     end_hold(chunk);
-    shard_engine_resume(chunk->tensor->engine);
+    shard_engine_resume(engine);
 }
 
 void shard_replicate_map_changed(struct shard_chunk *chunk)

@@ -132,7 +132,8 @@ class Scrape(monitoring.MonitoringTest):
                 self.assertEqual(buckets, sorted(buckets))
                 self.assertEqual([below for _, below in buckets], sorted(below for _, below in buckets))
                 self.assertEqual(buckets[-1], (float("inf"), int(count)))
-            self.assertGreater(sum(int(count) for _, count in counts), 0, name)
+            if name not in ("weft_failover_seconds", "weft_shard_replicate_seconds"):  # of jobs with copies
+                self.assertGreater(sum(int(count) for _, count in counts), 0, name)
 
     @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed (package prometheus)")
     def test_page(self):
