@@ -39,13 +39,9 @@ class Fleet(harness.JobTest):
         self.groups.append(network)
         return network.__enter__()
 
-    def slow_down(self, network, node, device, rate):
-        for end, name in ((node, netns.DEVICE), ("bridge", device)):
-            netns.run(*network.command(end, ["tc", "qdisc", "replace", "dev", name, "root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms"]))
-
     def test_the_slow_host_is_named(self):
         network = self.network(["a", "b", "c", "d"], "800mbit")
-        self.slow_down(network, "c", "port2", "16mbit")
+        network.limit("c", "16mbit")
         slow = network.address("c")
         plot = self.path("heat.svg")
         done = self.fleet(network, "--plot", plot, "--slow", SLOW)

@@ -109,9 +109,12 @@ class Network:
         self.made.append(node)
         run(*self.command(node, ["ip", "link", "set", "lo", "up"]))
 
-    def _shape(self, node, device):
-        run(*self.command(node, ["tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate, "burst", "256kb",
-                                 "latency", "50ms"]))
+    def limit(self, node, rate):
+        """Changes the rate of the link of a node, in both directions."""
+        burst = "256kb" if rate == self.rate else "64kb"
+        for end, device in (("bridge", f"port{self.nodes.index(node)}"), (node, DEVICE)):
+            run(*self.command(end, ["tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, "burst", burst,
+                                    "latency", "50ms"]))
 
     def _join(self, node, port):
         """Creates a veth pair: DEVICE in the namespace of the process, `port` on the bridge."""
@@ -122,8 +125,7 @@ class Network:
         run(*self.command(node, ["ip", "link", "set", DEVICE, "up"]))
         choose_congestion_control(self.command(node, []))
         if self.rate:
-            self._shape("bridge", port)
-            self._shape(node, DEVICE)
+            self.limit(node, self.rate)
 
     def _await_running(self, node):
         """Waits until the device is up: the kernel reports that up to a second late, and some libraries ignore a device that is down."""
