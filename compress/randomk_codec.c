@@ -36,10 +36,25 @@ struct randomk_codec {
     float *values, *sum;      /* owned (k,): sent, and taken */
 };
 
+struct weft_noise randomk_noise(uint64_t seed, uint64_t step)
+{
+    return (struct weft_noise){{(uint32_t)seed, (uint32_t)(seed >> 32)}, step, 0};
+}
+
 void randomk_indices(uint32_t *indices_out, uint64_t elems, uint64_t k, uint64_t seed, uint64_t step)
 {
-    const struct weft_noise noise = {{(uint32_t)seed, (uint32_t)(seed >> 32)}, step, 0};
+    const struct weft_noise noise = randomk_noise(seed, step);
     weft_sample_strata(indices_out, elems, k, &noise);
+}
+
+enum weft_status randomk_take_step(const void *aggregate, size_t bytes, uint64_t own, uint64_t *shared_out)
+{
+    uint64_t largest;
+    if (bytes != sizeof largest) return WEFT_ERR_MALFORMED;
+    memcpy(&largest, aggregate, bytes);
+    if (largest < own) return WEFT_ERR_MALFORMED;
+    *shared_out = largest;
+    return WEFT_OK;
 }
 
 void randomk_spread(float *out, size_t elems, const uint32_t *indices, const float *values, size_t k,
@@ -84,14 +99,7 @@ static enum weft_status take(struct weft_codec *codec, uint32_t round, const voi
                              uint32_t ranks)
 {
     struct randomk_codec *self = (struct randomk_codec *)codec;
-    if (round == 0) {
-        uint64_t largest;
-        if (bytes != sizeof largest) return WEFT_ERR_MALFORMED;
-        memcpy(&largest, aggregate, bytes);
-        if (largest < self->steps) return WEFT_ERR_MALFORMED;
-        self->shared = largest;
-        return WEFT_OK;
-    }
+    if (round == 0) return randomk_take_step(aggregate, bytes, self->steps, &self->shared);
     if (bytes != self->k * sizeof *self->sum) return WEFT_ERR_MALFORMED;
     memcpy(self->sum, aggregate, bytes);
     return WEFT_OK;

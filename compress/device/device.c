@@ -282,6 +282,7 @@ static device_create_fn *create_function(enum weft_codec_id id)
     case WEFT_CODEC_F16:
     case WEFT_CODEC_BF16: return device_cast_create;
     case WEFT_CODEC_TOPK: return device_topk_create;
+    case WEFT_CODEC_RANDOMK: return device_randomk_create;
     case WEFT_CODEC_INT8:
     case WEFT_CODEC_INT4: return device_quantise_create;
     case WEFT_CODEC_SIGN:

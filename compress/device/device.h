@@ -92,6 +92,6 @@ typedef enum weft_status device_create_fn(struct weft_env *env, const struct wef
                                           const struct weft_shape *shape, const struct weft_codec_device *at,
                                           struct weft_codec **codec_out);
 device_create_fn device_cast_create, device_topk_create, device_quantise_create, device_lowbit_create,
-    device_powersgd_create;
+    device_powersgd_create, device_randomk_create;
 
 #endif

@@ -443,15 +443,16 @@ static const struct weft_tensor_options twins[] = {
     {.mode = WEFT_MODE_ALL_REDUCE,
      .codec = "topk:ratio=0.05,momentum=0.5,nesterov=1,masking=0",
      .optimizer = "none"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "randomk:ratio=0.05", .optimizer = "none"},
     /* its codec stays on the host */
     {.mode = WEFT_MODE_ALL_REDUCE, .codec = "topk:ratio=0.05,clip=10", .optimizer = "none"},
-    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "randomk:ratio=0.05", .optimizer = "none"},
     {.mode = WEFT_MODE_SERVER, .codec = "dense", .optimizer = "none"},
     {.mode = WEFT_MODE_SERVER, .codec = "dense", .optimizer = "sgd"},
     {.mode = WEFT_MODE_SERVER, .codec = "topk:ratio=0.05", .optimizer = "sgd:momentum=0.9"},
     {.mode = WEFT_MODE_SERVER, .codec = "f16", .optimizer = "none"},
     {.mode = WEFT_MODE_SERVER, .codec = "powersgd:rank=2", .optimizer = "none"},
     {.mode = WEFT_MODE_SERVER, .codec = "topk:ratio=0.05", .optimizer = "none"},
+    {.mode = WEFT_MODE_SERVER, .codec = "randomk:ratio=0.05,feedback=0.5", .optimizer = "none"},
     {.mode = WEFT_MODE_SERVER, .codec = "int8", .optimizer = "none"}, /* these in chunks */
     {.mode = WEFT_MODE_SERVER, .codec = "int4:seed=7", .optimizer = "none"},
     {.mode = WEFT_MODE_SERVER, .codec = "bf16", .optimizer = "none"},
