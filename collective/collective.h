@@ -57,8 +57,9 @@ enum weft_coll_label {
     WEFT_COLL_LABEL_CODEC_CHOICE = 7,
     WEFT_COLL_LABEL_STEP_END = 8,
     WEFT_COLL_LABEL_TENSOR_FREE = 9,
+    WEFT_COLL_LABEL_TENSOR_ORDER = 10,
 };
-#define WEFT_COLL_LABEL_COUNT 10
+#define WEFT_COLL_LABEL_COUNT 11
 
 /* One step. offset_in counts elements of the input vector, offset of the output vector, scratch of the
  * scratch. Scratch of a *wide* plan holds partials: f32 for narrower floats, else the element type. */

@@ -60,6 +60,10 @@ const struct weft_option weft_option_table[] = {
            "Order of the all_reduces of tensors. agreed: ranks may push in different orders, the most urgent "
            "tensor that all have pushed is next, and small tensors travel together. called: the order of the "
            "calls, which must be equal on all ranks, each tensor in its own operation. Equal on all ranks."),
+    SWITCH("client.learn_order", "yes",
+           "Learn from the first steps which of the tensors with equal priority the next forward pass needs "
+           "first. no: the order of their declaration. Only with client.push_order=agreed. Equal on all "
+           "ranks."),
     SWITCH("client.skip_nonfinite", "no",
            "Skip a step with a dense gradient that is NaN or infinite (WEFT_ERR_SKIPPED)."),
     TEXT("client.exposed_report", "",

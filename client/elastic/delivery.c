@@ -72,6 +72,7 @@ enum weft_status weft_tensor_wait(struct weft_tensor *tensor, uint64_t timeout_m
             session, WEFT_ERR_STATE,
             "tensor_wait of tensor '%s': its group of calls is open; call weft_group_end first",
             tensor->name);
+    client_learned_order_waited(tensor);
     if (is_delivered(tensor) && tensor->delivered_status >= 0) return WEFT_OK;
     uint64_t timeout_ns = session->settings.deadline_ns + CLIENT_WAIT_SLACK_NS;
     if (timeout_ms > 0) timeout_ns = timeout_ms > WEFT_NEVER / WEFT_MS(1) ? WEFT_NEVER : WEFT_MS(timeout_ms);

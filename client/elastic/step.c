@@ -171,6 +171,13 @@ static bool has_unreported_change(const struct weft_session *session)
     return session->epoch_change.growth_unreported || session->epoch_change.shrink_unreported;
 }
 
+/* All ranks call it in the same steps: operations for the choice of codecs and the order of tensors. */
+static enum weft_status agree_before(struct weft_session *session, const struct weft_step_options *begun)
+{
+    WEFT_TRY(client_codec_tuner_step_begin(session, begun->step));
+    return client_learned_order_step_begin(session);
+}
+
 static enum weft_status begin(struct weft_session *session, const struct weft_step_options *begun)
 {
     WEFT_TRY(client_step_options_check(session, begun));
@@ -178,11 +185,11 @@ static enum weft_status begin(struct weft_session *session, const struct weft_st
     /* the change was found between two steps */
     if (client_is_leaving_epoch(session) || has_unreported_change(session)) return weft_shrink(session);
     struct client_step *step = &session->step;
-    const enum weft_status tuner_status = client_codec_tuner_step_begin(session, begun->step);
-    if (tuner_status < 0)
+    const enum weft_status agreed = agree_before(session, begun);
+    if (agreed < 0)
         return session->is_elastic && client_failed(session) >= 0 && client_is_leaving_epoch(session)
                    ? weft_shrink(session)
-                   : tuner_status;
+                   : agreed;
     step->deliver_late = begun->deliver_late;
     step->recorded = session->tensors->reduce_count > 0 || session->tensors->codec_tuner.count > 0;
     step->records_agree = step->compared = false;

@@ -27,6 +27,7 @@ struct client_settings {
     uint64_t deadline_ns;
     uint64_t report_period_ns;         /* 0: no reports */
     enum weft_plan_id plans[WEFT_COLL_KIND_COUNT]; /* of collective.plan and WEFT_PLAN_<OPERATION> */
+    bool learns_order;          /* client.learn_order, with agrees_push_order */
     bool agrees_push_order;     /* client.push_order is "agreed" */
     uint32_t client_hash_every; /* steps between two comparisons of the ranks' weights; 0: never */
     uint32_t hash_every;        /* compressed server modes: steps between two weight hashes; 0: never */

@@ -199,6 +199,7 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
         tensor->step_before = tensor->last_step;
         tensor->last_step = session->step.number;
         tensor->op.step = client_tensor_has_clock(tensor) ? ++tensor->clock : tensor->last_step;
+        client_learned_order_pushed(tensor);
         if (!tensor->op.grad_is_nonfinite) warn_if_not_finite(tensor);
         tensor->op.lr = session->step.group_count > 0 ? tensor->group_lr : session->step.lr;
         tensor->op.weight = session->step.weight;

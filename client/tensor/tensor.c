@@ -423,6 +423,7 @@ static enum weft_status install_chunks(struct weft_tensor *tensor, const Weft__C
     }
     tensor->chunk_count = (uint32_t)count;
     tensor->id = declared->tensor;
+    tensor->need.position = tensor->id;
     return WEFT_OK;
 
 err:

@@ -20,6 +20,7 @@
 #include "client/engine/request.h"
 #include "client/engine/work.h"
 #include "client/tensor/codec_tuner.h"
+#include "client/tensor/order/learned_order.h"
 #include "compress/compress.h"
 #include "kernels/kernels.h"
 #include "proto/proto.h"
@@ -206,6 +207,7 @@ struct weft_tensor {
     bool skip_nonfinite;               /* option of the tensor */
     bool alone;                        /* option of the tensor: its operation carries no other tensor */
     int32_t priority;                  /* option of the tensor */
+    struct client_tensor_need need;    /* its place among tensors with one priority */
     uint32_t group;                    /* option of the tensor */
     float group_lr, group_decay;       /* of the group in the open step, if the step has groups */
     struct client_clip clip;           /* the engine's until the request has completed */
@@ -289,7 +291,8 @@ static inline uint32_t client_tensor_subject(const struct weft_tensor *tensor) {
 /* Returns whether it is reduced before the other one if both are ready. Equal on all ranks. */
 static inline bool client_tensor_precedes(const struct weft_tensor *tensor, const struct weft_tensor *other)
 {
-    return tensor->priority != other->priority ? tensor->priority > other->priority : tensor->id < other->id;
+    return tensor->priority != other->priority ? tensor->priority > other->priority
+                                               : tensor->need.position < other->need.position;
 }
 /* The same as a number (weft_coll_args.urgency). 0 with client.push_order=called. */
 uint64_t client_tensor_urgency(const struct weft_tensor *tensor);

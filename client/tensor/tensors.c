@@ -117,6 +117,7 @@ void client_tensors_free(struct weft_session *session)
         client_tensor_free(weft_list_first(&tensors->freed, struct weft_tensor, session_link));
     client_codec_tuner_free(session);
     client_push_order_free(session);
+    client_learned_order_free(session);
     client_push_groups_free(session);
     client_shard_map_free(session);
     client_snapshot_free(session);

@@ -6,6 +6,7 @@
 
 #include "base/base.h"
 #include "client/tensor/codec_tuner.h"
+#include "client/tensor/order/learned_order.h"
 #include "client/tensor/order/push_group.h"
 #include "client/tensor/order/push_order.h"
 #include "client/tensor/shard/shard_map.h"
@@ -28,6 +29,7 @@ struct client_tensors {
     struct client_codec_tuner codec_tuner;
     struct client_skip skip;
     struct client_snapshot snapshot; /* its own lock */
+    struct client_learned_order learned_order;
     /* the engine thread */
     struct weft_tensor *by_id[CLIENT_TENSOR_BUCKETS]; /* chained */
     struct weft_list send_queue;     /* struct client_chunk.send_link: the transport had no space */

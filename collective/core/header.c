@@ -98,7 +98,8 @@ static const char *label_of(const struct coll_header *header)
 {
     static const char *const labels[WEFT_COLL_LABEL_COUNT] = {
         NULL,         "split",      "mesh_create or mesh_comm",      "tensor_init", "tensor_share",
-        "state_load", "step_begin", "step_begin (to choose codecs)", "step_end",    "tensor_free"};
+        "state_load", "step_begin", "step_begin (to choose codecs)", "step_end",    "tensor_free",
+        "step_begin (to publish the order of tensors)"};
     if (coll_is_reduction(header->kind) || header->kind == WEFT_COLL_SEND ||
         header->op >= WEFT_COLL_LABEL_COUNT)
         return NULL;

@@ -200,8 +200,9 @@ struct weft_tensor_options {
                               * Equal on all ranks. Not in server mode of an elastic job. Default: the option
                               * client.skip_nonfinite, "no" */
     int32_t priority;        /* all-reduce mode: of several tensors that are ready, the one with the highest
-                              * priority is reduced first; of equal ones the first declared, which the next
-                              * forward pass needs first. Default 0. Equal on all ranks */
+                              * priority is reduced first; of equal ones the one that the next forward pass
+                              * needs first, learned from the first steps, and before that the first declared
+                              * (client.learn_order). Default 0. Equal on all ranks */
     bool alone;              /* never travels with other small tensors. Equal on all ranks */
     uint32_t group;          /* parameter group, an index of weft_step_options.group_lr; default 0. Equal on
                               * all ranks */

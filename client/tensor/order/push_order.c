@@ -320,7 +320,7 @@ void client_push_order_step_ends(struct weft_session *session)
 uint64_t client_tensor_urgency(const struct weft_tensor *tensor)
 {
     if (!tensor->session->settings.agrees_push_order) return 0;
-    return ((uint64_t)((int64_t)INT32_MAX - tensor->priority) << 32 | tensor->id) + 1;
+    return ((uint64_t)((int64_t)INT32_MAX - tensor->priority) << 32 | tensor->need.position) + 1;
 }
 
 bool client_push_order_waits_for(const struct weft_tensor *tensor, uint32_t *rank_out)

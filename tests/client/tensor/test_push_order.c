@@ -4,6 +4,7 @@
  *              operations in the order of the calls: every dtype, optimiser and sample weight
  *   together   200 small tensors of a step take few operations
  *   priority   of the tensors that all ranks have pushed, the most urgent is first
+ *   learned    rank 0's first steps decide which of equal priorities that is
  *   deadline   a tensor that one rank never pushes is named */
 #include "client/engine/engine.h"
 #include "client/engine/request.h"
@@ -294,6 +295,84 @@ static void test_priority(void **state)
     assert_int_equal(crowd.failures, 0);
 }
 
+/* ---- learned order ---- */
+
+enum { LEARNED = 6, LEARNED_STEPS = 6 };
+
+struct learning {
+    const char *option;       /* client.learn_order */
+    uint32_t pushes[LEARNED]; /* rank 0's order; rank 1 pushes in the opposite one */
+    uint32_t waits[LEARNED];  /* the same for weft_tensor_wait, with deliver_late */
+    uint32_t wait_count;
+    uint32_t expected[LEARNED]; /* most needed first */
+};
+
+static void run_learning_step(struct crowd *crowd, struct weft_session *session, uint32_t rank,
+                              struct weft_tensor **tensors, struct completions *all)
+{
+    static float grads[2][LEARNED + 1][16];
+    const struct learning *learning = crowd->user;
+    struct weft_request requests[LEARNED + 1] = {{{0}}};
+    struct completion contexts[LEARNED + 1];
+    const bool late = learning->wait_count > 0;
+    *all = (struct completions){.count = 0};
+    const uint64_t step = weft_step_next(session);
+    CROWD_OK(
+        crowd, session,
+        weft_step_begin_with(session, WEFT_STEP(.step = step, .lr = 1, .weight = 1, .deliver_late = late)));
+    CROWD_OK(crowd, session, weft_loop_acquire(session->loop, WEFT_NEVER));
+    /* the first one, equal on all ranks, is in an agreement of its own */
+    for (uint32_t k = 0; k <= LEARNED; k++) {
+        const uint32_t t = k == 0 ? 0 : 1 + learning->pushes[rank == 0 ? k - 1 : LEARNED - k];
+        CROWD_OK(crowd, session, weft_push_pull(tensors[t], grads[rank][t], grads[rank][t], &requests[t]));
+        contexts[t] = (struct completion){all, t};
+        client_request_of(&requests[t])->context = &contexts[t];
+        client_request_of(&requests[t])->completed = completed;
+    }
+    weft_loop_release(session->loop);
+    CROWD_OK(crowd, session, weft_step_end(session));
+    for (uint32_t k = 0; k < learning->wait_count; k++) {
+        const uint32_t w = learning->waits[rank == 0 ? k : learning->wait_count - 1 - k];
+        CROWD_OK(crowd, session, weft_tensor_wait(tensors[1 + w], 0));
+    }
+    CROWD_OK(crowd, session, weft_step_wait(session));
+}
+
+static void learn(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    const struct learning *learning = crowd->user;
+    struct weft_tensor *tensors[LEARNED + 1];
+    struct completions all;
+    for (uint32_t t = 0; t <= LEARNED; t++)
+        declare_f32(crowd, session, &(struct kind){"n", 16, t == 0, true}, t, &tensors[t]);
+    for (uint32_t step = 1; step <= LEARNED_STEPS; step++)
+        run_learning_step(crowd, session, rank, tensors, &all);
+    CROWD_CHECK(crowd, session, all.count == LEARNED + 1);
+    drop_first(&all);
+    for (uint32_t k = 0; k < LEARNED; k++)
+        CROWD_CHECK(crowd, session, k < all.count && all.order[k] == 1 + learning->expected[k]);
+}
+
+static void check_learning(struct learning learning)
+{
+    struct crowd crowd = {.user = &learning};
+    setenv("WEFT_CLIENT_LEARN_ORDER", learning.option, 1);
+    crowd_run(&crowd, 2, learn);
+    unsetenv("WEFT_CLIENT_LEARN_ORDER");
+    assert_int_equal(crowd.failures, 0);
+}
+
+static void test_learned(void **state)
+{
+    /* a backward pass: the last pushed tensor is needed first */
+    check_learning((struct learning){"yes", {3, 5, 2, 4, 0, 1}, {0}, 0, {1, 0, 4, 2, 5, 3}});
+    /* a loop in the order of the declaration */
+    check_learning((struct learning){"yes", {0, 1, 2, 3, 5, 4}, {0}, 0, {0, 1, 2, 3, 4, 5}});
+    /* waits in the forward pass, and tensors without a wait */
+    check_learning((struct learning){"yes", {5, 4, 3, 2, 1, 0}, {4, 2, 5}, 3, {4, 2, 5, 0, 1, 3}});
+    check_learning((struct learning){"no", {3, 5, 2, 4, 0, 1}, {0}, 0, {0, 1, 2, 3, 4, 5}});
+}
+
 /* ---- an urgent tensor behind others that are in flight ---- */
 
 enum { FLIGHT = 6, FLIGHT_ELEMS = 128 << 10 };
@@ -392,9 +471,11 @@ static void test_scarce(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bits),   cmocka_unit_test(test_weighted_bits), cmocka_unit_test(test_together),
-        cmocka_unit_test(test_alone),  cmocka_unit_test(test_declaration),   cmocka_unit_test(test_priority),
-        cmocka_unit_test(test_scarce), cmocka_unit_test(test_overtakes),
+        cmocka_unit_test(test_bits),        cmocka_unit_test(test_weighted_bits),
+        cmocka_unit_test(test_together),    cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_declaration), cmocka_unit_test(test_priority),
+        cmocka_unit_test(test_learned),     cmocka_unit_test(test_scarce),
+        cmocka_unit_test(test_overtakes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
