@@ -10,7 +10,8 @@
  * deadlock: chunks get blocks in order, and a chunk with a block accepts every request (shard_receive.c).
  *
  * In a job with copies a chunk of a codec with several rounds has a block of its own: after a fail-over it
- * begins with round 0 again, while chunks of other shards have blocks for round 1 and wait for its workers. */
+ * begins with round 0 again, while chunks of other shards have blocks for round 1 and wait for its
+ * workers. */
 #include <string.h>
 
 #include "server/shard/shard_clock.h"

@@ -216,7 +216,7 @@ static void skipped_step(void **state)
     fleet_free(fleet);
 }
 
-/* Each worker lacks the result of another chunk of the lost shard, so each must repeat a round that it has. */
+/* Each worker lacks the result of another chunk of the lost shard, so each repeats a round that it has. */
 static bool ends_after_fail_over(uint32_t map_mutants)
 {
     static const struct fleet_tensor_spec codes = {.name = "codes",
