@@ -11,8 +11,9 @@
 #   nccl-again    communicators are destroyed and made again, ten times
 #   stream-order  two ranks of weft: stream-ordered calls, bits as on the host, how long they hold the host thread
 #   host-first    four ranks of weft, two hosts by name: NCCL inside each, bits as on the host
+#   torch-cuda    two ranks of PyTorch with CUDA tensors: backend, DDP, optimizers, bits as on the host
 #
-# The last two need a build folder.
+# The last three need a build folder; torch-cuda takes the Python of WEFT_PYTHON, else python3, with a PyTorch for CUDA.
 #
 # Exit status 77 and a reason: skipped. No part changes a setting of the GPU.
 set -u
@@ -182,6 +183,27 @@ part_host_first() {
     echo "ok   $part"
 }
 
+part_torch_cuda() {
+    need_gpu
+    python=${WEFT_PYTHON:-python3}
+    weft=$folder/tools/weft
+    [ -x "$weft" ] || skip "$folder has no tools/weft; build it"
+    "$python" -c 'import torch, cffi' 2>/dev/null ||
+        skip "$python has no PyTorch and cffi; WEFT_PYTHON names another (tools/lib/python-env --torch makes one)"
+    kernels=$(find "$folder" -name 'libweft_cuda.so*' -type f | head -n 1)
+    [ -z "$kernels" ] || export WEFT_CUDA_KERNELS="${WEFT_CUDA_KERNELS:-$(realpath "$kernels")}"
+    versions
+    WEFT_LIBRARY=$(realpath "$folder/client/libweft.so.0") PYTHONPATH="$here/../../client/python" \
+        timeout 300 "$weft" run -n 2 --log-dir "$work/logs" -- "$python" "$here/torch_rank.py" \
+        >"$work/run.0" 2>"$work/run.1"
+    status=$?
+    cat "$work"/logs/rank0.log >>"$work/run.0" 2>/dev/null
+    ! grep -q '^skip' "$work/run.0" || skip "$(grep -m 1 '^skip' "$work/run.0")"
+    [ $status = 0 ] || fail "weft run ended with $status: $(cat "$work"/logs/rank*.log 2>/dev/null | tail -n 5)"
+    grep -E "held the host|bits as on the host|^torch" "$work/run.0"
+    echo "ok   $part"
+}
+
 part_cuda() {
     need_gpu
     [ -f "$folder/build.ninja" ] || skip "$folder is not a build folder"
@@ -198,5 +220,6 @@ nccl-death) part_death ;;
 nccl-again) part_again ;;
 stream-order) part_stream_order ;;
 host-first) part_host_first ;;
+torch-cuda) part_torch_cuda ;;
 *) echo "unknown part $part; tests/gpu/run.sh parts lists them" >&2; exit 2 ;;
 esac

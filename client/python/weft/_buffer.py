@@ -67,6 +67,29 @@ def _from_interface(array, dtype):
     return Buffer(address, _elements(interface["shape"]), dtype_of(dtype), array, readonly)
 
 
+_CUDA_DTYPES = {"f": "float", "i": "int", "u": "uint", "b": "bool"}
+
+
+def _from_cuda_interface(array):
+    """CUDA Array Interface, versions 2 and 3: Numba, CuPy, ctypes objects."""
+    interface = array.__cuda_array_interface__
+    shape, typestr = interface["shape"], interface["typestr"]
+    if typestr[0] == ">" or typestr[1] not in _CUDA_DTYPES:
+        raise Unsupported(f"a CUDA array of type {typestr!r}")
+    size = int(typestr[2:])
+    if interface.get("strides") is not None:
+        expected = size
+        for length, stride in zip(reversed(shape), reversed(interface["strides"])):
+            if length != 1 and stride != expected:
+                raise InvalidArgument("the CUDA array is not C-contiguous")
+            expected *= length
+    address, readonly = interface["data"]
+    dtype = dtype_of("bool" if typestr[1] == "b" else f"{_CUDA_DTYPES[typestr[1]]}{8 * size}")
+    stream = interface.get("stream") or 0
+    # 1 is the legacy default stream, which weft names 0
+    return Buffer(address, _elements(shape), dtype, array, readonly, CUDA, 0 if stream == 1 else stream)
+
+
 def _from_torch(tensor):
     if not tensor.is_contiguous():
         raise InvalidArgument("the tensor is not contiguous; pass tensor.contiguous()")
@@ -135,8 +158,8 @@ def _from_buffer(array):
 def view(array, writable=False):
     """Return the Buffer of `array`: contiguous, in native byte order, and writable where asked for.
 
-    `array` is a NumPy array, a torch tensor, an object with __dlpack__, or one with the buffer protocol (bytes,
-    bytearray, array.array, memoryview). Nothing is copied.
+    `array` is a NumPy array, a torch tensor, an object with __cuda_array_interface__ or __dlpack__, or one with the
+    buffer protocol (bytes, bytearray, array.array, memoryview). Nothing is copied.
     """
     if isinstance(array, Buffer):
         buffer = array
@@ -144,6 +167,8 @@ def view(array, writable=False):
         buffer = _from_array_interface(array)
     elif hasattr(array, "data_ptr") and hasattr(array, "is_contiguous"):
         buffer = _from_torch(array)
+    elif hasattr(array, "__cuda_array_interface__"):
+        buffer = _from_cuda_interface(array)
     elif hasattr(array, "__dlpack__"):
         buffer = _from_dlpack(array)
     else:

@@ -45,6 +45,12 @@ class Request:
         """Whether the operation has ended, well or with an error. Never blocks."""
         return self._status is not None or _test(self._c) not in OPEN
 
+    @property
+    def ended_well(self):
+        """Whether the operation has completed without an error. Never blocks."""
+        status = _test(self._c) if self._status is None else self._status
+        return status >= 0 and status not in OPEN
+
     def test(self):
         """Return False while the operation is under way, True after it has completed; raise its error."""
         if self._status is None:

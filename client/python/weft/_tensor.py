@@ -41,11 +41,12 @@ def declare(session, kind, name, shape, dtype, mode, codec, optimizer, chunk_byt
 class Tensor:
     """A tensor of the job (Session.declare): one push_pull of it per step."""
 
-    __slots__ = ("_c", "_session", "_weights", "dtype", "elems", "name", "shape", "__weakref__")
+    __slots__ = ("_c", "_on_device", "_session", "_weights", "dtype", "elems", "name", "shape", "__weakref__")
 
     def __init__(self, session, pointer, name, shape, elems, dtype):
         self._session, self._c, self._weights = session, pointer, None
         self.name, self.shape, self.elems, self.dtype = name, shape, elems, dtype
+        self._on_device = False  # the buffers of the last operation
 
     def _view(self, array, writable=False):
         buffer = _buffer.view(array, writable)
@@ -66,11 +67,14 @@ class Tensor:
         self._weights = buffer  # weft_push_none writes the new weights to it
         return weights
 
-    def push_pull(self, grad, out=None):
+    def push_pull(self, grad, out=None, *, on_stream=False):
         """Contribute `grad`, receive `out` (default: in place); once in a step. Return a Request.
 
         Without an optimiser `out` receives the weighted mean of the gradients. With one it receives the new
         weights, and must hold the weights of the last step.
+
+        on_stream: of CUDA arrays: their stream waits for the result (weft_tensor_on_stream). Work queued behind the
+        call follows the result, and no wait is needed before.
         """
         source = self._view(grad)
         target = source if out is None or out is grad else self._view(out, True)
@@ -78,7 +82,7 @@ class Tensor:
             self._view(source, True)
         request = Request(self._session, (source, target), grad if out is None else out)
         self._weights = target
-        return self._submit(request, source, lib.weft_push_pull, source.pointer, target.pointer)
+        return self._submit(request, source, on_stream, lib.weft_push_pull, source.pointer, target.pointer)
 
     def wait(self, timeout=None):
         """Block until the last operation is done. timeout: seconds; default: the session's deadline. Raises its error."""
@@ -96,23 +100,28 @@ class Tensor:
         with self._session._lock:
             self._session._check(lib.weft_push_none(self._c))
 
-    def push(self, grad):
-        """Contribute `grad` to the shards (server mode, dense). Return a Request."""
+    def push(self, grad, *, on_stream=False):
+        """Contribute `grad` to the shards (server mode, dense). Return a Request. on_stream: as in push_pull."""
         source = self._view(grad)
         request = Request(self._session, source)
-        return self._submit(request, source, lib.weft_push, source.pointer)
+        return self._submit(request, source, on_stream, lib.weft_push, source.pointer)
 
-    def pull(self, out):
-        """Receive the result of this rank's last push in `out` (server mode, dense). Return a Request."""
+    def pull(self, out, *, on_stream=False):
+        """Receive the result of this rank's last push in `out` (server mode, dense). Return a Request.
+
+        on_stream: as in push_pull.
+        """
         target = self._view(out, True)
         request = Request(self._session, target, out)
-        return self._submit(request, target, lib.weft_pull, target.pointer)
+        return self._submit(request, target, on_stream, lib.weft_pull, target.pointer)
 
-    def _submit(self, request, buffer, start, *pointers):
+    def _submit(self, request, buffer, on_stream, start, *pointers):
         session = self._session
         with session._lock:
-            if buffer.memory:
+            if buffer.memory or self._on_device:
                 session._check(lib.weft_tensor_memory(self._c, buffer.memory, ffi.cast("void *", buffer.stream)))
+                session._check(lib.weft_tensor_on_stream(self._c, on_stream))
+                self._on_device = bool(buffer.memory)
             return session._submit(request, start, self._c, *pointers)
 
     def share(self, weights, root=0):

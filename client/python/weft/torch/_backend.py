@@ -1,12 +1,13 @@
-"""The backend "weft" of torch.distributed, for CPU tensors.
+"""The backend "weft" of torch.distributed, for CPU and CUDA tensors.
 
 Each process group is a group of ranks of the session (weft_comm), and each call of torch.distributed is one
 call of weft. Tensors are sent from and received into their own memory where they are contiguous. The backend
 keeps every Work until it is done: torch.distributed may drop it earlier, while the operation uses its
-tensors.
+tensors. Calls on CUDA tensors are stream-ordered (_streams.py).
 """
 
 import contextlib
+import functools
 import zlib
 
 import torch
@@ -15,7 +16,7 @@ from torch._C._distributed_c10d import Backend
 
 from .._abi import lib
 from .._errors import InvalidArgument, Unsupported, WeftError
-from . import _pieces
+from . import _pieces, _streams
 from ._allocator import Allocator
 from ._rendezvous import get_session
 from ._work import Work
@@ -25,6 +26,22 @@ _KEPT = 64  # works that are kept before a call looks for those that have ended
 
 def _as_list(value):
     return [value] if isinstance(value, torch.Tensor) else list(value)
+
+
+def _in_stream_order(start):
+    """A method that starts operations and returns their Work: on CUDA tensors it runs on a side stream."""
+
+    @functools.wraps(start)
+    def method(self, *arguments, **fields):
+        device = _streams.device_of(arguments)
+        if device is None:
+            return start(self, *arguments, **fields)
+        with _streams.side_streams.region(device, list(_streams.tensors_in(arguments))) as order:
+            work = start(self, *arguments, **fields)
+            work.follow(order)
+        return work
+
+    return method
 
 
 class WeftBackend(Backend):
@@ -57,7 +74,8 @@ class WeftBackend(Backend):
 
     def _call(self, options, kind, source=None, target=None, count=None, **fields):
         """Start one operation on contiguous tensors and return its Request; count: elements of one piece."""
-        start, length, dtype, scale = _pieces.described(source if source is not None else target)
+        shown = source if source is not None else target
+        start, length, dtype, scale = _pieces.described(shown)
         for name in ("counts", "counts_out"):
             if fields.get(name) is not None:
                 fields[name] = [number * scale for number in fields[name]]
@@ -70,6 +88,7 @@ class WeftBackend(Backend):
             comm=self._comm,
             timeout_ms=self._milliseconds(options),
             keep=(source, target),
+            **_streams.call_fields(shown),
             **fields,
         )
 
@@ -84,18 +103,18 @@ class WeftBackend(Backend):
     @staticmethod
     def _check_all(tensors):
         for tensor in tensors:
-            if tensor.device.type != "cpu":
+            if tensor.device.type not in ("cpu", "cuda") or tensor.device != tensors[0].device:
                 raise Unsupported(
-                    f"the backend weft takes CPU tensors, not {tensor.device}; "
-                    "use weft.torch.register_ddp_hook"
+                    "the backend weft takes CPU tensors, or CUDA tensors of one device, in a call; not "
+                    f"{tensor.device} with {tensors[0].device}"
                 )
             if tensor.layout != torch.strided:
                 raise Unsupported("the backend weft takes dense tensors; call to_dense() before")
 
     @contextlib.contextmanager
-    def _together(self, count):
-        """Several calls travel as one operation where weft can join them."""
-        if count > 1:
+    def _together(self, tensors):
+        """Several calls travel as one operation where weft can join them; stream-ordered calls stay apart."""
+        if len(tensors) > 1 and tensors[0].device.type == "cpu":
             with self._session.group():
                 yield
         else:
@@ -103,6 +122,7 @@ class WeftBackend(Backend):
 
     # ---- collectives on one tensor ----
 
+    @_in_stream_order
     def broadcast(self, tensors, options):
         self._check_all(tensors)
         after = []
@@ -110,10 +130,11 @@ class WeftBackend(Backend):
         request = self._call(options, lib.WEFT_CALL_BROADCAST, None, target, root=options.rootRank)
         return self._work([request], tensors, after)
 
+    @_in_stream_order
     def _reduce_in_place(self, tensors, options, kind, **fields):
         self._check_all(tensors)
         after, requests = [], []
-        with self._together(len(tensors)):
+        with self._together(tensors):
             for tensor in tensors:
                 reduction = _pieces.Reduction(options.reduceOp, tensor.dtype)
                 place = _pieces.written(tensor, after, reduction.view)
@@ -133,6 +154,11 @@ class WeftBackend(Backend):
     def reduce(self, tensors, options):
         if options.rootRank == self._rank:
             return self._reduce_in_place(tensors, options, lib.WEFT_CALL_REDUCE, root=options.rootRank)
+        return self._contribute(tensors, options)
+
+    @_in_stream_order
+    def _contribute(self, tensors, options):
+        """The part of `reduce` of a rank that is not the root."""
         self._check_all(tensors)
         reduction = _pieces.Reduction(options.reduceOp, tensors[0].dtype)
         source = reduction.view(tensors[0].contiguous())
@@ -164,12 +190,13 @@ class WeftBackend(Backend):
     def all_gather_single(self, output, source, options):
         return self.all_gather_single_coalesced([output], [source], options)
 
+    @_in_stream_order
     def all_gather_single_coalesced(self, outputs, sources, options):
         self._check_all([*outputs, *sources])
         after, requests = [], []
         for output, source in zip(outputs, sources):
             self._check_pieces("all_gather", output, source)
-        with self._together(len(outputs)):
+        with self._together(outputs):
             for output, source in zip(outputs, sources):
                 target = _pieces.written(output, after)
                 requests.append(self._call(options, lib.WEFT_CALL_ALL_GATHER, source.contiguous(), target))
@@ -185,6 +212,7 @@ class WeftBackend(Backend):
     def allgather(self, output_lists, sources, options):
         return self.allgather_coalesced(output_lists, sources, options)
 
+    @_in_stream_order
     def allgather_coalesced(self, output_lists, sources, options):
         after, requests = [], []
         for outputs, source in zip(output_lists, sources):
@@ -202,6 +230,7 @@ class WeftBackend(Backend):
             )
         return self._work(requests, [output for outputs in output_lists for output in outputs], after)
 
+    @_in_stream_order
     def gather(self, output_lists, sources, options):
         after, target, source = [], None, sources[0]
         is_root = options.rootRank == self._rank
@@ -220,6 +249,7 @@ class WeftBackend(Backend):
 
     # ---- scatter ----
 
+    @_in_stream_order
     def scatter(self, outputs, source_lists, options):
         after, source, output = [], None, outputs[0]
         is_root = options.rootRank == self._rank
@@ -238,6 +268,7 @@ class WeftBackend(Backend):
         )
         return self._work([request], outputs, after)
 
+    @_in_stream_order
     def reduce_scatter(self, outputs, source_lists, options):
         after, output, sources = [], outputs[0], list(source_lists[0])
         counts = [source.numel() for source in sources]
@@ -270,18 +301,20 @@ class WeftBackend(Backend):
     def reduce_scatter_single(self, output, source, options):
         return self.reduce_scatter_single_coalesced([output], [source], options)
 
+    @_in_stream_order
     def reduce_scatter_single_coalesced(self, outputs, sources, options):
         self._check_all([*outputs, *sources])
         after, requests = [], []
         for output, source in zip(outputs, sources):
             self._check_pieces("reduce_scatter", source, output)
-        with self._together(len(outputs)):
+        with self._together(outputs):
             for output, source in zip(outputs, sources):
                 requests.append(self._reduce_scatter(output, source, options, after))
         return self._work(requests, outputs, after)
 
     # ---- all to all ----
 
+    @_in_stream_order
     def all_to_all_single(self, output, source, output_splits, input_splits, options):
         self._check_all([output, source])
         after = []
@@ -317,6 +350,7 @@ class WeftBackend(Backend):
         row = tensor.numel() // max(1, tensor.shape[0])
         return [rows * row for rows in splits]
 
+    @_in_stream_order
     def alltoall(self, outputs, sources, options):
         self._check_all([*outputs, *sources])
         if len(outputs) != self._size or len(sources) != self._size:
@@ -344,12 +378,14 @@ class WeftBackend(Backend):
                 f"tag {tag}: weft matches sends and recvs of two ranks by their order; use tag 0"
             )
 
+    @_in_stream_order
     def send(self, tensors, rank, tag=0):
         self._check_all(tensors)
         self._check_tag(tag)
         request = self._call(None, lib.WEFT_CALL_SEND, tensors[0].contiguous(), root=rank)
         return self._work([request], tensors)
 
+    @_in_stream_order
     def recv(self, tensors, rank, tag=0):
         self._check_all(tensors)
         self._check_tag(tag)
@@ -413,4 +449,6 @@ def make_backend(options, _=None):
 
 def register():
     """Register the name "weft" with torch.distributed."""
-    dist.Backend.register_backend("weft", make_backend, extended_api=True, devices=["cpu"])
+    # Without a GPU torch's flight recorder fails in a barrier of a group for CUDA. The count initialises nothing.
+    devices = ["cpu", "cuda"] if torch.cuda.device_count() > 0 else ["cpu"]
+    dist.Backend.register_backend("weft", make_backend, extended_api=True, devices=devices)

@@ -7,13 +7,20 @@ all buckets but the last overlap with the backward pass.
 
 With a codec, each large parameter is a declared tensor. Its residual belongs to the parameter, not to a
 bucket: DDP may rebuild its buckets at any time.
+
+On CUDA tensors without a codec the calls are stream-ordered (_streams.py). The futures are complete at once, and
+the streams that use them wait: no host thread does. With a codec the last bucket's call waits on the host,
+because the end of the step decides whether the gradients are valid.
 """
 
 import torch
 import torch.distributed as dist
 
+from .._abi import lib
 from .._errors import InvalidArgument, StepSkipped
 from .._session import session as current_session
+from . import _streams
+from ._pieces import described
 from ._tensors import bytes_to_tensor, codec_of, tensor_to_bytes
 
 
@@ -95,6 +102,8 @@ class DDPHook:
     def average(self, _, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Start the average of a bucket; in the last one's call wait for all. DDP calls it, on one thread."""
         buffer = bucket.buffer()
+        if buffer.device.type == "cuda" and not self._tensors:
+            return self._average_on_stream(buffer)
         future = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else [])
         self._pending.append((buffer, future))
         if self._tensors:
@@ -104,6 +113,22 @@ class DDPHook:
         if bucket.is_last():
             self._complete()
         return future
+
+    def _average_on_stream(self, buffer):
+        """Start the average of a bucket on a side stream; return a complete future of its place there."""
+        with _streams.side_streams.region(buffer.device, [buffer]) as order:
+            address, count, dtype, _ = described(buffer)
+            self._session.call(
+                lib.WEFT_CALL_ALL_REDUCE,
+                address,
+                address,
+                count,
+                dtype,
+                op=lib.WEFT_AVG,
+                keep=buffer,
+                **_streams.call_fields(buffer),
+            )
+        return order.complete(buffer)
 
     def _start_coded(self, bucket, buffer):
         """Start the push_pull of each parameter with a codec, and exact averages of the ranges between."""

@@ -30,7 +30,7 @@ class GradientExchange:
                        for index, (_, parameter) in enumerate(self.parameters)]  # fmt: skip
 
     def _reset(self):
-        self.ready, self.requests = set(), {}
+        self.ready, self.requests, self.streams = set(), {}, {}
         self.begun, self.lost, self.skips = False, None, False
         self.passes = [0] * len(self.parameters)
 
@@ -70,8 +70,22 @@ class GradientExchange:
         try:
             self._begin()
             self.requests[index] = self.push(index, self.parameters[index][1])
+            self._note_stream(self.parameters[index][1].grad)
         except (weft.PeerLost, weft.Shrunk, weft.Grew) as lost:
             self.lost = lost
+
+    def _note_stream(self, gradient):
+        """Autograd's threads may have another current stream than the thread that calls `finish`."""
+        if gradient is not None and gradient.device.type == "cuda":
+            stream = torch.cuda.current_stream(gradient.device)
+            self.streams[stream] = gradient.device
+
+    def _follow_streams(self):
+        """The current streams follow those of the gradients, which follow the results."""
+        for stream, device in self.streams.items():
+            current = torch.cuda.current_stream(device)
+            if current != stream:
+                current.wait_stream(stream)
 
     def finish(self, count_uses=False):
         """Push what is left, wait for all gradients and end the step. Raises what Session.step_end raises.
@@ -85,6 +99,7 @@ class GradientExchange:
             for request in self.requests.values():
                 if request is not None:
                     request.wait()
+            self._follow_streams()
         except (weft.StepSkipped, weft.PeerLost) as lost:
             self.lost = self.lost or lost  # the end of the step decides
         except (weft.Shrunk, weft.Grew) as lost:

@@ -88,7 +88,7 @@ def flat(tensors):
 
 def flat_result(tensors, after):
     """A new tensor (n,) for the elements of `tensors`; `after` gets the copies to them."""
-    whole = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=tensors[0].dtype)
+    whole = tensors[0].new_empty(sum(tensor.numel() for tensor in tensors))
 
     def copy():
         for tensor, piece in zip(tensors, whole.split([tensor.numel() for tensor in tensors])):

@@ -17,6 +17,9 @@ class Work(dist.Work):
 
     Any thread may wait; one of them waits for the requests, and the others for it. torch.distributed hands a
     C++ object to the caller, which forwards wait and get_future only: poll with get_future().done().
+
+    On CUDA tensors (`follow`) wait makes the current stream wait, and returns at once. An operation that fails
+    raises from there if it has failed by then, else from the next call.
     """
 
     def __init__(self, requests, outputs, after=()):
@@ -24,11 +27,27 @@ class Work(dist.Work):
         self._requests, self._outputs, self._after = requests, outputs, after
         self._lock = threading.Lock()  # held by the thread that waits for the requests
         self._future, self._ended = None, False
+        self._order = None  # _streams.Order: the results are there
         self.on_error = None  # called with the exception of an operation, once
+
+    def follow(self, order):
+        """The operations are stream-ordered, on the stream of `order`, which is current: queue the copies there."""
+        for copy in self._after:
+            copy()
+        self._after, self._order = (), order
+
+    def _wait_on_stream(self, seconds):
+        for request in self._requests:
+            if seconds > 0 or request.done:
+                request.wait(seconds or None)
+        self._order.follow()
+        return True
 
     def wait(self, timeout=_FOREVER):
         """Block until the results are there; raise the operation's error. timeout 0: the operation's own."""
         seconds = timeout.total_seconds()
+        if self._order is not None:
+            return self._wait_on_stream(seconds)
         if not self._lock.acquire(timeout=seconds if seconds > 0 else -1):
             raise DeadlineExceeded(f"the operation has not completed within {seconds:g} s; it goes on")
         try:
@@ -61,6 +80,8 @@ class Work(dist.Work):
         """The same; an operation that has ended well has its results in place afterwards. Never blocks."""
         if not self.done:
             return False
+        if self._order is not None:
+            return self._order.is_reached
         if self._lock.acquire(blocking=False):
             try:
                 self._complete()
@@ -71,6 +92,8 @@ class Work(dist.Work):
         return self._ended
 
     def is_success(self):
+        if self._order is not None:
+            return self.is_completed() and all(request.ended_well for request in self._requests)
         return self.is_completed() and self._ended
 
     def result(self):
@@ -85,6 +108,8 @@ class Work(dist.Work):
 
         Does not block. torchft relies on a complete future after wait().
         """
+        if self._future is None and self._order is not None:
+            self._future = self._order.complete(self._outputs)
         if self._future is None:
             base = torch.futures.Future()
             # A callback that raises gives the C++ future an error with the exception's text.

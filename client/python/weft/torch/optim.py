@@ -183,13 +183,29 @@ def _load_residuals(exchange, residuals):
             tensor.load_residual(tensor_to_bytes(residuals[name]))
 
 
-def _check_parameters(named):
+def _check_parameters(named, scaler, clip_norm):
     for name, parameter in named:
-        if parameter.dtype != torch.float32 or not parameter.data.is_contiguous() or parameter.device.type != "cpu":
+        kind = parameter.device.type
+        if parameter.dtype != torch.float32 or not parameter.data.is_contiguous() or kind not in ("cpu", "cuda"):
             raise weft.Unsupported(
                 f"parameter {name!r} is {parameter.dtype} on {parameter.device}; weft.torch.Optimizer updates contiguous "
-                "float32 parameters in host memory; use DistributedOptimizer"
+                "float32 parameters in host memory or on CUDA devices; use DistributedOptimizer"
             )
+        if kind == "cuda" and (scaler is not None or clip_norm):
+            raise weft.Unsupported(
+                f"parameter {name!r} is on {parameter.device}: scaler and clip_norm need parameters in host memory, where "
+                "an update can be undone; use DistributedOptimizer"
+            )
+
+
+def _init(tensor, parameter):
+    """Set a tensor's first weights; weft_tensor_init needs host memory."""
+    if parameter.device.type == "cpu":
+        tensor.init(parameter.data)
+        return
+    weights = parameter.data.cpu()
+    tensor.init(weights)
+    parameter.data.copy_(weights)
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -206,7 +222,8 @@ class Optimizer(torch.optim.Optimizer):
     the step's number is the number of updates in Adam's bias correction.
 
     Each step takes "lr" and "weight_decay" of param_groups, so torch's schedulers work. A new weight may be written as
-    soon as its gradient is accumulated. Parameters are f32 in host memory.
+    soon as its gradient is accumulated. Parameters are f32, in host memory or on a CUDA device; there the update runs
+    on the host or the shards, and scaler and clip_norm are not available.
 
     scaler: a torch.amp.GradScaler whose scale(loss) the backward pass uses; weights and residuals see unscaled
     gradients, a step that is not finite is skipped on all ranks, and step() updates the scale. clip_norm: limit of the
@@ -221,7 +238,7 @@ class Optimizer(torch.optim.Optimizer):
         self.clip_norm, self._loss_scale = clip_norm, 1.0
         groups = _groups.split(named_parameters, lr)
         named = [pair for _, pairs in groups for pair in pairs]
-        _check_parameters(named)
+        _check_parameters(named, scaler, clip_norm)
         if self._session.step_next != 1:
             raise weft.WrongState(
                 "weft.torch.Optimizer is made before the session's first step: the step's number is the number of updates in "
@@ -247,7 +264,7 @@ class Optimizer(torch.optim.Optimizer):
             tensor = self._session.declare(prefix + name, tuple(parameter.shape) or (1,), mode=mode, optimizer=text,
                                            codec=codec_of(codec, name, parameter), group=group, consistency=consistency,
                                            skip_nonfinite=skip_nonfinite or scaler is not None)  # fmt: skip
-            tensor.init(parameter.data)
+            _init(tensor, parameter)
             return tensor
 
         self._exchange = GradientExchange(self._session, named, declare, self._push, self._missing, accumulate,
@@ -265,7 +282,10 @@ class Optimizer(torch.optim.Optimizer):
         return self._exchange.tensors[index].push_pull(gradient, parameter.data)
 
     def _missing(self, index, parameter):
-        self._exchange.tensors[index].push_none()
+        tensor = self._exchange.tensors[index]
+        if parameter.device.type == "cpu":
+            return tensor.push_none()
+        return tensor.push_pull(torch.zeros_like(parameter), parameter.data)
 
     def step(self, closure=None):
         """Wait until the parameters hold the new weights. `skipped`: no rank has taken the step."""
