@@ -56,7 +56,6 @@ static void log_host_codec(struct weft_tensor *tensor, const char *why)
 static const char *device_codec_obstacle(const struct weft_tensor *tensor)
 {
     if (tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) return "its optimiser runs on the host";
-    if (tensor->codec_choice.candidates.count > 0) return "codec auto may change with any step";
     return NULL;
 }
 

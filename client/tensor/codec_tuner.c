@@ -268,6 +268,7 @@ static enum weft_status change_codec(struct weft_tensor *tensor, uint8_t choice,
     weft_codec_free(tensor->codec);
     tensor->codec = codec;
     tensor->codec_spec = *spec;
+    tensor->host_codec_logged = false;
     if (choice == codec_choice->chosen) return WEFT_OK; /* only made again */
     weft_log(session->env, WEFT_LOG_INFO, "client",
              "codec tuner: tensor '%.100s' changes from %s to %s in step %llu", tensor->name, from, to,

@@ -15,6 +15,9 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "client/session/session.h"
+#include "client/tensor/codec_tuner.h"
+#include "client/tensor/tensors.h"
 #include "tests/client/crowd.h"
 #include "tests/client/fleet.h"
 #include "tests/client/twin.h"
@@ -420,8 +423,9 @@ static void test_spans(void **state)
 
 /* ---- tensors: each twice; one of the two has its buffers on the rank's device ---- */
 
-enum { TENSOR_ELEMS = 60 * 50, STEPS = 3 };
+enum { TENSOR_ELEMS = 60 * 50, STEPS = 5 };
 
+#define CHOICE "auto:int8:min_count=0,topk:ratio=0.05,min_count=0"
 static const struct weft_tensor_options twins[] = {
     {.mode = WEFT_MODE_ALL_REDUCE, .codec = "dense", .optimizer = "none"},
     {.mode = WEFT_MODE_ALL_REDUCE, .codec = "dense", .optimizer = "adam"},
@@ -449,6 +453,8 @@ static const struct weft_tensor_options twins[] = {
     {.mode = WEFT_MODE_SERVER, .codec = "dense", .optimizer = "none"},
     {.mode = WEFT_MODE_SERVER, .codec = "dense", .optimizer = "sgd"},
     {.mode = WEFT_MODE_SERVER, .codec = "topk:ratio=0.05", .optimizer = "sgd:momentum=0.9"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = CHOICE, .optimizer = "none"},
+    {.mode = WEFT_MODE_SERVER, .codec = CHOICE, .optimizer = "none"},
     {.mode = WEFT_MODE_SERVER, .codec = "f16", .optimizer = "none"},
     {.mode = WEFT_MODE_SERVER, .codec = "powersgd:rank=2", .optimizer = "none"},
     {.mode = WEFT_MODE_SERVER, .codec = "topk:ratio=0.05", .optimizer = "none"},
@@ -514,6 +520,12 @@ static int declare_twin(struct weft_session *session, const struct place *place,
     return 0;
 }
 
+/* In step 1 the tuner's own choice is in force, which may differ between the two tensors. */
+static bool is_left_out(int number, uint64_t step)
+{
+    return step == 1 && strcmp(twins[number].codec, CHOICE) == 0;
+}
+
 static void read_twin(const struct place *place, struct twin *twin)
 {
     twin->kernels[1] = (struct kernel){.to = twin->seen, .from = twin->to.memory, .bytes = sizeof twin->seen};
@@ -526,6 +538,7 @@ static void read_twin(const struct place *place, struct twin *twin)
 static int step_of(struct weft_session *session, const struct place *place, uint32_t rank, int number,
                    uint64_t step, struct twin *twin)
 {
+    if (is_left_out(number, step)) return 0;
     twin->is_ordered = place->on_device && step % 2 == 1;
     MUST(session, weft_tensor_on_stream(twin->tensor[1], twin->is_ordered));
     fill((uint8_t *)twin->grad, TENSOR_ELEMS, WEFT_F32, seed + step * 64 + rank);
@@ -555,11 +568,37 @@ static int step_of(struct weft_session *session, const struct place *place, uint
 
 static int same_twins(const struct place *place, int number, uint64_t step, struct twin *twin)
 {
+    if (is_left_out(number, step)) return 0;
     if (!twin->is_ordered) read_twin(place, twin);
     while (!atomic_load(&twin->kernels[1].ran)) usleep(20);
     if (memcmp(twin->seen, twin->out, sizeof twin->out) == 0) return 0;
     return fprintf(stderr, "seed %llu: twin %d differs at step %llu\n", (unsigned long long)seed, number,
                    (unsigned long long)step);
+}
+
+/* Puts a codec of CHOICE in force with the next step, as if rank 0 had broadcast it: int8 in steps 2 and 3, then
+ * top-k. In step 4 the residual of int8 is added on the host. */
+static void force_choice(struct weft_session *session, uint64_t step)
+{
+    struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
+    codec_tuner->decision[CLIENT_DECISION_REVISION] = (int64_t)codec_tuner->revision + 1;
+    codec_tuner->decision[CLIENT_DECISION_PROBE_BYTES] = 0;
+    for (uint32_t i = 0; i < codec_tuner->count; i++)
+        codec_tuner->decision[CLIENT_DECISION_CHOICES + i] = step < 3 ? 1 : 2;
+    codec_tuner->phase = CLIENT_CODEC_TUNER_BROADCASTING;
+}
+
+/* The choices were in force. */
+static int has_changed_codecs(struct weft_session *session, const struct twin *twins_of_rank)
+{
+    for (int t = 0; t < TWINS; t++) {
+        struct weft_choice choice = {.size = sizeof choice};
+        if (strcmp(twins[t].codec, CHOICE) != 0) continue;
+        MUST(session, weft_choice_get(twins_of_rank[t].tensor[1], &choice));
+        if (choice.changes < 2 || strncmp(choice.codec, "topk", 4) != 0)
+            return fprintf(stderr, "twin %d: %u changes, codec %s\n", t, choice.changes, choice.codec);
+    }
+    return 0;
 }
 
 /* A step of one tensor in server mode: only its encoded bytes cross the bus. */
@@ -598,8 +637,10 @@ static int train(struct fleet *fleet, uint32_t rank)
              weft_step_begin(session, &(struct weft_step){.step = step, .lr = 0.1f, .weight = weight}));
         for (int t = 0; t < TWINS && rc == 0; t++) rc = step_of(session, &place, rank, t, step, &all[t]);
         MUST(session, weft_step_end(session));
+        force_choice(session, step);
         for (int t = 0; t < TWINS && rc == 0; t++) rc = same_twins(&place, t, step, &all[t]);
     }
+    if (rc == 0) rc = has_changed_codecs(session, all);
     if (rc == 0) rc = few_bytes(session, &place, rank, &all[SERVED_INT4]);
     MUST(session, weft_finalize(session));
     for (int t = 0; t < TWINS && rc == 0; t++) buffer_free(&all[t].from), buffer_free(&all[t].to);
