@@ -72,6 +72,7 @@ static void restart(struct weft_control_link *link)
     if (link->declare) weft_resume_keep(&link->resume, link->declare);
     if (link->question) weft_resume_keep(&link->resume, link->question);
     link->reign = link->next.reign;
+    link->is_replaced = true;
     if (link->next.target == 0) return;
     link->host = link->candidates.all[link->next.target - 1].host;
     link->port = link->candidates.all[link->next.target - 1].port;

@@ -42,6 +42,7 @@ struct weft_control_link {
     struct weft_seal seal;                  /* of that connection */
     struct weft_resume resume;
     bool is_leaving;                        /* closes when the coordinator has all frames */
+    bool is_replaced;                       /* not the coordinator that the Roster names */
     uint64_t reign;                         /* of the coordinator of this session; 0: it has no store */
     struct {
         uint64_t takeover_ns;             /* from Welcome */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "coordinator/coordinator_state.h"
+#include "coordinator/takeover/reign.h"
 
 #define TENSORS_MAX 5000u
 #define MEMBERS_MAX 5120u
@@ -140,10 +141,12 @@ char *weft_coordinator_status_json(struct weft_coordinator *coordinator)
     for (uint32_t i = 0; i < coordinator->tensor_count && i < TENSORS_MAX; i++)
         json_array_append_new(tensors, json_of_tensor(coordinator->tensors[i]));
     json_t *root = json_pack(
-        "{s:o, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:o, s:I, s:o, s:o, s:s, s:o, s:I, s:o}", "job",
+        "{s:o, s:s, s:s, s:i, s:I, s:i, s:i, s:i, s:I, s:o, s:I, s:o, s:o, s:s, s:o, s:I, s:o}", "job",
         json_of_text(coordinator->job), "state", coordinator_state_name(coordinator->state), "weft_version",
-        weft_proto_release(), "wire_version", WEFT_WIRE_VERSION, "epoch", (int)coordinator->epoch_in_force,
-        "workers", (int)coordinator->options.workers, "shards", (int)coordinator->options.shards, "uptime_ms",
+        weft_proto_release(), "wire_version", WEFT_WIRE_VERSION, "reign",
+        (json_int_t)(coordinator->records.reign ? coordinator->records.reign->number : 0), "epoch",
+        (int)coordinator->epoch_in_force, "workers", (int)coordinator->options.workers, "shards",
+        (int)coordinator->options.shards, "uptime_ms",
         (json_int_t)((weft_now_ns(coordinator->env) - coordinator->created_ns) / WEFT_MS(1)), "members",
         members, "tensor_count", (json_int_t)coordinator->tensor_count, "tensors", tensors, "slots",
         json_of_slots(coordinator), "end_status", weft_status_name(coordinator->end_status), "end_text",

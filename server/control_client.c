@@ -449,6 +449,11 @@ enum weft_status weft_control_client_start(struct weft_env *env, struct weft_net
     return WEFT_OK;
 }
 
+bool weft_control_client_is_replaced(const struct weft_control_client *client)
+{
+    return client->link.is_replaced;
+}
+
 void weft_control_client_free(struct weft_control_client *client)
 {
     if (!client) return;

@@ -54,6 +54,8 @@ enum weft_status weft_control_client_leave(struct weft_control_client *client, c
 /* sends Abort; stays open */
 enum weft_status weft_control_client_abort(struct weft_control_client *client, enum weft_status status,
                                            const char *text);
+/* Another process coordinates than the one that the Roster names. Net thread. */
+bool weft_control_client_is_replaced(const struct weft_control_client *client);
 /* Call after weft_net_free. NULL has no effect. */
 void weft_control_client_free(struct weft_control_client *client);
 /* Splits "host:port" or "[v6]:port". WEFT_ERR_INVALID and a sentence if it is neither. */

@@ -47,6 +47,7 @@ static void set_phase(struct weft_session *session, enum client_phase phase)
 /* The roster has the name of the process, which may be shard 0. */
 static const char *coordinator_name(const struct weft_session *session)
 {
+    if (session->control.link.is_replaced) return "the coordinator";
     if (session->control.roster) return session->control.roster->roster->coordinator;
     return session->settings.port_count > 0 ? "rank 0, which coordinates the job" : "the coordinator";
 }
@@ -170,7 +171,7 @@ static void check_silence(struct weft_session *session)
     const uint64_t silent_ns = weft_silence_check(&control->silence, weft_now_ns(session->env));
     if (silent_ns == 0 || !control->link.connection || weft_control_link_replace(&control->link)) return;
     client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s at %s:%u: %s for %.0f s",
-                coordinator_name(session), session->settings.host, session->settings.port, WEFT_CUT_OFF_TEXT,
+                coordinator_name(session), control->link.host, control->link.port, WEFT_CUT_OFF_TEXT,
                 (double)silent_ns / 1e9);
     weft_control_link_close(&session->control.link);
 }
@@ -642,23 +643,24 @@ static void on_resumed(void *context)
 static void on_ended(void *context, enum weft_status reason, const char *text)
 {
     struct weft_session *session = context;
-    const struct client_settings *settings = &session->settings;
+    const struct weft_control_link *link =
+        &session->control.link; /* its address: another may coordinate now */
     if (atomic_load(&session->control.leaving)) {
         /* this side closed it */
     } else if (reason == WEFT_ERR_IO) { /* an error of this process, not of the coordinator */
         client_fail(session, WEFT_ERR_IO, false, "rank %u: %s", session->rank, text);
     } else if (client_control_phase(&session->control) == CLIENT_CONNECTING) {
-        client_fail(session, WEFT_ERR_UNREACHABLE, false,
-                    "cannot reach the coordinator at %s:%u: %s", settings->host, settings->port, text);
+        client_fail(session, WEFT_ERR_UNREACHABLE, false, "cannot reach the coordinator at %s:%u: %s",
+                    link->host, link->port, text);
     } else if (reason == WEFT_ERR_ABORTED) { /* it has refused to resume */
         client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s at %s:%u: %s", coordinator_name(session),
-                    settings->host, settings->port, text);
+                    link->host, link->port, text);
     } else if (session->control.roster) {
         client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s: the control connection with %s:%u closed",
-                    coordinator_name(session), settings->host, settings->port);
+                    coordinator_name(session), link->host, link->port);
     } else {
         client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s at %s:%u: %s", coordinator_name(session),
-                    settings->host, settings->port, text);
+                    link->host, link->port, text);
     }
     set_phase(session, CLIENT_ENDED);
 }

@@ -459,7 +459,8 @@ static void on_closed(void *context, enum weft_status status, const char *text)
 {
     struct weftd *weftd = context;
     const char *reason = strstr(text, WEFT_CONTROL_LOST_TEXT);
-    if (status == WEFT_ERR_PEER_LOST && weftd->roster && reason)
+    if (status == WEFT_ERR_PEER_LOST && weftd->roster && reason &&
+        !weft_control_client_is_replaced(weftd->member))
         weftd_fail(weftd, status, "%s lost: %s", weftd->roster->roster->coordinator,
                    reason + strlen(WEFT_CONTROL_LOST_TEXT));
     else if (status != WEFT_ERR_CLOSED) /* CLOSED: this process has left */

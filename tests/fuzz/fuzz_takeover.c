@@ -1,5 +1,5 @@
-/* fuzz_takeover.c - records of a store that another process has written: a coordinator continues from them, or
- * refuses them. Input: records, each behind its length, u16. */
+/* fuzz_takeover.c - records of a store that another process has written: a coordinator continues from them,
+ * or refuses them. Input: records, each behind its length, u16. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -74,6 +74,18 @@ class Takeover(harness.JobTest):
         self.assertRegex(self.log(group, "shard0"), r"shard 0 .*has been given up by the coordinator")
         self.end(group, 2)
 
+    def test_under_weft_run(self):
+        group = self.group("launcher")
+        words = [harness.PROGRAMS.weft, "run", "-s", "3", "-n", "2", "--log-dir", self.path("launcher"), "--", COUNTING, self.path("stop")]
+        run = group.start("run", words, self.environment())
+        for rank in range(2):
+            os.symlink(f"rank{rank}.log", group.log_path(f"worker{rank}"))
+        self.wait_for("the first steps", lambda: self.steps(group) > 0, group, 40)
+        shards = subprocess.run(["pgrep", "-P", str(run.pid), "-x", "weftd"], stdout=subprocess.PIPE, text=True).stdout.split()
+        os.kill(int(shards[0]), signal.SIGKILL)
+        self.wait_for_takeover(group, 3)
+        self.end(group, 2)
+
     def test_what_a_store_does_not_support(self):
         for words, variables, sentence in (([], {"WEFT_SERVER_COPIES": "0"}, "server.store needs server.copies=1"),
                                            (["--min-workers", "1"], {}, "does not support jobs whose workers may change"),

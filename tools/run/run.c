@@ -38,6 +38,7 @@ struct run {
     struct weft_env *env;
     uint64_t workers, shards, engines;  /* engines 0: not given */
     uint32_t copies;                    /* server.copies; 0: a lost shard ends the job */
+    bool has_store;                     /* server.store: the loss of shard 0, which coordinates, does not */
     uint64_t workers_min, workers_lost; /* workers_min 0: none may be lost */
     uint64_t workers_max, restarts, restarted;
     uint64_t restarted_lost; /* number of workers_lost that had been restarted */
@@ -247,6 +248,7 @@ static void read_config(struct run *run)
     char *whole = realpath(run->log_dir, NULL);
     const bool is_loaded = weft_config_load(run->env, &config, NULL) == WEFT_OK;
     if (is_loaded) run->copies = (uint32_t)weft_config_u64(config, "server.copies");
+    if (is_loaded) run->has_store = weft_config_text(config, "server.store")[0] != 0;
     if (is_loaded && whole && strcmp(weft_config_source(config, "recorder.directory"), "default") == 0)
         snprintf(run->recorder, sizeof run->recorder, "WEFT_RECORDER_DIRECTORY=%s", whole);
     if (run->exposed && whole)
@@ -438,12 +440,12 @@ static bool read_signals(struct run *run)
     return run->interrupted_by != 0;
 }
 
-/* Shard 0 coordinates. If the chunks of another one have no copies, the coordinator ends the job, and the
- * workers end with an error. */
+/* Shard 0 coordinates; with a store another one continues. If the chunks of the lost one have no copies, the
+ * coordinator ends the job, and the workers end with an error. */
 static bool can_lose_shard(struct run *run, const struct run_process *process)
 {
     char how[100];
-    if (run->copies == 0 || process == &run->processes[0]) return false;
+    if (run->copies == 0 || (process == &run->processes[0] && !run->has_store)) return false;
     run_process_describe(process, how, sizeof how);
     fprintf(stderr, "weft run: %s (pid %d) %s; the job continues with the copies of its chunks (%s)\n",
             process->name, (int)process->pid, how, process->log_path);
