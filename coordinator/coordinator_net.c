@@ -613,6 +613,7 @@ void weft_coordinator_server_free(struct weft_coordinator_server *server)
 {
     if (!server) return;
     server->ended = NULL; /* its context may be gone */
+    server->coordinator->records.is_fenced = true; /* nothing is decided any more */
     while (server->connection_count > 0) { /* suspended ones: the net has ended the others */
         WEFT_ASSERT(!server->connections[0]->net);
         coordinator_server_remove(server->connections[0], "the coordinator has ended");

@@ -33,6 +33,7 @@ struct weft_candidate {
     struct coordinator_reign_view seen; /* the last one that coordinated */
     struct weft_coordinator_server
         *server; /* the receiver of took_over frees it; NULL: another one coordinates */
+    struct weft_coordinator_server *unused; /* owned: it could not continue the job; NULL: none */
     bool is_stopped;
 };
 
@@ -74,7 +75,7 @@ enum weft_status coordinator_candidate_first(struct weft_coordinator_server *ser
             break;
         (void)poll(NULL, 0, RETRY_MS);
         (void)weft_store_poll(server->reign->store);
-        if (coordinator_reign_look(server->reign, &view) == WEFT_OK) end_if_dead(server->reign, &view);
+        if (coordinator_reign_read(server->reign, &view) == WEFT_OK) end_if_dead(server->reign, &view);
     }
     if (status == WEFT_ERR_STALE)
         return weft_error_set(error, status,
@@ -150,8 +151,8 @@ static enum weft_status continue_job(struct weft_candidate *candidate,
     if (status < 0) {
         server->coordinator->records.reign = NULL;
         server->replaced = NULL;
-        server->is_replaced = true; /* a timer may have been set: the net ends it */
-        candidate->server = server;
+        server->is_replaced = true; /* its timers have no effect */
+        candidate->unused = server;
         return weft_error_set(error, status, "%s", weft_reason_text(status));
     }
     server->reign = candidate->reign;
@@ -163,7 +164,7 @@ static enum weft_status continue_job(struct weft_candidate *candidate,
     return WEFT_OK;
 }
 
-static void give_up(struct weft_candidate *candidate, const char *why)
+static void abandon(struct weft_candidate *candidate, const char *why)
 {
     candidate->is_stopped = true;
     weft_log(candidate->env, WEFT_LOG_ERROR, "coordinator", "this process cannot coordinate job %s: %s",
@@ -177,7 +178,7 @@ static bool has_job(struct weft_candidate *candidate, struct coordinator_loaded 
 {
     const enum weft_status status = coordinator_records_load(candidate->reign, loaded);
     if (status == WEFT_ERR_MALFORMED)
-        give_up(candidate, "the store has records of another release, or damaged ones");
+        abandon(candidate, "the store has records of another release, or damaged ones");
     if (status < 0 || !loaded->job) return false;
     const Weft__Control__StoredJob *job = loaded->job->job;
     candidate->is_stopped |= job->ended || job->job_id != candidate->job_id;
@@ -188,16 +189,17 @@ static void take_over(struct weft_candidate *candidate)
 {
     struct coordinator_loaded loaded = {0};
     struct weft_error error = {0};
-    bool goes_on = has_job(candidate, &loaded);
+    bool has_records = has_job(candidate, &loaded);
     coordinator_loaded_free(&loaded);
-    if (!goes_on || take(candidate->reign, candidate->job, candidate->job_id, candidate->address) < 0) return;
+    if (!has_records || take(candidate->reign, candidate->job, candidate->job_id, candidate->address) < 0)
+        return;
     weft_log(candidate->env, WEFT_LOG_WARN, "coordinator",
              "the coordinator of job %s at %s is lost; this process "
              "takes over at %s",
              candidate->job, candidate->seen.address, candidate->address);
-    goes_on = has_job(candidate, &loaded); /* again: nothing changes any more but by this process */
-    if (goes_on && continue_job(candidate, &loaded, &error) < 0) give_up(candidate, error.text);
-    else if (!goes_on && candidate->reign)
+    has_records = has_job(candidate, &loaded); /* again: nothing changes any more but by this process */
+    if (has_records && continue_job(candidate, &loaded, &error) < 0) abandon(candidate, error.text);
+    else if (!has_records && candidate->reign)
         (void)weft_store_revoke(candidate->reign->store, candidate->reign->lease);
     coordinator_loaded_free(&loaded);
 }
@@ -210,7 +212,7 @@ static void on_poll(void *context)
     struct coordinator_reign_view view;
     if (candidate->is_stopped || candidate->server || !candidate->reign) return;
     (void)weft_store_poll(candidate->reign->store);
-    if (coordinator_reign_look(candidate->reign, &view) < 0) return;
+    if (coordinator_reign_read(candidate->reign, &view) < 0) return;
     if (view.number == 0) take_over(candidate);
     else candidate->seen = view;
 }
@@ -219,7 +221,7 @@ void weft_candidate_suspect(struct weft_candidate *candidate, uint64_t reign)
 {
     struct coordinator_reign_view view;
     if (candidate->is_stopped || candidate->server || !candidate->reign) return;
-    if (coordinator_reign_look(candidate->reign, &view) < 0) return;
+    if (coordinator_reign_read(candidate->reign, &view) < 0) return;
     if (view.number > 0) candidate->seen = view;
     const bool is_alive = weft_process_state(candidate->env, &view.process) == WEFT_PROCESS_ALIVE;
     if (view.number > 0 && (view.number != reign || is_alive)) return;
@@ -232,7 +234,7 @@ enum weft_status weft_candidate_watch(struct weft_candidate *candidate, uint64_t
 {
     struct coordinator_reign_view view;
     WEFT_TRY(coordinator_reign_open(candidate->env, candidate->store, &candidate->reign, error));
-    enum weft_status status = coordinator_reign_look(candidate->reign, &view);
+    enum weft_status status = coordinator_reign_read(candidate->reign, &view);
     if (status < 0)
         return weft_error_set(error, status, "cannot read the store %.200s: %s", candidate->store,
                               weft_reason_text(status));
@@ -279,8 +281,7 @@ void weft_candidate_free(struct weft_candidate *candidate)
 {
     if (!candidate) return;
     coordinator_reign_close(candidate->reign);
-    if (candidate->is_stopped && candidate->server && !candidate->server->reign)
-        weft_coordinator_server_free(candidate->server); /* it did not begin */
+    weft_coordinator_server_free(candidate->unused);
     weft_free_bytes(candidate->env, candidate->store);
     weft_free_bytes(candidate->env, candidate->job);
     weft_free_bytes(candidate->env, candidate->secret);

@@ -72,7 +72,7 @@ static void reign_over(struct coordinator_reign *reign, const char *why)
 static bool has_taken(struct coordinator_reign *reign)
 {
     struct coordinator_reign_view view;
-    if (coordinator_reign_look(reign, &view) < 0 || view.number == 0 || view.lease != reign->lease)
+    if (coordinator_reign_read(reign, &view) < 0 || view.number == 0 || view.lease != reign->lease)
         return false;
     reign->number = view.number;
     return true;
@@ -178,41 +178,41 @@ enum weft_status coordinator_reign_clear(struct coordinator_reign *reign)
     return status;
 }
 
-struct look {
+struct reading {
     struct weft_env *env;
     struct coordinator_reign_view *view;
     enum weft_status status;
 };
 
-static void look_at(void *context, const struct weft_store_entry *entry)
+static void read_entry(void *context, const struct weft_store_entry *entry)
 {
-    struct look *look = context;
+    struct reading *reading = context;
     Weft__Control__Stored *stored;
     if (strcmp(entry->key, COORDINATOR_REIGN_KEY) != 0) return;
-    look->status = weft_stored_unpack(look->env, entry->value, entry->bytes, &stored);
-    if (look->status < 0) return;
+    reading->status = weft_stored_unpack(reading->env, entry->value, entry->bytes, &stored);
+    if (reading->status < 0) return;
     if (stored->body_case == WEFT__CONTROL__STORED__BODY_REIGN) {
-        look->view->number = entry->create_revision;
-        look->view->lease = entry->lease;
-        look->view->job_id = stored->reign->job_id;
-        snprintf(look->view->job, sizeof look->view->job, "%s", stored->reign->job);
-        snprintf(look->view->address, sizeof look->view->address, "%s", stored->reign->address);
+        reading->view->number = entry->create_revision;
+        reading->view->lease = entry->lease;
+        reading->view->job_id = stored->reign->job_id;
+        snprintf(reading->view->job, sizeof reading->view->job, "%s", stored->reign->job);
+        snprintf(reading->view->address, sizeof reading->view->address, "%s", stored->reign->address);
         if (stored->reign->process.len == WEFT_PROCESS_IDENTITY_BYTES)
-            weft_process_identity_decode(stored->reign->process.data, &look->view->process);
-    } else look->status = WEFT_ERR_MALFORMED;
-    weft_stored_free(look->env, stored);
+            weft_process_identity_decode(stored->reign->process.data, &reading->view->process);
+    } else reading->status = WEFT_ERR_MALFORMED;
+    weft_stored_free(reading->env, stored);
 }
 
-enum weft_status coordinator_reign_look(struct coordinator_reign *reign,
+enum weft_status coordinator_reign_read(struct coordinator_reign *reign,
                                         struct coordinator_reign_view *view_out)
 {
-    struct look look = {.env = reign->env, .view = view_out};
+    struct reading reading = {.env = reign->env, .view = view_out};
     uint64_t revision;
     uint32_t tries = 0;
     enum weft_status status;
     do {
         *view_out = (struct coordinator_reign_view){0};
-        status = weft_store_snapshot(reign->store, COORDINATOR_REIGN_KEY, look_at, &look, &revision);
+        status = weft_store_snapshot(reign->store, COORDINATOR_REIGN_KEY, read_entry, &reading, &revision);
     } while (again(reign, status, &tries));
-    return status < 0 ? status : look.status;
+    return status < 0 ? status : reading.status;
 }

@@ -50,7 +50,7 @@ struct coordinator_reign_view {
     uint64_t job_id;
     char job[256], address[256];
 };
-enum weft_status coordinator_reign_look(struct coordinator_reign *reign,
+enum weft_status coordinator_reign_read(struct coordinator_reign *reign,
                                         struct coordinator_reign_view *view_out);
 
 #endif
