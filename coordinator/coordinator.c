@@ -686,7 +686,7 @@ static void send_roster(struct weft_coordinator *coordinator)
         coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
                           "the coordinator has no memory for the roster of %u members",
                           coordinator->member_count);
-    else coordinator_slots_send(coordinator);
+    else coordinator_slots_send(coordinator, NULL);
 }
 
 static void free_addresses(struct weft_coordinator *coordinator, struct coordinator_member *member)

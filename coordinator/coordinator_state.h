@@ -415,8 +415,8 @@ void *coordinator_slots_describe(const struct weft_coordinator *coordinator, con
 /* Takes the slots of a record. WEFT_ERR_MALFORMED: they do not fit the endpoints. */
 enum weft_status coordinator_slots_restore(struct weft_coordinator *coordinator,
                                            const Weft__Control__Map *map);
-/* Sends all slots to all members. No effect in a job without copies. */
-void coordinator_slots_send(struct weft_coordinator *coordinator);
+/* Sends all slots to a member, or to all if `to` is NULL. No effect in a job without copies. */
+void coordinator_slots_send(struct weft_coordinator *coordinator, const struct coordinator_member *to);
 /* Sends all slots, and each loss of a shard, to one member. */
 void coordinator_slots_repeat(struct weft_coordinator *coordinator, const struct coordinator_member *member);
 /* Shards that were lost when the former coordinator ended still have slots: fails them over. */

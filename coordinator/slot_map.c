@@ -160,10 +160,10 @@ static enum weft_status send_map(struct weft_coordinator *coordinator, const boo
     return WEFT_OK;
 }
 
-void coordinator_slots_send(struct weft_coordinator *coordinator)
+void coordinator_slots_send(struct weft_coordinator *coordinator, const struct coordinator_member *to)
 {
     if (coordinator->slots.count == 0) return;
-    if (send_map(coordinator, NULL, NULL, "", NULL) < 0)
+    if (send_map(coordinator, NULL, NULL, "", to) < 0)
         coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for its map");
 }
 
