@@ -291,6 +291,15 @@ static void expect_reply(struct coordinator_tensor *tensor, const struct coordin
         tensor->shard_reply_pending[home->shard] = true, tensor->replies_pending++;
 }
 
+/* Of the shards that make a chunk of the slot. */
+static void expect_replies(const struct weft_coordinator *coordinator, struct coordinator_tensor *tensor,
+                           const struct coordinator_endpoint *home, uint32_t slot)
+{
+    const struct coordinator_endpoint *copy = coordinator_slot_copy(coordinator, slot);
+    expect_reply(tensor, home);
+    if (copy) expect_reply(tensor, copy);
+}
+
 static void add_chunk(struct coordinator_tensor *tensor, uint64_t offset, uint64_t count, uint32_t endpoint,
                       uint32_t candidate, uint32_t slot)
 {
@@ -305,9 +314,12 @@ static void add_chunk(struct coordinator_tensor *tensor, uint64_t offset, uint64
 
 static struct coordinator_endpoint *least_coded(struct weft_coordinator *coordinator)
 {
-    struct coordinator_endpoint *best = &coordinator->endpoints[0];
-    for (uint32_t i = 1; i < coordinator->endpoint_count; i++)
-        if (coordinator->endpoints[i].coded_bytes < best->coded_bytes) best = &coordinator->endpoints[i];
+    struct coordinator_endpoint *best = NULL;
+    for (uint32_t i = 0; i < coordinator->endpoint_count; i++) {
+        struct coordinator_endpoint *endpoint = &coordinator->endpoints[i];
+        if (coordinator->shards[endpoint->shard]->state >= MEMBER_LEFT) continue;
+        if (!best || endpoint->coded_bytes < best->coded_bytes) best = endpoint;
+    }
     return best;
 }
 
@@ -317,6 +329,7 @@ static void place_candidates(struct weft_coordinator *coordinator, struct coordi
                              const bool *cuts, uint32_t pieces)
 {
     struct coordinator_endpoint *home = NULL;
+    uint32_t slot = 0;
     for (uint32_t candidate = 1; candidate < tensor->candidates; candidate++) {
         for (uint32_t i = 0; cuts[candidate] && i < pieces; i++)
             add_chunk(tensor, tensor->chunks[i].offset, tensor->chunks[i].count, tensor->chunks[i].endpoint,
@@ -326,9 +339,10 @@ static void place_candidates(struct weft_coordinator *coordinator, struct coordi
             home = least_coded(coordinator);
             tensor->coded_endpoint = (uint32_t)(home - coordinator->endpoints) + 1;
             home->coded_bytes += tensor->elems * weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
-            expect_reply(tensor, home);
+            slot = coordinator_slot_choose(coordinator, home);
+            expect_replies(coordinator, tensor, home, slot);
         }
-        add_chunk(tensor, 0, tensor->elems, home->id, candidate, 0);
+        add_chunk(tensor, 0, tensor->elems, home->id, candidate, slot);
     }
 }
 
@@ -393,9 +407,7 @@ static bool place(struct weft_coordinator *coordinator, struct coordinator_tenso
         home->load_bytes += elems * elem_bytes;
         const uint32_t slot = coordinator_slot_choose(coordinator, home);
         add_chunk(tensor, offset, elems, home->id, 0, slot);
-        expect_reply(tensor, home);
-        const struct coordinator_endpoint *copy = coordinator_slot_copy(coordinator, slot);
-        if (copy) expect_reply(tensor, copy);
+        expect_replies(coordinator, tensor, home, slot);
     }
     if (choice) place_candidates(coordinator, tensor, cuts, (uint32_t)count);
     return true;

@@ -220,7 +220,7 @@ static void chunks_follow(struct weft_coordinator *coordinator, const bool *chan
                 &coordinator->endpoints[coordinator->slots.all[chunk->slot].leader];
             if (!changed[chunk->slot] || chunk->endpoint == leader->id) continue;
             chunk->endpoint = leader->id;
-            leader->load_bytes += chunk->count * elem_bytes;
+            if (chunk->candidate == 0) leader->load_bytes += chunk->count * elem_bytes;
         }
     }
 }

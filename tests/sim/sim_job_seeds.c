@@ -1501,7 +1501,8 @@ int main(int argc, char **argv)
     struct weft_config *config = NULL;
     if (shards && (weft_config_load(weft_env_system(), &config, NULL) < 0 ||
                    weft_config_set(config, "client.deadline", "20s", "test", NULL) < 0 ||
-                   weft_config_set(config, "server.receive_bytes", "1MiB", "test", NULL) < 0))
+                   weft_config_set(config, "server.receive_bytes", "1MiB", "test", NULL) < 0 ||
+                   weft_config_set(config, "server.copy_bytes", "1MiB", "test", NULL) < 0))
         return 1;
     if (!arena_make(&env)) return fprintf(stderr, "no memory for the arena\n"), 1;
     env.log = log_line;
