@@ -643,6 +643,8 @@ void shard_replicate(struct shard_chunk *chunk, uint64_t step, uint64_t step_bef
 void shard_replicate_close(struct shard_chunk *chunk, uint64_t step_before);
 /* Most bytes of a change that the chunk's copy receives. */
 size_t shard_replicate_bytes_max(const struct shard_chunk *chunk);
+/* Of them, what closes a codec's step with any number of workers; 0: dense. */
+size_t shard_replicate_coded_bytes_max(const struct shard_chunk *chunk);
 /* A codec's step has closed: keeps what its copy needs. Any thread. */
 void shard_replicate_save(struct shard_chunk *chunk);
 /* Workers repeat the rounds of a codec's step under each term of the slot. */

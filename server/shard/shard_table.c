@@ -229,8 +229,7 @@ static enum weft_status chunk_make_copies(struct shard_chunk *chunk, struct weft
                               "copies: raise server.copy_bytes or lower chunk_bytes",
                               chunk->tensor->name, bytes, engine->replication.memory.bytes);
     if (chunk->combiner)
-        chunk->hold.coded = weft_alloc_bytes(
-            engine->env, weft_combiner_step_bytes_max(chunk->combiner, engine->workers_max));
+        chunk->hold.coded = weft_alloc_bytes(engine->env, shard_replicate_coded_bytes_max(chunk));
     if (shard_rounds_are_repeated(chunk))
         chunk->own_contributions =
             weft_alloc_array(engine->env, engine->workers_max, sizeof *chunk->own_contributions);

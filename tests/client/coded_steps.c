@@ -3,9 +3,9 @@
  *     coded_steps STOP_FILE [STEPS]
  *
  * Four tensors in server mode with an optimizer: int8 in several chunks, sign, top-k with a residual at the
- * shard, PowerSGD. Gradients are a function of rank, step and element. Prints "step N" and "bits N HASH" every
- * 5 steps: the hash is of all weights after all steps so far, equal in each run with the same ranks. Ends
- * after STEPS, or a step after rank 0 sees the file. */
+ * shard, PowerSGD. Gradients are a function of rank, step and element. Prints "step N" and "bits N HASH"
+ * every 5 steps: the hash is of all weights after all steps so far, equal in each run with the same ranks.
+ * Ends after STEPS, or a step after rank 0 sees the file. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>

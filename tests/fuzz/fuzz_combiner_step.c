@@ -1,5 +1,5 @@
-/* fuzz_combiner_step.c - what closed a step at a hostile leader, for every codec: refused, or loaded, and then
- * the combiner decodes it and combines the next step. */
+/* fuzz_combiner_step.c - what closed a step at a hostile leader, for every codec: refused, or loaded, and
+ * then the combiner decodes it and combines the next step. */
 #include "tests/fuzz/fuzz_compress.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)

@@ -272,7 +272,7 @@ static bool request_fits(const struct shard_chunk *chunk, const struct weft_wire
     if (request->step > SHARD_STEP_MAX || request->codec != codec || request->dtype != WEFT_F32) return false;
     if (request->step == 0 && !place_of(chunk, request->round)) return false;
     if (bytes == 0) return request->step > 0;
-    return is_coded(chunk, request) ? bytes <= shard_replicate_bytes_max(chunk)
+    return is_coded(chunk, request) ? bytes <= shard_replicate_coded_bytes_max(chunk)
                                     : bytes == chunk->count * sizeof(float);
 }
 

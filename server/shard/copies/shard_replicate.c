@@ -140,11 +140,19 @@ void shard_replicate(struct shard_chunk *chunk, uint64_t step, uint64_t step_bef
     weft_list_append(&engine->replication.unsent, &hold->link);
 }
 
+size_t shard_replicate_coded_bytes_max(const struct shard_chunk *chunk)
+{
+    if (!chunk->combiner) return 0;
+    const size_t all = weft_combiner_step_bytes_max(chunk->combiner, chunk->tensor->engine->workers_max),
+                 /* may be longer: top-k of few elements */
+        one = weft_combiner_step_bytes_max(chunk->combiner, 1);
+    return all > one ? all : one;
+}
+
 size_t shard_replicate_bytes_max(const struct shard_chunk *chunk)
 {
     const size_t values = chunk->count * sizeof(float); /* of a dense step, first weights, or a state */
-    if (!chunk->combiner) return values;
-    const size_t coded = weft_combiner_step_bytes_max(chunk->combiner, chunk->tensor->engine->workers_max);
+    const size_t coded = shard_replicate_coded_bytes_max(chunk);
     return coded > values ? coded : values;
 }
 
