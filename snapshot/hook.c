@@ -1,6 +1,8 @@
 /* hook.c - copies files of a snapshot to and from another store by a program of the user.
  *
- *     PROGRAM put FILE NAME      PROGRAM get NAME FILE      PROGRAM list PREFIX      exit status 0: done
+ *     PROGRAM put FILE NAME      PROGRAM get NAME FILE      PROGRAM list PREFIX      PROGRAM delete NAME
+ *
+ * Exit status 0: done.
  *
  * Up to CALLS_MAX puts run at once. A call that fails or takes longer than CALL_NS is made again, TRIES times
  * in all. Names are those of the files in the folder, with "/". `list` prints one name in each line. */
@@ -17,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "snapshot/folder.h"
+#include "snapshot/hook.h"
 
 #define CALLS_MAX 4
 #define TRIES 3
@@ -139,6 +141,23 @@ static enum weft_status call_run(struct weft_snapshot_hook *hook, struct hook_ca
     return status;
 }
 
+struct weft_env *snapshot_hook_env(const struct weft_snapshot_hook *hook)
+{
+    return hook->env;
+}
+
+enum weft_status snapshot_hook_run(struct weft_snapshot_hook *hook, const char *verb, const char *first,
+                                   const char *second, struct weft_error *error)
+{
+    struct hook_call call = {.verb = verb};
+    const int first_bytes = snprintf(call.first, sizeof call.first, "%s", first),
+              second_bytes = snprintf(call.second, sizeof call.second, "%s", second);
+    if (first_bytes < 0 || second_bytes < 0 || (size_t)first_bytes >= sizeof call.first ||
+        (size_t)second_bytes >= sizeof call.second)
+        return weft_error_set(error, WEFT_ERR_LIMIT, "a path for the hook is too long: %.100s", first);
+    return call_run(hook, &call, -1, error);
+}
+
 /* ---- put ---- */
 
 static struct hook_call *free_call(struct weft_snapshot_hook *hook)
@@ -229,29 +248,64 @@ static enum weft_status get_piece(struct weft_snapshot_hook *hook, const char *f
     return WEFT_OK;
 }
 
-/* The newest step that the store lists. */
-static enum weft_status list_newest(struct weft_snapshot_hook *hook, uint64_t *step_out,
-                                    struct weft_error *error)
+static int compare_steps(const void *a, const void *b)
+{
+    const uint64_t *x = a, *y = b;
+    return *x < *y ? -1 : *x > *y;
+}
+
+/* Adds a step to (count,) steps. */
+static bool add_step(struct weft_env *env, uint64_t step, uint64_t **steps, uint32_t *count)
+{
+    if ((*count & (*count - 1)) == 0) { /* 0 or a power of two: it is full */
+        uint64_t *more = weft_alloc_array(env, *count ? 2 * (size_t)*count : 1, sizeof *more);
+        if (!more) return false;
+        if (*count > 0) memcpy(more, *steps, *count * sizeof *more);
+        weft_free_bytes(env, *steps);
+        *steps = more;
+    }
+    (*steps)[(*count)++] = step;
+    return true;
+}
+
+enum weft_status snapshot_hook_steps(struct weft_snapshot_hook *hook, uint64_t **steps_out,
+                                     uint32_t *count_out, struct weft_error *error)
 {
     struct hook_call call = {.verb = "list", .first = "snap-"};
     FILE *file = tmpfile();
     char line[256];
-    bool has_one = false;
+    *steps_out = NULL;
+    *count_out = 0;
     if (!file)
         return weft_error_set(error, WEFT_ERR_IO, "cannot make a file for a list: %s", strerror(errno));
-    const enum weft_status status = call_run(hook, &call, fileno(file), error);
+    enum weft_status status = call_run(hook, &call, fileno(file), error);
     rewind(file);
     for (size_t bytes = 0; status == WEFT_OK && bytes < LIST_BYTES_MAX && fgets(line, sizeof line, file);
          bytes += strlen(line)) {
         uint64_t step;
         line[strcspn(line, "\r\n")] = 0;
-        if (!snapshot_manifest_step(line, &step) || (has_one && step <= *step_out)) continue;
-        *step_out = step;
-        has_one = true;
+        if (snapshot_manifest_step(line, &step) && !add_step(hook->env, step, steps_out, count_out))
+            status = weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a list of snapshots");
     }
     fclose(file);
-    if (status < 0 || has_one) return status;
-    return weft_error_set(error, WEFT_ERR_NOT_FOUND, "the hook of snapshots lists no snap-STEP.json");
+    if (*count_out > 0) qsort(*steps_out, *count_out, sizeof **steps_out, compare_steps);
+    if (status == WEFT_OK) return WEFT_OK;
+    weft_free_bytes(hook->env, *steps_out);
+    return status;
+}
+
+/* The newest step that the store lists. */
+static enum weft_status list_newest(struct weft_snapshot_hook *hook, uint64_t *step_out,
+                                    struct weft_error *error)
+{
+    uint64_t *steps;
+    uint32_t count;
+    WEFT_TRY(snapshot_hook_steps(hook, &steps, &count, error));
+    if (count > 0) *step_out = steps[count - 1];
+    weft_free_bytes(hook->env, steps);
+    return count > 0
+               ? WEFT_OK
+               : weft_error_set(error, WEFT_ERR_NOT_FOUND, "the hook of snapshots lists no snap-STEP.json");
 }
 
 enum weft_status weft_snapshot_hook_fetch(struct weft_snapshot_hook *hook, const char *folder, uint64_t *step,

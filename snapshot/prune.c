@@ -15,50 +15,19 @@
 #include <unistd.h>
 
 #include "snapshot/folder.h"
+#include "snapshot/names.h"
 #include "snapshot/piece_header.h"
 
-/* Names of pieces, sorted after names_sort. */
-struct names {
-    struct weft_env *env;
-    char (*list)[WEFT_PIECE_NAME_BYTES]; /* (count,) owned */
-    size_t count, capacity;
-};
-
-static enum weft_status names_add(struct names *names, const char *name)
-{
-    if (names->count == names->capacity) {
-        const size_t capacity = names->capacity ? 2 * names->capacity : 256;
-        char(*more)[WEFT_PIECE_NAME_BYTES] = weft_alloc_array(names->env, capacity, sizeof *more);
-        if (!more) return WEFT_ERR_NO_MEMORY;
-        if (names->count) memcpy(more, names->list, names->count * sizeof *more);
-        weft_free_bytes(names->env, names->list);
-        names->list = more;
-        names->capacity = capacity;
-    }
-    memcpy(names->list[names->count++], name, WEFT_PIECE_NAME_BYTES);
-    return WEFT_OK;
-}
-
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(a, b);
-}
-
-static bool names_has(const struct names *names, const char *name)
-{
-    return names->count > 0 && bsearch(name, names->list, names->count, sizeof *names->list, compare_names);
-}
-
 /* The base of a piece is in its file. */
-static enum weft_status add_bases(struct names *names, const char *folder, const struct weft_piece_ref *ref,
-                                  struct weft_error *error)
+static enum weft_status add_bases(struct snapshot_names *names, const char *folder,
+                                  const struct weft_piece_ref *ref, struct weft_error *error)
 {
     struct weft_piece_ref at = *ref;
     for (uint32_t depth = 0; at.base[0] && depth < WEFT_PIECE_CHAIN_MAX; depth++) {
         struct weft_piece *piece;
         char name[WEFT_PIECE_NAME_BYTES];
         memcpy(name, at.base, sizeof name);
-        if (names_add(names, name) < 0)
+        if (snapshot_names_add(names, name) < 0)
             return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for names");
         if (at.chain <= 1) break;
         WEFT_TRY(snapshot_piece_read(names->env, folder, name, &piece, &at, error));
@@ -67,14 +36,14 @@ static enum weft_status add_bases(struct names *names, const char *folder, const
     return WEFT_OK;
 }
 
-static enum weft_status keep_manifest(struct names *names, const char *folder, uint64_t step,
+static enum weft_status keep_manifest(struct snapshot_names *names, const char *folder, uint64_t step,
                                       struct weft_error *error)
 {
     struct weft_snapshot snapshot;
     WEFT_TRY(weft_snapshot_load(names->env, folder, step, &snapshot, error));
     enum weft_status status = WEFT_OK;
     for (uint32_t i = 0; status == WEFT_OK && i < snapshot.piece_count; i++) {
-        if (names_add(names, snapshot.pieces[i].ref.name) < 0)
+        if (snapshot_names_add(names, snapshot.pieces[i].ref.name) < 0)
             status = weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for names");
         if (status == WEFT_OK) status = add_bases(names, folder, &snapshot.pieces[i].ref, error);
     }
@@ -85,7 +54,7 @@ static enum weft_status keep_manifest(struct names *names, const char *folder, u
 /* ---- removing ---- */
 
 struct sweep {
-    const struct names *names;
+    const struct snapshot_names *names;
     time_t newest; /* files that were written later stay */
     bool is_top;   /* the folder of the manifests */
     struct weft_snapshot_prune_result *result;
@@ -100,7 +69,7 @@ static bool is_garbage(const struct sweep *sweep, const char *file)
     if (sweep->is_top || strlen(file) < WEFT_PIECE_NAME_BYTES - 1) return false;
     memcpy(name, file, WEFT_PIECE_NAME_BYTES - 1);
     return piece_name_is_valid(name) && strcmp(file + WEFT_PIECE_NAME_BYTES - 1, ".st.zst") == 0 &&
-           !names_has(sweep->names, name);
+           !snapshot_names_has(sweep->names, name);
 }
 
 static void remove_file(const struct sweep *sweep, const char *path)
@@ -142,7 +111,7 @@ static enum weft_status remove_manifests(const char *folder, const uint64_t *ste
 enum weft_status weft_snapshot_prune(struct weft_env *env, const char *folder, uint32_t keep, uint64_t age_s,
                                      struct weft_snapshot_prune_result *result_out, struct weft_error *error)
 {
-    struct names names = {.env = env};
+    struct snapshot_names names = {.env = env};
     struct timespec now;
     char pieces[SNAPSHOT_PATH_BYTES];
     uint64_t *steps;
@@ -155,7 +124,7 @@ enum weft_status weft_snapshot_prune(struct weft_env *env, const char *folder, u
         status = keep_manifest(&names, folder, steps[i], error);
     if (status == WEFT_OK) status = remove_manifests(folder, steps, old, result_out, error);
     if (status == WEFT_OK) {
-        if (names.count > 0) qsort(names.list, names.count, sizeof *names.list, compare_names);
+        snapshot_names_sort(&names);
         (void)timespec_get(&now, TIME_UTC);
         struct sweep sweep = {.names = &names, .newest = now.tv_sec - (time_t)age_s, .result = result_out};
         snprintf(pieces, sizeof pieces, "%s/pieces", folder);
@@ -163,7 +132,7 @@ enum weft_status weft_snapshot_prune(struct weft_env *env, const char *folder, u
         sweep.is_top = true;
         sweep_folder(&sweep, folder, false);
     }
-    weft_free_bytes(env, names.list);
+    snapshot_names_free(&names);
     weft_free_bytes(env, steps);
     return status;
 }

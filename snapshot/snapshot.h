@@ -241,6 +241,10 @@ enum weft_status weft_snapshot_hook_wait(struct weft_snapshot_hook *hook, struct
 enum weft_status weft_snapshot_hook_fetch(struct weft_snapshot_hook *hook, const char *folder, uint64_t *step,
                                           struct weft_error *error);
 
+/* Removes all but the newest `keep` snapshots from the other store (hook_prune.c). No put is running. */
+enum weft_status weft_snapshot_hook_prune(struct weft_snapshot_hook *hook, const char *folder, uint32_t keep,
+                                          struct weft_error *error);
+
 /* ---- prune ---- */
 struct weft_snapshot_prune_result {
     uint32_t manifests, pieces; /* removed files */

@@ -162,7 +162,9 @@ const struct weft_option weft_option_table[] = {
           "Memory of a server for captured arrays that are not on disk yet. If it is used up, pushes wait."),
     TEXT("snapshot.hook", "",
          "Program that copies the files of a snapshot to another store: PROGRAM put FILE NAME, get NAME "
-         "FILE, list PREFIX. Empty: none."),
+         "FILE, list PREFIX, delete NAME. Empty: none."),
+    COUNT("snapshot.hook_keep", "0", 0, 1000000,
+          "Snapshots that stay in the other store of snapshot.hook. 0: none is removed there."),
     TEXT("snapshot.restore", "",
          "Snapshot that the shards restore at the start, as FOLDER or FOLDER:STEP. Without STEP the newest "
          "one. Empty: none."),

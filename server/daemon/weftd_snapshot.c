@@ -494,6 +494,7 @@ static enum weft_status options_read(struct weftd_snapshots *snapshots, struct w
                               sizeof snapshots->folder - 1);
     snprintf(snapshots->folder, sizeof snapshots->folder, "%s", folder);
     snapshots->keep = (uint32_t)weft_config_u64(config, "snapshot.keep");
+    snapshots->hook_keep = (uint32_t)weft_config_u64(config, "snapshot.hook_keep");
     snapshots->most_bytes = weft_config_u64(config, "snapshot.memory_bytes");
     (void)weft_piece_dtype_parse(weft_config_text(config, "snapshot.weights"), &snapshots->weights);
     WEFT_TRY(weft_snapshot_interval_parse(weft_config_text(config, "snapshot.every"), &snapshots->interval,

@@ -83,7 +83,7 @@ struct snapshot_writer {
 struct weftd_snapshots {
     struct weftd *weftd;
     char folder[1024];
-    uint32_t keep;
+    uint32_t keep, hook_keep; /* snapshots that stay; hook_keep 0: all in the other store */
     enum weft_piece_dtype weights;
     struct weft_snapshot_interval interval;
     struct snapshot_engine *engines; /* (engines,) owned */

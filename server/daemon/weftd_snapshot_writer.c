@@ -186,7 +186,7 @@ static void end_engine(struct weftd_snapshots *snapshots, const struct snapshot_
 static void commit(struct weftd_snapshots *snapshots, struct snapshot_task *task)
 {
     struct weft_env *env = env_of(snapshots);
-    struct weft_error error = {0}, prune_error = {0};
+    struct weft_error error = {0}, prune_error = {0}, hook_error = {0};
     struct weft_snapshot_prune_result result;
     char name[WEFT_SNAPSHOT_FILE_BYTES];
     /* the workers' parts have been put since the pieces */
@@ -209,6 +209,10 @@ static void commit(struct weftd_snapshots *snapshots, struct snapshot_task *task
     if (is_good &&
         weft_snapshot_prune(env, snapshots->folder, snapshots->keep, PRUNE_AGE_S, &result, &prune_error) < 0)
         weft_log(env, WEFT_LOG_WARN, "weftd", "old snapshots stay: %s", prune_error.text);
+    if (is_good && snapshots->writer.hook && snapshots->hook_keep > 0 &&
+        weft_snapshot_hook_prune(snapshots->writer.hook, snapshots->folder, snapshots->hook_keep,
+                                 &hook_error) < 0)
+        weft_log(env, WEFT_LOG_WARN, "weftd", "old snapshots stay in the other store: %s", hook_error.text);
     weft_snapshot_fini(&task->manifest);
     snapshots->commit_is_good = is_good;
     weft_net_post(snapshots->weftd->net, &snapshots->committed);

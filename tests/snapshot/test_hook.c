@@ -111,12 +111,39 @@ static void needs_a_program(void **state)
     assert_non_null(strstr(error.text, "/nonexistent/hook"));
 }
 
+/* The newest snapshots stay whole in the store, and the bases of their pieces. */
+static void prunes_the_store(void **state)
+{
+    char *store = temp_dir_make(), *folder = temp_dir_make();
+    struct weft_error error = {0};
+    for (uint64_t step = 1; step <= 4; step++)
+        assert_int_equal(fixture_save(store, step, step == 4 ? 2 : 0, &error), WEFT_OK);
+    struct weft_snapshot_hook *hook = hook_of(script(
+        store,
+        "echo \"$1 $2\" >> calls\ncase $1 in list) ls;; get) cp \"$2\" \"$3\";; delete) rm \"$2\";; esac"));
+    assert_int_equal(weft_snapshot_hook_prune(hook, folder, 4, &error), WEFT_OK);
+    assert_int_equal(lines_of(store, "calls"), 1); /* the list: there are four */
+    assert_int_equal(weft_snapshot_hook_prune(hook, folder, 2, &error), WEFT_OK);
+    /* two lists, four manifests, deleted: two of them, the piece of step 1, two of a worker of steps 1 and 2
+     * */
+    assert_int_equal(lines_of(store, "calls"), 2 + 4 + 2 + 1 + 4);
+    assert_true(fixture_is_whole(store, 3, &error) && fixture_is_whole(store, 4, &error));
+    assert_false(fixture_is_whole(store, 2, &error));
+    weft_snapshot_hook_free(hook);
+    hook = hook_of(
+        script(store, "[ $1 != delete ] || exit 1\ncase $1 in list) ls;; get) cp \"$2\" \"$3\";; esac"));
+    assert_int_equal(weft_snapshot_hook_prune(hook, folder, 1, &error), WEFT_ERR_IO);
+    assert_true(fixture_is_whole(store, 3, &error) && fixture_is_whole(store, 4, &error));
+    weft_snapshot_hook_free(hook);
+    temp_dir_remove(store);
+    temp_dir_remove(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tries_three_times),
-        cmocka_unit_test(ends_by_cancel),
-        cmocka_unit_test(fetches_bases_too),
+        cmocka_unit_test(tries_three_times), cmocka_unit_test(ends_by_cancel),
+        cmocka_unit_test(fetches_bases_too), cmocka_unit_test(prunes_the_store),
         cmocka_unit_test(needs_a_program),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,7 +12,7 @@ import harness
 import snapshot_jobs
 
 HOOK = """#!/bin/sh
-# put FILE NAME, get NAME FILE, list PREFIX over a folder; every fifth call fails
+# put FILE NAME, get NAME FILE, list PREFIX, delete NAME over a folder; every fifth call fails
 exec 9> {store}/lock
 flock 9
 case $1 in put) name=$3;; *) name=$2;; esac
@@ -25,6 +25,7 @@ case $1 in
 put) mkdir -p "$(dirname "{store}/$3")" && cp "$2" "{store}/$3" ;;
 get) cp "{store}/$2" "$3" ;;
 list) ls {store} | grep "^$2" ;;
+delete) rm "{store}/$2" ;;
 esac
 """
 
@@ -53,21 +54,23 @@ class SnapshotStore(snapshot_jobs.SnapshotTest):
         self.assertIn(os.path.basename(piece)[:32], self.weft("verify", folder, status=1))
 
     def test_hook(self):
-        """A program that fails every fifth time copies all files, the manifest last, and a restore gets them back."""
+        """A program that fails every fifth time copies all files, the manifest last, and a restore gets them back. Old ones are removed."""
         store, folder, script = self.path("store"), self.path("snapshots"), self.path("hook")
         os.mkdir(store)
         with open(script, "w") as file:
             file.write(HOOK.format(store=store))
         os.chmod(script, 0o755)
         whole = self.train_to(20)
-        self.assertIsNotNone(self.train_to(10, snapshot_folder=folder, snapshot_every="5 steps", snapshot_hook=script, pause_ms=100),
-                             self.output)
-        self.assertEqual(self.snapshots(store), [5, 10], self.output)
+        self.assertIsNotNone(self.train_to(10, snapshot_folder=folder, snapshot_every="5 steps", snapshot_hook=script, snapshot_hook_keep="1",
+                                           pause_ms=100), self.output)
+        self.assertEqual(self.snapshots(folder), [5, 10], self.output)
+        self.assertEqual(self.snapshots(store), [10], self.output)
         with open(os.path.join(store, "calls")) as file:
             calls = file.read().split("\n")
         self.assertTrue(any(call.startswith("failed: put") for call in calls), calls)
-        self.assertIn("put snap-10.json", calls[-2].split(": ")[1])
-        self.assertEqual(self.weft("verify", store), "step 5 is whole\nstep 10 is whole\n")
+        self.assertEqual([call for call in calls if call.startswith("done: put")][-1], "done: put snap-10.json", calls)
+        self.assertIn("done: delete snap-5.json", calls)
+        self.assertEqual(self.weft("verify", store), "step 10 is whole\n")
         again = self.train_to(20, shards=1, snapshot_restore=self.path("elsewhere"), snapshot_hook=script)
         self.assertEqual(again, (11, whole[1]), self.output)
         self.assertEqual(self.snapshots(self.path("elsewhere")), [10])
