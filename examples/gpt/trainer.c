@@ -91,13 +91,12 @@ static bool prepare(struct trainer *trainer)
     return fprintf(stderr, "gpt: out of memory; make --batch or --width smaller\n"), false;
 }
 
-/* A job that has restored a snapshot of the shards reads the samples of the job that made it: their order depends
- * on the seed and the number of the step. weft_declare restores what the codecs have not sent. */
+/* A job that has restored a snapshot of the shards reads the samples of the job that made it: their order
+ * depends on the seed and the number of the step. weft_declare restores what the codecs have not sent. */
 static bool restore_seed(struct trainer *trainer)
 {
     uint64_t seed, bytes = sizeof seed;
-    const enum weft_status status =
-        weft_snapshot_restored_blob(trainer->session, 0, &seed, &bytes, NULL);
+    const enum weft_status status = weft_snapshot_restored_blob(trainer->session, 0, &seed, &bytes, NULL);
     if (status == WEFT_ERR_NOT_FOUND) return true; /* the job begins */
     if (status < 0) return trainer_fail(trainer, "the blob of the snapshot");
     if (bytes != sizeof seed) return fprintf(stderr, "gpt: the snapshot is of another trainer\n"), false;

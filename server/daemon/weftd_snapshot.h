@@ -107,7 +107,7 @@ struct weftd_snapshots {
 /* weftd_snapshot.c */
 void weftd_snapshot_on_report(struct weft_command *command); /* net thread; a report is complete */
 void weftd_snapshot_task_put(struct weftd_snapshots *snapshots, struct snapshot_task *task); /* any thread */
-void weftd_snapshot_give_back(struct weftd_snapshots *snapshots, size_t bytes); /* any thread */
+void weftd_snapshot_give_back(struct weftd_snapshots *snapshots, size_t bytes);              /* any thread */
 
 /* weftd_snapshot_parts.c */
 /* Net thread: bytes of a worker's part (option snapshot_part of the coordinator). */

@@ -116,6 +116,49 @@ def test_checkpoint_continues_bit_for_bit(job, tmp_path):
     assert (np.load(whole / "last1.npy") == np.load(halves / "last4.npy")).all()
 
 
+def snapshotted(folder, restored):
+    import pathlib
+    import time
+
+    import weft
+
+    folder = pathlib.Path(folder)
+    with weft.init() as session:
+        tensor = session.declare("w", 256, codec="topk:ratio=0.1", optimizer="adam", mode="server")
+        weights, masters = np.ones(256, "float32"), {}
+        tensor.init(weights)
+        blob = f"rank {session.rank}".encode()
+        assert session.restored_blob(7) is None
+        assert session.restored_blob() == ((restored, blob) if restored else None)
+        assert session.restored_blob(1) == ((restored, b"rank 1") if restored else None)
+        assert session.step_next == restored + 1
+        session.snapshot_blob(blob)
+        left = 2 if restored else -1  # steps; below 0: until a snapshot is there, and two more
+        while left != 0:
+            number = session.step_next
+            gradient = np.random.default_rng(number * 10 + session.rank).standard_normal(256).astype("float32")
+            with session.step(lr=0.1):
+                tensor.push_pull(gradient, weights)
+            masters[str(number)] = weights.copy()
+            time.sleep(0.005)
+            found = np.array([len(list(folder.glob("snap-*.json")))], "int32")
+            session.all_reduce(found, op="min").wait()
+            left = left - 1 if left > 0 else 2 if found[0] > 0 else -1
+        if session.rank == 0:
+            np.savez(folder / f"masters{restored}.npz", **masters)
+
+
+def test_snapshot_continues_bit_for_bit(job, tmp_path):
+    job(2, snapshotted, str(tmp_path), 0, options=["-s", "1"],
+        env={"WEFT_SNAPSHOT_FOLDER": str(tmp_path), "WEFT_SNAPSHOT_EVERY": "2 steps", "WEFT_SNAPSHOT_KEEP": "1000"})  # fmt: skip
+    step = min(int(path.stem.split("-")[1]) for path in tmp_path.glob("snap-*.json"))
+    job(2, snapshotted, str(tmp_path), step, options=["-s", "1"], env={"WEFT_SNAPSHOT_RESTORE": f"{tmp_path}:{step}"})
+    whole, again = np.load(tmp_path / "masters0.npz"), np.load(tmp_path / f"masters{step}.npz")
+    assert sorted(again) == sorted([str(step + 1), str(step + 2)])
+    for number in again:
+        assert (whole[number] == again[number]).all(), number
+
+
 def skipped():
     import weft
 

@@ -49,8 +49,7 @@ int bench_snapshot_parse(struct bench_snapshot *options, int argc, char **argv)
          CLI_U32(&options->steps, 1, 1000000)},
         {"snapshots", 0, "N", "snapshots", CLI_U32(&options->snapshots, 1, 1000)},
         {"pause", 0, "MS", "computation of a step, as a sleep", CLI_U32(&options->pause_ms, 0, 10000)},
-        {"folder", 0, "DIR", "folder of the snapshots; default: a temporary one",
-         CLI_TEXT(&options->folder)},
+        {"folder", 0, "DIR", "folder of the snapshots; default: a temporary one", CLI_TEXT(&options->folder)},
         BENCH_TRANSPORT_OPTION,
         BENCH_JSON_OPTION(&options->json),
     };
@@ -156,11 +155,9 @@ static bool run_step(struct snapshot_bench *bench, uint64_t number)
     const struct weft_step step = {.step = number, .lr = 0.001f, .weight = 1};
     enum weft_status status = weft_step_begin(bench->rank.session, &step);
     if (status < 0) return bench_print_failure(&bench->rank, "step_begin", status);
-    if (pause_ms > 0)
-        nanosleep(&(struct timespec){pause_ms / 1000, (long)(pause_ms % 1000) * 1000000}, NULL);
+    if (pause_ms > 0) nanosleep(&(struct timespec){pause_ms / 1000, (long)(pause_ms % 1000) * 1000000}, NULL);
     for (uint32_t i = 0; i < bench->options->tensors; i++) {
-        status =
-            weft_push_pull(bench->tensors[i], bench->gradient, bench->weights[i], &bench->requests[i]);
+        status = weft_push_pull(bench->tensors[i], bench->gradient, bench->weights[i], &bench->requests[i]);
         if (status < 0) return bench_print_failure(&bench->rank, "push_pull", status);
     }
     for (uint32_t i = 0; i < bench->options->tensors; i++)
