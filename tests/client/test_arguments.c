@@ -166,6 +166,8 @@ static void declarations(struct bench *bench)
     DECLARE(options.consistency = "as\np", WEFT_ERR_INVALID, "control characters");
     DECLARE(options.consistency = "ssp:1.5", WEFT_ERR_INVALID, "none of bsp, ssp:S");
     DECLARE(options.consistency = "asp", WEFT_ERR_UNSUPPORTED, "needs server mode");
+    DECLARE(options.pull_dtype = WEFT_BF16, WEFT_ERR_UNSUPPORTED, "needs server mode");
+    DECLARE(options.pull_dtype = WEFT_I64, WEFT_ERR_INVALID, "pull_dtype is f16 or bf16");
     DECLARE(options.chunk_bytes = 3, WEFT_ERR_INVALID, "chunk_bytes is 3");
     DECLARE(options.chunk_bytes = UINT64_MAX, WEFT_ERR_INVALID, "chunk_bytes");
 #undef DECLARE

@@ -30,6 +30,29 @@ def test_optimizer_equals_numpy(job, shards):
     job(2, momentum, "server" if shards else "all_reduce", options=["-s", str(shards)] if shards else [])
 
 
+def sixteen_bits():
+    import weft
+
+    with weft.init() as session:
+        half = session.declare("half", 100, "f16", mode="server", optimizer="sgd")
+        rounded = session.declare("rounded", 100, mode="server", optimizer="sgd", pull_dtype="bf16")
+        weights, wide = np.ones(100, "float16"), np.ones(100, "float32")
+        half.init(weights)
+        rounded.init(wide)
+        for _ in range(64):
+            with session.step(lr=2.0**-14, loss_scale=1024.0):
+                half.push_pull(np.full(100, 1024, "float16"), weights)
+                rounded.push_pull(np.full(100, 1024, "float32"), wide)
+        # 64 updates of 2^-14, each below a unit of both dtypes
+        assert np.all(weights == np.float16(1 - 2.0**-8)) and np.all(wide == np.float32(1 - 2.0**-8)), (weights, wide)
+        with pytest.raises(weft.Unsupported, match="shards exchange bf16 with dense tensors"):
+            session.declare("coded", 100, mode="server", codec="int8", pull_dtype="bf16")
+
+
+def test_sixteen_bits_through_shards(job):
+    job(2, sixteen_bits, options=["-s", "2"])
+
+
 def asynchronous(consistency):
     import weft
 
