@@ -101,6 +101,7 @@ static bool declare_size(struct bench_rank *rank, uint64_t count)
     declared.name = name;
     declared.dim_count = 1;
     declared.dims[0] = count;
+    declared.dtype = rank->args.dtype;
     declared.mode = WEFT_MODE_SERVER;
     enum weft_status status = weft_declare(rank->session, &declared, &rank->tensor);
     return status < 0 ? bench_print_failure(rank, "declare", status) : true;

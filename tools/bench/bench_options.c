@@ -223,8 +223,11 @@ static int parse(struct bench_options *options, int argc, char **argv)
         {OF_SWEEPS,
          {"stepbytes", 'i', "SIZE", "difference of a size to the one before, instead of a ratio", "",
           CLI_CALL(set_step, &options->sweep)}},
-        {OF_OPERATIONS,
-         {"datatype", 'd', "TYPE", "f32, f64, f16, bf16, e4m3, e5m2, i8, u8, i32, u32, i64, u64 or all",
+        {OF_OPERATIONS | OF_PUSH_PULL,
+         {"datatype", 'd', "TYPE",
+          options->kind == BENCH_PUSH_PULL
+              ? "f32, f16 or bf16, of gradients and results"
+              : "f32, f64, f16, bf16, e4m3, e5m2, i8, u8, i32, u32, i64, u64 or all",
           "f32", CLI_CALL(set_types, options)}},
         {OF_REDUCING, {"op", 'o', "OP", op_help, "sum", CLI_CALL(set_ops, options)}},
         {OF_ROOTED | OF_EXPOSED,
@@ -355,6 +358,10 @@ static int check_consistency(struct bench_options *options)
     if (barrier) options->sweep.last = options->sweep.first; /* one row */
     options->sweep.unit = weft_dtype_bytes(options->dtypes[0]);
     if (options->kind == BENCH_PUSH_PULL && options->shards == 0) options->shards = 1;
+    const enum weft_dtype type = options->dtypes[0];
+    const bool shards_have_it = type == WEFT_F32 || type == WEFT_F16 || type == WEFT_BF16;
+    if (options->kind == BENCH_PUSH_PULL && (options->dtype_count > 1 || !shards_have_it))
+        return usage_error(options, "shards exchange f32, f16 and bf16 (-d)");
     return -1;
 }
 
