@@ -272,11 +272,58 @@ def test_all_reduce_mode(job):
     job(2, all_reduce_mode)
 
 
+def sixteen_bits(session, kind, dtype):
+    """A function that trains a network of dtype, or one whose weights arrive rounded, beside float32 weights on one rank.
+
+    Gradients are those of rounded weights; their mean and the update are float32. The updates are mostly smaller than a
+    unit of the weights: weights that were updated in dtype would not move.
+    """
+    from weft.torch.optim import Optimizer
+
+    model = network().to(dtype) if kind == "dtype" else network()
+    optimizer = Optimizer(model.named_parameters(), "sgd:momentum=0.9", 2e-4,
+                          pull_dtype="bf16" if kind == "pull_dtype" else None)  # fmt: skip
+    master, half = network().to(dtype if kind == "dtype" else torch.float32).float(), network().to(model[0].weight.dtype)
+    expected = torch.optim.SGD(master.parameters(), lr=2e-4, momentum=0.9)
+
+    def train(steps):
+        first = [parameter.detach().clone() for parameter in model.parameters()]
+        for number in range(steps):
+            for parameter in master.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            for rank in range(session.ranks):
+                rows = [part.to(half[0].weight.dtype) for part in mine(batch(number), rank, session.ranks)]
+                half.zero_grad()
+                loss_of(half, rows).backward()
+                for parameter, own in zip(master.parameters(), half.parameters()):
+                    parameter.grad += own.grad.float() / session.ranks
+            expected.step()
+            with torch.no_grad():
+                for parameter, own in zip(master.parameters(), half.parameters()):
+                    own.copy_(parameter.to(dtype))
+            optimizer.zero_grad()
+            rows = mine(batch(number), session.rank, session.ranks)
+            loss_of(model, [part.to(half[0].weight.dtype) for part in rows]).backward()
+            optimizer.step()
+        unit = 2.0**-8 if dtype == torch.bfloat16 else 2.0**-11
+        moved = 0
+        for parameter, wanted, before in zip(model.parameters(), master.parameters(), first):
+            assert ((parameter - wanted).abs() <= unit * wanted.abs() + 2e-5).all(), (kind, dtype)
+            moved += (parameter != before).sum().item()
+        assert moved > 100, moved
+
+    return train
+
+
 def server_mode():
     import weft
 
     with weft.init() as session:
+        kinds = ("dtype", torch.bfloat16), ("dtype", torch.float16), ("pull_dtype", torch.bfloat16)
+        trains = [sixteen_bits(session, kind, dtype) for kind, dtype in kinds]
         library(session, "server", 8)
+        for train in trains:
+            train(10)
         trained(session, "powersgd:rank=2")
 
 

@@ -183,13 +183,15 @@ def _load_residuals(exchange, residuals):
             tensor.load_residual(tensor_to_bytes(residuals[name]))
 
 
-def _check_parameters(named, scaler, clip_norm):
+def _check_parameters(named, has_shards, scaler, clip_norm):
     for name, parameter in named:
         kind = parameter.device.type
-        if parameter.dtype != torch.float32 or not parameter.data.is_contiguous() or kind not in ("cpu", "cuda"):
+        halves = (torch.bfloat16, torch.float16) if has_shards and kind == "cpu" else ()
+        if parameter.dtype not in (torch.float32, *halves) or not parameter.data.is_contiguous() or kind not in ("cpu", "cuda"):
             raise weft.Unsupported(
                 f"parameter {name!r} is {parameter.dtype} on {parameter.device}; weft.torch.Optimizer updates contiguous "
-                "float32 parameters in host memory or on CUDA devices; use DistributedOptimizer"
+                "float32 parameters in host memory or on CUDA devices, and in host memory through shards bfloat16 and "
+                "float16 ones; use DistributedOptimizer"
             )
         if kind == "cuda" and (scaler is not None or clip_norm):
             raise weft.Unsupported(
@@ -222,8 +224,10 @@ class Optimizer(torch.optim.Optimizer):
     the step's number is the number of updates in Adam's bias correction.
 
     Each step takes "lr" and "weight_decay" of param_groups, so torch's schedulers work. A new weight may be written as
-    soon as its gradient is accumulated. Parameters are f32, in host memory or on a CUDA device; there the update runs
-    on the host or the shards, and scaler and clip_norm are not available.
+    soon as its gradient is accumulated. Parameters are float32, in host memory or on a CUDA device; there the update runs
+    on the host or the shards, and scaler and clip_norm are not available. Through shards parameters in host memory are
+    also bfloat16 or float16: the shards keep them in float32, and update that. pull_dtype: "bf16" or "f16", through
+    shards: float32 parameters get the shards' weights rounded, half the bytes. Both without a codec.
 
     scaler: a torch.amp.GradScaler whose scale(loss) the backward pass uses; weights and residuals see unscaled
     gradients, a step that is not finite is skipped on all ranks, and step() updates the scale. clip_norm: limit of the
@@ -233,18 +237,19 @@ class Optimizer(torch.optim.Optimizer):
     """
 
     def __init__(self, named_parameters, rule, lr, *, mode=None, codec=None, accumulate=1, skip_nonfinite=False,
-                 scaler=None, clip_norm=None, prefix=None, session=None, consistency=None):  # fmt: skip
+                 scaler=None, clip_norm=None, prefix=None, session=None, consistency=None, pull_dtype=None):  # fmt: skip
         self._session, self._scaler, self._good_steps, self.skipped = session or weft.session(), scaler, 0, False
         self.clip_norm, self._loss_scale = clip_norm, 1.0
         groups = _groups.split(named_parameters, lr)
         named = [pair for _, pairs in groups for pair in pairs]
-        _check_parameters(named, scaler, clip_norm)
+        has_shards = (mode or ("server" if self._session.shards else "")) == "server"
+        _check_parameters(named, has_shards, scaler, clip_norm)
         if self._session.step_next != 1:
             raise weft.WrongState(
                 "weft.torch.Optimizer is made before the session's first step: the step's number is the number of updates in "
                 "the rules adam, adamw and lamb; use DistributedOptimizer for a model that is made later"
             )
-        if clip_norm and codec and (mode or ("server" if self._session.shards else "")) == "server":
+        if clip_norm and codec and has_shards:
             raise weft.Unsupported("clip_norm needs the means of all gradients before an update, and shards hold those of "
                                    'tensors without a codec; pass mode="all_reduce"')  # fmt: skip
         for options, _ in groups:
@@ -261,7 +266,9 @@ class Optimizer(torch.optim.Optimizer):
             group = group_of[name]
             if text.partition(":")[0] != "ftrl" or self._decays[group]:
                 text = _groups.with_decay(text, self._decays[group])
-            tensor = self._session.declare(prefix + name, tuple(parameter.shape) or (1,), mode=mode, optimizer=text,
+            rounded = pull_dtype if parameter.dtype == torch.float32 else None
+            tensor = self._session.declare(prefix + name, tuple(parameter.shape) or (1,), parameter.dtype, mode=mode,
+                                           optimizer=text, pull_dtype=rounded,
                                            codec=codec_of(codec, name, parameter), group=group, consistency=consistency,
                                            skip_nonfinite=skip_nonfinite or scaler is not None)  # fmt: skip
             _init(tensor, parameter)
