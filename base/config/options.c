@@ -39,8 +39,8 @@ const struct weft_option weft_option_table[] = {
              "process."),
 
     DURATION("client.report_period", "5s", 0, WEFT_SECONDS(3600),
-             "Time between two reports of this rank's figures to the coordinator, for its /metrics and weft "
-             "top; at least 50 ms. 0: none."),
+             "Time between two reports of a rank's or a shard's figures to the coordinator, for its /metrics "
+             "and weft top; at least 50 ms. 0: none."),
     TEXT("client.host", "",
          "Host name of this process. Ranks with equal names are on one host. Empty: the system's host "
          "name."),

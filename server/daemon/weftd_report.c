@@ -1,6 +1,6 @@
 /* weftd_report.c - what this shard sends to the coordinator about its engines, with a heartbeat.
  *
- *     report     every PERIOD_NS: counters, for /metrics and the status
+ *     report     every client.report_period: counters, for /metrics and the status
  *     progress   on ask_progress: closed rounds, age of the oldest open one, a rank that it waits for
  *
  *     net: command to each engine -> engine: figures -> net: after the last one, what is due
@@ -9,7 +9,7 @@
  * coordinator names it. What becomes due meanwhile is sent with the same answer. */
 #include "server/daemon/weftd.h"
 
-#define PERIOD_NS WEFT_SECONDS(5)
+#define PERIOD_NS_MIN WEFT_MS(50)
 
 static void fill_progress(const struct weftd *weftd, Weft__Control__Progress *progress)
 {
@@ -99,5 +99,8 @@ static void begin_report(void *context)
 
 enum weft_status weftd_report_start(struct weftd *weftd)
 {
-    return weft_net_timer_periodic(weftd->net, PERIOD_NS, begin_report, weftd);
+    uint64_t period_ns = weft_config_u64(weftd->options.config, "client.report_period");
+    if (period_ns == 0) return WEFT_OK;
+    if (period_ns < PERIOD_NS_MIN) period_ns = PERIOD_NS_MIN;
+    return weft_net_timer_periodic(weftd->net, period_ns, begin_report, weftd);
 }

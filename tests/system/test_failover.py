@@ -146,6 +146,18 @@ class Failover(harness.JobTest):
         self.assertEqual(len(done.stdout.splitlines()), 6)
         self.assert_nothing_left(self.directory)
 
+    def test_bench_push_pull_copies(self):
+        """What the copies add is one sum, of as many contributions as workers."""
+        words = [harness.PROGRAMS.weft, "bench", "push_pull", "-n", "4", "--copies", "0,1", "-b", "512K", "-e", "512K", "--iters", "2",
+                 "--warmup", "1", "--transport", "tcp", "--json"]
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60,
+                              env={**os.environ, "TMPDIR": self.directory})
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        plain, copied = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual([(row["copies"], row["shards"], row["wrong"]) for row in (plain, copied)], [(0, 2, 0), (1, 2, 0)])
+        self.assertAlmostEqual(plain["shard_bytes_per_step"] / (4 * plain["bytes"]), 1, delta=0.02)
+        self.assertAlmostEqual(copied["extra_bytes_share"], 1 / 4, delta=0.02 / 4)
+
     def test_bench_kills_no_shard_without_copies(self):
         words = [harness.PROGRAMS.weft, "bench", "failover", "--bytes", "100K", "--steps", "4"]
         done = self.run_job(2, 2, words)

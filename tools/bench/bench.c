@@ -63,6 +63,7 @@ static int measure(enum bench_kind kind, const struct bench_operation *operation
     struct bench_options options;
     int answer = bench_options_parse(&options, kind, operation, argc, argv);
     if (answer >= 0) return answer;
+    if (options.copies > 0 && options.processes > 0) return bench_copies_run(&options, argc, argv);
     const struct bench bench = {bench_name(&options), options.shards, options.processes,
                                 options.bind,         measure_one,    &options};
     return start_or_join(&bench, argc, argv);

@@ -8,7 +8,7 @@
  *   bench_launch           starts the processes of a job on this host
  *   bench_start, _waiting, _exposed, _checks, _limit, _reduction_order, _cacheline: one benchmark each
  *   foreign/               names and options of nccl-tests, OSU and perftest
- *   calibrate/, compare/, codec/, failover/, fleet/, kernels/, p2p/, replay/: one benchmark each
+ *   calibrate/, compare/, codec/, copies/, failover/, fleet/, kernels/, p2p/, replay/: one benchmark each
  *   lib/                   sweeps, samples, tables, charts, rows */
 #ifndef WEFT_TOOLS_BENCH_BENCH_H
 #define WEFT_TOOLS_BENCH_BENCH_H
@@ -35,6 +35,9 @@ struct bench_launch {
 };
 /* Runs `weft bench WHAT` with the options in each process; returns the exit status. */
 int bench_launch(const struct bench_launch *launch);
+/* The same with --json and `added` (ends with NULL) behind the options: returns the rows that rank 0 has
+ * printed. What the job prints on standard error is shown only if it fails. NULL: it failed. */
+struct json_t *bench_launch_rows(const struct bench_launch *launch, char *const added[]);
 
 int weft_bench_start_main(int argc, char **argv);
 int weft_bench_calibrate_main(int argc, char **argv);

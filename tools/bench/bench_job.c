@@ -107,6 +107,14 @@ static bool declare_size(struct bench_rank *rank, uint64_t count)
     return status < 0 ? bench_print_failure(rank, "declare", status) : true;
 }
 
+/* With --copies: bytes that the shards have received so far. The other ranks wait. */
+static bool shard_bytes(struct bench_rank *rank, double *bytes_out)
+{
+    if (rank->options->copies == 0) return true;
+    int64_t failed = rank->rank == 0 && !bench_shard_bytes(bytes_out);
+    return bench_barrier(rank) && bench_reduce_over_ranks(rank, &failed, 1, WEFT_MAX) && !failed;
+}
+
 /* The result equals that of an all_reduce out of place, and is filled and checked as one. */
 static bool run_push_pull_size(struct bench_rank *rank, uint64_t bytes)
 {
@@ -115,9 +123,13 @@ static bool run_push_pull_size(struct bench_rank *rank, uint64_t bytes)
     if (!bench_args_set_size(args, bytes) || !declare_size(rank, args->total_elems)) return false;
     row.count = args->total_elems;
     row.bytes = row.count * weft_dtype_bytes(args->dtype);
-    if (!run_form(rank, false, row.bytes, &row.out_of_place)) return false;
+    const uint64_t step_before = rank->step;
+    double before = 0, after = 0;
+    if (!shard_bytes(rank, &before) || !run_form(rank, false, row.bytes, &row.out_of_place)) return false;
     row.step_us = rank->step_us / rank->options->iters;
-    return bench_check(rank, &row.out_of_place) && note_memory(rank, &row);
+    if (!bench_check(rank, &row.out_of_place) || !shard_bytes(rank, &after)) return false;
+    row.shard_bytes = (after - before) / (double)(rank->step - step_before);
+    return note_memory(rank, &row);
 }
 
 /* ---- the sweep ---- */

@@ -13,4 +13,8 @@ int bench_exposed_run(const struct bench_options *options);
 /* The same for `weft bench checks`. */
 int bench_checks_run(const struct bench_options *options);
 
+/* copies/bench_copies.c: starts a push_pull job for each number of copies of --copies, and prints. Returns
+ * the exit status. */
+int bench_copies_run(const struct bench_options *options, int argc, char **argv);
+
 #endif

@@ -5,6 +5,7 @@
 #include "tools/bench/bench.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -94,4 +95,48 @@ int bench_launch(const struct bench_launch *launch)
     if (fine) remove_log_directory(&command);
     else fprintf(stderr, "weft bench: the job failed; its log files are in %s\n", command.log_directory);
     return fine ? 0 : 1;
+}
+
+/* ---- the rows of a job ---- */
+
+static void copy_text(FILE *from, FILE *to)
+{
+    char block[4096];
+    size_t bytes;
+    rewind(from);
+    while ((bytes = fread(block, 1, sizeof block, from)) > 0) fwrite(block, 1, bytes, to);
+}
+
+static json_t *read_rows(FILE *output)
+{
+    char line[8192];
+    json_t *rows = json_array();
+    rewind(output);
+    while (rows && fgets(line, sizeof line, output)) {
+        json_t *row = json_loads(line, 0, NULL);
+        if (row) json_array_append_new(rows, row);
+    }
+    return rows;
+}
+
+json_t *bench_launch_rows(const struct bench_launch *launch, char *const added[])
+{
+    char *args[RUN_ARGS_MAX + 1];
+    struct bench_launch captured = *launch;
+    json_t *rows = NULL;
+    int count = 0;
+    for (int i = 0; i < launch->argc && count < RUN_ARGS_MAX; i++) args[count++] = launch->argv[i];
+    for (int i = 0; added[i] && count < RUN_ARGS_MAX; i++) args[count++] = added[i];
+    args[count++] = (char *)"--json";
+    captured.argc = count;
+    captured.argv = args;
+    captured.output = tmpfile();
+    captured.errors = tmpfile();
+    if (!captured.output || !captured.errors)
+        fprintf(stderr, "weft bench: cannot make a temporary file: %s\n", strerror(errno));
+    else if (bench_launch(&captured) == 0) rows = read_rows(captured.output);
+    else copy_text(captured.errors, stderr);
+    if (captured.output) fclose(captured.output);
+    if (captured.errors) fclose(captured.errors);
+    return rows;
 }

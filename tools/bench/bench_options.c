@@ -107,6 +107,15 @@ static int set_root(const struct cli_command *command, const struct cli_option *
     return -1;
 }
 
+static int set_copies(const struct cli_command *command, const struct cli_option *option, const char *text)
+{
+    static const char *const lists[] = {"0", "1", "0,1"};
+    struct bench_options *options = option->value;
+    for (uint32_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        if (strcmp(text, lists[i]) == 0) options->copies = i + 1;
+    return options->copies > 0 ? -1 : cli_value_error(command, "--copies", text, "0, 1 or 0,1");
+}
+
 static int set_step(const struct cli_command *command, const struct cli_option *option, const char *text)
 {
     struct bench_sweep *sweep = option->value;
@@ -130,6 +139,10 @@ static const char push_pull_notes[] =
     "algbw: size / time. busbw: algbw * max(1, workers / shards), what the busiest link carries in each\n"
     "direction.\n"
     "#wrong: elements, on all ranks, that differ from the sum that is known beforehand.\n";
+static const char copies_notes[] =
+    "--copies: time and bytes of a step without and with copies. extra: what the copies add, as a part of\n"
+    "the contributions of all workers; one sum is 1/workers. --json: shard_bytes_per_step,\n"
+    "extra_bytes_share.\n";
 static const char waiting_about[] =
     "Cost of waiting: CPU of an idle session, CPU of ranks that wait for a late one, and the throughput\n"
     "of ranks that compute with an 8-byte all_reduce after each computation, against computing alone.\n";
@@ -179,7 +192,8 @@ static void write_texts(const struct bench_options *options, struct texts *texts
     snprintf(texts->usage, sizeof texts->usage, "weft bench %s [options]", bench_name(options));
     if (options->kind != BENCH_OPERATION) {
         snprintf(texts->about, sizeof texts->about, "%s", abouts[options->kind]);
-        snprintf(texts->notes, sizeof texts->notes, "%s", notes[options->kind]);
+        snprintf(texts->notes, sizeof texts->notes, "%s%s", notes[options->kind],
+                 options->kind == BENCH_PUSH_PULL ? copies_notes : "");
         return;
     }
     snprintf(texts->about, sizeof texts->about, "Time and bandwidth: %s.\nEvery result is checked.%s\n",
@@ -213,6 +227,11 @@ static int parse(struct bench_options *options, int argc, char **argv)
         {OF_PUSH_PULL | OF_CHECKS,
          {"shards", 's', "N", "parameter-server shards",
           options->kind == BENCH_CHECKS ? "0: all-reduce mode" : "1", CLI_U32(&options->shards, 1, 256)}},
+        {OF_PUSH_PULL,
+         {"copies", 0, "LIST",
+          "with -n, copies of each chunk: 0, 1 or 0,1, a job for each; rows have the bytes that the shards "
+          "receive in a step",
+          "as configured", CLI_CALL(set_copies, options)}},
         {OF_SWEEPS | OF_EXPOSED,
          {"minbytes", 'b', "SIZE", "first size: 8, 64K, 25M, 1G",
           CLI_SIZE(&options->sweep.first, 1, TOOL_SIZE_MAX)}},
@@ -357,7 +376,9 @@ static int check_consistency(struct bench_options *options)
     bool barrier = options->kind == BENCH_OPERATION && options->operation->kind == BENCH_DO_BARRIER;
     if (barrier) options->sweep.last = options->sweep.first; /* one row */
     options->sweep.unit = weft_dtype_bytes(options->dtypes[0]);
-    if (options->kind == BENCH_PUSH_PULL && options->shards == 0) options->shards = 1;
+    if (options->kind == BENCH_PUSH_PULL && options->shards == 0) options->shards = options->copies ? 2 : 1;
+    if (options->copies > 1 && options->shards < 2)
+        return usage_error(options, "--copies 1 needs at least 2 shards (-s): a copy is on another shard");
     const enum weft_dtype type = options->dtypes[0];
     const bool shards_have_it = type == WEFT_F32 || type == WEFT_F16 || type == WEFT_BF16;
     if (options->kind == BENCH_PUSH_PULL && (options->dtype_count > 1 || !shards_have_it))

@@ -37,6 +37,7 @@ struct bench_options {
     enum bench_average average;
     uint32_t processes;    /* -n; 0: take part in the job of the environment */
     uint32_t shards;       /* -s; push_pull only */
+    uint32_t copies;       /* --copies; bit 0: jobs without copies, bit 1: with one; 0: as configured */
     uint32_t compute_us;   /* waiting, exposed: length of a computation */
     uint32_t straggler_us; /* exposed: additional computation of the slow rank */
     const char *bind;      /* for `weft run` */

@@ -2,6 +2,7 @@
  *
  *   bench_job.c      joins; sweeps over cycles, roots, types, reductions and sizes; prints
  *   bench_timing.c   times one size: warm-up, iterations, percentiles, overlap
+ *   copies/bench_copies.c   a job for each number of copies; bytes that the shards receive
  *   bench_limit.c    least time by memory bandwidth
  *   bench_machine.c  processor time and memory of the process; timed computation; copy bandwidth */
 #ifndef WEFT_TOOLS_BENCH_BENCH_RANK_H
@@ -51,6 +52,10 @@ bool bench_check(struct bench_rank *rank, struct bench_timing *timing);
 
 /* bench_limit.c: the limit of an all_reduce of rank->args that takes time_us in place. Collective. */
 bool bench_limit(struct bench_rank *rank, double time_us, struct bench_limit *limit);
+
+/* copies/bench_copies.c: bytes that all shards have received, of reports that are newer than the call; waits
+ * for them. False: the sentence is on stderr. */
+bool bench_shard_bytes(double *bytes_out);
 
 /* bench_machine.c */
 double bench_now_us(void);

@@ -178,6 +178,8 @@ static void print_json(struct bench_report *report, const struct bench_row *row)
                             json_pack("{s:f, s:f, s:f}", "time_us", row->limit.us, "memory_GBps",
                                       row->limit.gbps, "percent", row->limit.percent));
     if (!is_operation(report)) json_object_set_new(object, "step_us", json_real(row->step_us));
+    if (row->shard_bytes > 0)
+        json_object_set_new(object, "shard_bytes_per_step", json_real(row->shard_bytes));
     bench_row_print(report->out, object, 8);
 }
 

@@ -42,6 +42,7 @@ struct bench_row {
     const char *last_plan;
     /* push_pull: a step with step_begin and step_end, microseconds */
     double step_us;
+    double shard_bytes; /* the same with --copies: bytes that all shards receive in a step; 0: not counted */
     uint64_t pss_bytes; /* of the rank with the largest Pss */
 };
 

@@ -15,8 +15,6 @@
 #include "tools/progress.h"
 #include "tools/target.h"
 
-enum { ARGS_MAX = 64 };
-
 const char *const failover_ways[] = {[FAILOVER_KILL] = "kill", [FAILOVER_STOP] = "stop", NULL};
 
 int failover_options_parse(struct failover_options *options, int argc, char **argv)
@@ -55,58 +53,24 @@ void failover_print_heading(const struct failover_options *options, const struct
 
 /* ---- one job ---- */
 
-static void copy_text(FILE *from, FILE *to)
-{
-    char block[4096];
-    size_t bytes;
-    rewind(from);
-    while ((bytes = fread(block, 1, sizeof block, from)) > 0) fwrite(block, 1, bytes, to);
-}
-
-/* The row that rank 0 has printed, or NULL. */
-static json_t *read_row(FILE *output)
-{
-    char line[8192];
-    json_t *row = NULL;
-    rewind(output);
-    while (!row && fgets(line, sizeof line, output)) {
-        row = json_loads(line, 0, NULL);
-        if (row && strcmp(tool_json_text(row, "measure"), "failover") == 0) break;
-        json_decref(row);
-        row = NULL;
-    }
-    return row;
-}
-
-/* Runs a job that loses a shard. What it prints on standard error is shown if it fails. NULL: it failed. */
+/* Runs a job that loses a shard, and returns its row. NULL: it failed. */
 static json_t *run_job(const struct failover_options *options, uint32_t index, int argc, char **argv)
 {
-    char *args[ARGS_MAX], seed[24];
-    FILE *output = tmpfile(), *errors = tmpfile();
-    json_t *row = NULL;
-    snprintf(seed, sizeof seed, "%" PRIu64, options->seed + index);
-    memcpy(args, argv, (size_t)argc * sizeof *args);
-    char *const added[] = {(char *)"--json", (char *)"--seed", seed};
-    memcpy(args + argc, added, sizeof added);
+    char seed[24];
+    char *const added[] = {(char *)"--seed", seed, NULL};
     const struct bench_launch launch = {.shards = options->shards,
                                         .processes = options->processes,
                                         .bind = "none",
                                         .what = "failover",
-                                        .argc = argc + 3,
-                                        .argv = args,
-                                        .output = output,
-                                        .errors = errors};
-    const int status = output && errors ? bench_launch(&launch) : 1;
-    if (output) row = read_row(output);
-    if (status != 0 && errors) copy_text(errors, stderr);
-    if (status != 0 || !row)
-        fprintf(stderr, "weft bench failover: job %" PRIu32 " of %" PRIu32 " (--seed %s) %s\n", index + 1,
-                options->kills, seed, row ? "has wrong elements, or failed after its last step" : "failed");
-    if (output) fclose(output);
-    if (errors) fclose(errors);
-    if (status == 0 && row) return row;
-    json_decref(row);
-    return NULL;
+                                        .argc = argc,
+                                        .argv = argv};
+    snprintf(seed, sizeof seed, "%" PRIu64, options->seed + index);
+    json_t *rows = bench_launch_rows(&launch, added), *row = json_incref(json_array_get(rows, 0));
+    json_decref(rows);
+    if (!row)
+        fprintf(stderr, "weft bench failover: job %" PRIu32 " of %" PRIu32 " (--seed %s) failed\n", index + 1,
+                options->kills, seed);
+    return row;
 }
 
 /* ---- all jobs ---- */
@@ -164,11 +128,11 @@ int failover_run_jobs(const struct failover_options *options, int argc, char **a
 {
     double *memory = calloc((size_t)FIGURES * options->kills, sizeof *memory);
     double *values[FIGURES];
-    bool fine = memory && argc + 3 <= ARGS_MAX &&
+    bool fine = memory &&
                 /* all copies are on this host, as the shards are */
                 setenv("WEFT_SERVER_COPIES", "1", 1) == 0 &&
                 setenv("WEFT_SERVER_COPIES_ON_ONE_HOST", "yes", 1) == 0;
-    if (!fine) fprintf(stderr, "weft bench failover: no memory, or too many arguments\n");
+    if (!fine) fprintf(stderr, "weft bench failover: no memory\n");
     for (uint32_t i = 0; i < FIGURES; i++) values[i] = memory + (size_t)i * options->kills;
     fine = fine && run_jobs(options, argc, argv, values);
     if (fine) {
