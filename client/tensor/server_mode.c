@@ -519,7 +519,7 @@ static void on_aggregate_taken(struct weft_tensor *tensor)
     }
 }
 
-/* Continues an encode on a device when the device has run what is queued. A codec in use holds the operation. */
+/* Continues an encode on a device when the device has run what is queued. */
 static void poll_device(struct weft_timer *timer)
 {
     struct weft_tensor *tensor = weft_container_of(timer, struct weft_tensor, device_timer);

@@ -752,13 +752,13 @@ WEFT_API enum weft_status weft_unregister(struct weft_session *session, void *me
 WEFT_API enum weft_status weft_tensor_memory(struct weft_tensor *tensor, enum weft_memory_kind memory,
                                              void *stream);
 
-/* weft_tensor_on_stream() - on_stream: on device memory, the stream of weft_tensor_memory itself waits for the
- * results of the tensor's next push_pull, push and pull, as with weft_call.on_stream. Work queued behind the call
- * follows the result, and no host thread waits. Ranks start such operations, and stream-ordered calls, in one
- * order. Outside groups of calls. weft_step_end still waits for the results, except in a step with deliver_late.
- * If the operation fails or its step is skipped, the stream continues with undefined output; the status is that
- * of the request, or of the step. Where the driver cannot make a stream wait, the operation blocks. No effect on
- * host memory. Does not block. Return codes: WEFT_OK; WEFT_ERR_INVALID. */
+/* weft_tensor_on_stream() - on_stream: on device memory, the stream of weft_tensor_memory itself waits for
+ * the results of the tensor's next push_pull, push and pull, as with weft_call.on_stream. Work queued behind
+ * the call follows the result, and no host thread waits. Ranks start such operations, and stream-ordered
+ * calls, in one order. Outside groups of calls. weft_step_end still waits for the results, except in a step
+ * with deliver_late. If the operation fails or its step is skipped, the stream continues with undefined
+ * output; the status is that of the request, or of the step. Where the driver cannot make a stream wait, the
+ * operation blocks. No effect on host memory. Does not block. Return codes: WEFT_OK; WEFT_ERR_INVALID. */
 WEFT_API enum weft_status weft_tensor_on_stream(struct weft_tensor *tensor, bool on_stream);
 
 /* weft_nccl_open() - from here on, all_reduces of all ranks on CUDA memory of `device`, this rank's, use NCCL

@@ -471,7 +471,8 @@ enum { TWINS = sizeof twins / sizeof twins[0], HALVES = TWINS - 1, SERVED_INT4 =
  * and with them the codec's residual. */
 static bool wanders(int number)
 {
-    const bool is_whole = twins[number].mode == WEFT_MODE_ALL_REDUCE || strcmp(twins[number].codec, "dense") != 0;
+    const bool is_whole =
+        twins[number].mode == WEFT_MODE_ALL_REDUCE || strcmp(twins[number].codec, "dense") != 0;
     return is_whole && strcmp(twins[number].optimizer, "none") == 0 && number % 2 == 0;
 }
 
@@ -576,8 +577,8 @@ static int same_twins(const struct place *place, int number, uint64_t step, stru
                    (unsigned long long)step);
 }
 
-/* Puts a codec of CHOICE in force with the next step, as if rank 0 had broadcast it: int8 in steps 2 and 3, then
- * top-k. In step 4 the residual of int8 is added on the host. */
+/* Puts a codec of CHOICE in force with the next step, as if rank 0 had broadcast it: int8 in steps 2 and 3,
+ * then top-k. In step 4 the residual of int8 is added on the host. */
 static void force_choice(struct weft_session *session, uint64_t step)
 {
     struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
