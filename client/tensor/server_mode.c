@@ -558,7 +558,7 @@ static void on_task_done(struct weft_task *task)
     struct client_engine *engine = tensor->session->engine;
     engine->encode_ns += tensor->op.compute_ns;
     tensor->op.in_transport--;
-    if (engine->failed) advance_op(tensor);
+    if (engine->failed || tensor->op.epoch != tensor->session->epoch) advance_op(tensor);
     else on_computed(tensor);
 }
 
