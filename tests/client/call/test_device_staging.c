@@ -618,6 +618,7 @@ static int few_bytes(struct weft_session *session, const struct place *place, ui
     MUST(session, weft_step_end(session));
     fake_cuda_synchronize();
     const uint64_t bytes = fake_cuda_copied_bytes() - before;
+    if (device_kind != WEFT_MEMORY_CUDA) return 0; /* the other kind has no kernels */
     if (bytes < 2 * TENSOR_ELEMS) return 0;
     return fprintf(stderr, "%llu bytes of an int4 tensor crossed the bus\n", (unsigned long long)bytes);
 }
@@ -659,6 +660,49 @@ static void test_tensors(void **state)
     struct fleet_result result;
     assert_true(fleet_run(RANKS, 1, train, &result, NULL));
     assert_int_equal(result.shard_status[0], 0);
+}
+
+/* A kernel or a copy of an encode in server mode is refused on rank 0: all ranks get an error, none hangs. */
+static int fails_to_encode(struct fleet *fleet, uint32_t rank)
+{
+    static float grad[TENSOR_ELEMS];
+    struct weft_session *session;
+    struct weft_tensor *tensor;
+    struct weft_request request = {{0}};
+    struct place place = {.on_device = true};
+    struct kernel writing;
+    struct weft_tensor_options options;
+    fake_cuda_setup(seed, 100, 1);
+    if (fleet_join(fleet, rank, 30000, &session) != 0) return 1;
+    assert_int_equal(cudaStreamCreateWithFlags(&place.stream, 0), 0);
+    struct buffer buffer = buffer_new(&place, sizeof grad);
+    weft_tensor_options_init(&options);
+    options.name = "t", options.dim_count = 1, options.dims[0] = TENSOR_ELEMS;
+    options.mode = WEFT_MODE_SERVER, options.codec = "int8", options.chunk_bytes = 4096;
+    MUST(session, weft_declare(session, &options, &tensor));
+    MUST(session, weft_tensor_memory(tensor, WEFT_MEMORY_CUDA, place.stream));
+    enum weft_status ended = WEFT_OK;
+    for (uint64_t step = 1; step <= 2 && ended >= 0; step++) {
+        MUST(session, weft_step_begin(session, &(struct weft_step){.step = step, .lr = 1, .weight = 1}));
+        buffer_write(&place, &buffer, grad, &writing);
+        fake_cuda_synchronize();
+        if (step == 2 && rank == 0 && seed % 2) fake_cuda_fail_launch(1);
+        if (step == 2 && rank == 0 && seed % 2 == 0) fake_cuda_fail_copy(1);
+        MUST(session, weft_push_pull(tensor, buffer.memory, buffer.memory, &request));
+        ended = weft_wait(&request, 0);
+        if (step == 1) MUST(session, weft_step_end(session));
+    }
+    const char *const words = seed % 2 ? "could not be queued" : "cudaErrorIllegalAddress";
+    if (ended >= 0 || (rank == 0 && !strstr(weft_error_text(session), words)))
+        return fprintf(stderr, "rank %u: %d: %s\n", rank, ended, weft_error_text(session));
+    weft_finalize(session); /* the session has ended */
+    return 0;
+}
+
+static void test_encode_fails(void **state)
+{
+    struct fleet_result result;
+    assert_true(fleet_run(2, 1, fails_to_encode, &result, NULL));
 }
 
 /* ---- refused calls and failures ---- */
@@ -1068,7 +1112,9 @@ int main(int argc, char **argv)
     setenv("WEFT_CUDA_KERNELS", FAKE_KERNELS, 1);
     setenv("WEFT_CLIENT_PIECE_BYTES", "4KiB", 1);
     const struct CMUnitTest forking[] = {cmocka_unit_test(test_tensors)};
+    const struct CMUnitTest forking_of_cuda[] = {cmocka_unit_test(test_encode_fails)};
     int failed = 0;
+    for (seed = 1; seed <= 2 && cuda; seed++) failed += cmocka_run_group_tests(forking_of_cuda, NULL, NULL);
     for (seed = first; seed < first + seeds; seed++) failed += cmocka_run_group_tests(forking, NULL, NULL);
     for (seed = first; seed < first + seeds; seed++) failed += cmocka_run_group_tests(seeded, NULL, NULL);
     if (cuda) failed += cmocka_run_group_tests(of_cuda, NULL, NULL);
