@@ -74,7 +74,7 @@ const char *weft_status_text(enum weft_status status)
     case WEFT_ERR_SKIPPED:
         return "a gradient is NaN or infinite and no rank has taken the step; go on with the next batch or "
                "lower the loss scale";
-    case WEFT_ERR_SHRUNK: return "ranks were lost and the job goes on without them; run the step again";
+    case WEFT_ERR_SHRUNK: return "ranks were lost and the job continues without them; run the step again";
     case WEFT_ERR_CLOSED: return "the object is closed or closing; open another";
     case WEFT_ERR_ABORTED: return "the job was aborted; the error text has the process and the cause";
     case WEFT_ERR_INTERNAL: return "a bug in weft; please report the error text";

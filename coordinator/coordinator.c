@@ -392,7 +392,7 @@ static bool admissible(struct weft_coordinator *coordinator, struct coordinator_
                weft_proto_release());
     else if (coordinator->secret && hello->proof.len == 0)
         refuse(coordinator, connection, WEFT_ERR_AUTH,
-               "this job has a secret and %.100s gave none: set WEFT_SECRET or WEFT_SECRET_FILE",
+               "this job has a secret and %.100s sent none: set WEFT_SECRET or WEFT_SECRET_FILE",
                hello->name);
     /* it would reject our Welcome, which has no proof */
     else if (!coordinator->secret && hello->proof.len != 0)
@@ -422,7 +422,7 @@ static bool admissible(struct weft_coordinator *coordinator, struct coordinator_
                hello->name, hello->weft_version, weft_proto_release());
     else if (strcmp(hello->job, coordinator->job) != 0)
         refuse(coordinator, connection, WEFT_ERR_INVALID,
-               "%.100s asks for job %.100s, this coordinator serves job %.100s", hello->name, hello->job,
+               "%.100s names job %.100s, this coordinator serves job %.100s", hello->name, hello->job,
                coordinator->job);
     else if (coordinator->state == COORDINATOR_ENDED && hello->role != WEFT__CONTROL__ROLE__ROLE_OBSERVER)
         refuse(coordinator, connection, WEFT_ERR_CLOSED, "job %.100s is over: %.200s", coordinator->job,
@@ -1012,10 +1012,10 @@ void weft_coordinator_refuse_resume(struct weft_coordinator *coordinator, uint64
                coordinator->end.text[0] ? coordinator->end.text : "it ended in order");
     else if (coordinator->secret) /* the sender has proved nothing */
         refuse(coordinator, connection, WEFT_ERR_PEER_LOST,
-               "the coordinator has given this process up, or serves another job");
+               "this process counts as lost at the coordinator, or the coordinator serves another job");
     else if (is_member)
         refuse(coordinator, connection, WEFT_ERR_PEER_LOST,
-               "%.300s has been given up by the coordinator; the job is over for it",
+               "%.300s counts as lost at the coordinator; the job has ended for it",
                coordinator->members[request->member]->label);
     else
         refuse(coordinator, connection, WEFT_ERR_PEER_LOST,
@@ -1119,7 +1119,7 @@ static void lose_silent(struct weft_coordinator *coordinator, struct coordinator
         /* a member that has left may be slow to close */
         char text[COORDINATOR_LABEL_BYTES + 160];
         snprintf(text, sizeof text,
-                 "%s has been given up by the coordinator: it was %.100s; the job is over for it",
+                 "%s counts as lost at the coordinator: it was %.100s; the job has ended for it",
                  connection->member->label, silent);
         coordinator_member_lost(coordinator, connection->member, silent);
         send_abort(coordinator, connection->id, WEFT_ERR_PEER_LOST, text);

@@ -169,7 +169,7 @@ static void put_in_force(struct weft_coordinator *coordinator, bool all_joined, 
     message.body_case = WEFT__CONTROL__CONTROL__BODY_SHRUNK;
     message.shrunk = &shrunk;
     weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
-             "job %s goes on with %u workers, epoch %u, after step %llu", coordinator->job, count,
+             "job %s continues with %u workers, epoch %u, after step %llu", coordinator->job, count,
              coordinator->epoch, (unsigned long long)committed);
     coordinator_broadcast(coordinator, &message, NULL);
     for (rank = 0; rank < count; rank++) { /* an admitted newcomer starts with the roster */

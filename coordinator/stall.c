@@ -186,7 +186,7 @@ static void end_stall(struct weft_coordinator *coordinator, uint64_t now_ns)
 {
     struct coordinator_stall *stall = &coordinator->stall;
     if (stall->text[0])
-        weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "job %.100s goes on after %.1f s",
+        weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "job %.100s continues after %.1f s",
                  coordinator->job, (double)weft_elapsed_ns(stall->began_ns, now_ns) / 1e9);
     *stall = (struct coordinator_stall){0};
 }

@@ -144,11 +144,10 @@ static int take_line(void *user, const char *section, const char *name, const ch
     if (index == config->count)
         reader->status = unknown_option(full, &reader->reason);
     else if (config->values[index].seen_in_file)
-        reader->status =
-            weft_error_set(&reader->reason, WEFT_ERR_INVALID,
-                           "option %s stands twice in this file (or goes on in an indented line); "
-                           "keep one line",
-                           full);
+        reader->status = weft_error_set(&reader->reason, WEFT_ERR_INVALID,
+                                        "option %s is twice in this file (or continues in an indented line); "
+                                        "keep one line",
+                                        full);
     else
         reader->status = set_value(config, index, value, reader->path, &reader->reason);
     if (index < config->count) config->values[index].seen_in_file = true;

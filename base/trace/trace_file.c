@@ -25,8 +25,8 @@ struct weft_trace {
 
 static void abandon(struct weft_trace *trace, const char *why)
 {
-    weft_log(trace->env, WEFT_LOG_WARN, "transport", "trace file %s: %s; tracing stops here, the job goes on",
-             trace->path, why);
+    weft_log(trace->env, WEFT_LOG_WARN, "transport",
+             "trace file %s: %s; tracing stops here, the job continues", trace->path, why);
     int cut = ftruncate(trace->fd, (off_t)trace->written_bytes); /* to complete objects, if it works */
     (void)cut;                                                   /* viewers accept a cut file */
     close(trace->fd);
@@ -157,7 +157,7 @@ struct weft_trace *weft_trace_open(struct weft_env *env, const char *pattern, ui
 {
     struct weft_trace *trace = weft_alloc_bytes(env, sizeof *trace);
     if (!trace) {
-        weft_log(env, WEFT_LOG_WARN, "transport", "no memory to trace; the job goes on without");
+        weft_log(env, WEFT_LOG_WARN, "transport", "no memory to trace; the job continues without");
         return NULL;
     }
     char host[64] = "host";
@@ -171,7 +171,7 @@ struct weft_trace *weft_trace_open(struct weft_env *env, const char *pattern, ui
     trace->fd = open(trace->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (trace->fd < 0) {
         weft_log(env, WEFT_LOG_WARN, "transport",
-                 "trace file %s cannot be written: %s; the job goes on without it", trace->path,
+                 "trace file %s cannot be written: %s; the job continues without it", trace->path,
                  strerror(errno));
         weft_free_bytes(env, trace);
         return NULL;

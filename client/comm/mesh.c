@@ -117,7 +117,7 @@ static enum weft_status compare(struct weft_session *session, const struct mesh_
         if (other->axis_count != mine->axis_count || other->wanted != mine->wanted)
             return client_error(session, WEFT_ERR_MISMATCH, "mesh: %s %s than this rank (%u)", name,
                                 other->axis_count != mine->axis_count ? "has another number of axes"
-                                                                      : "asks for another set of axes",
+                                                                      : "has another set of axes",
                                 session->rank);
         for (uint32_t i = 0; i < (uint32_t)mine->axis_count && i < AXES_MAX; i++) {
             if (memcmp(other->axes[i].name, mine->axes[i].name, AXIS_NAME_BYTES) == 0 &&

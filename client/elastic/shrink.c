@@ -117,7 +117,7 @@ void client_newcomer_announced(struct weft_session *session, uint32_t epoch, con
 {
     struct client_epoch_change *epoch_change = &session->epoch_change;
     if (epoch > atomic_load(&epoch_change->grow_epoch)) atomic_store(&epoch_change->grow_epoch, epoch);
-    weft_log(session->env, WEFT_LOG_INFO, "client", "%s; it comes in at the end of a step", text);
+    weft_log(session->env, WEFT_LOG_INFO, "client", "%s; it joins at the end of a step", text);
 }
 
 /* ---- caller's thread ---- */

@@ -346,13 +346,13 @@ static void take_welcome(struct weft_session *session, const Weft__Control__Welc
     if (!welcome_is_genuine(session, welcome)) {
         client_fail(
             session, WEFT_ERR_AUTH, false,
-            "the coordinator at %s:%u does not know the secret of job '%s'; check WEFT_SECRET on its side",
+            "the coordinator at %s:%u has another secret of job '%s'; check WEFT_SECRET on its side",
             session->settings.host, session->settings.port, session->settings.job);
         return;
     }
     if (welcome->index >= welcome->workers) {
         client_fail(session, WEFT_ERR_MALFORMED, false,
-                    "the coordinator at %s:%u gave rank %u in a job of %u workers", session->settings.host,
+                    "the coordinator at %s:%u assigned rank %u in a job of %u workers", session->settings.host,
                     session->settings.port, welcome->index, welcome->workers);
         return;
     }
@@ -594,7 +594,7 @@ static bool take_seal(struct weft_session *session, const uint8_t *data, size_t 
     else if (weft_control_is_refusal(session->env, data, *bytes)) return true;
     else
         client_fail(session, WEFT_ERR_AUTH, false,
-                    "the coordinator at %s:%u does not know the secret of job '%s', or its answer was "
+                    "the coordinator at %s:%u has another secret of job '%s', or its answer was "
                     "changed on the way; check WEFT_SECRET on its side",
                     settings->host, settings->port, settings->job);
     weft_control_link_close(&session->control.link);

@@ -133,9 +133,8 @@ enum weft_status client_members_renumber(struct weft_session *session, const uin
         if (!old_tables || !members)
             return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the members of epoch %u", epoch);
         if (error->status < 0) return (enum weft_status)error->status;
-        return weft_error_set(
-            error, WEFT_ERR_MALFORMED,
-            "the coordinator's members of epoch %u differ from the members that this rank knows", epoch);
+        return weft_error_set(error, WEFT_ERR_MALFORMED,
+                              "the coordinator's members of epoch %u differ from those of this rank", epoch);
     }
     *old_tables = (struct client_old_member_table){session->membership.old_tables, before};
     session->membership.old_tables = old_tables;

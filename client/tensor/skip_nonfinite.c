@@ -58,7 +58,7 @@ void client_skip_warn(struct weft_tensor *tensor, uint64_t at, uint64_t count)
     if (tensor->warned || client_skip_is_finite(tensor, tensor->op.in, at, count)) return;
     tensor->warned = true;
     weft_log(session->env, WEFT_LOG_WARN, "client",
-             "rank %u: step %llu: the gradient of tensor '%s' is not finite (NaN or infinity) and goes into "
+             "rank %u: step %llu: the gradient of tensor '%s' is not finite (NaN or infinity) and enters "
              "the mean of all ranks; "
              "skip_nonfinite of struct weft_tensor_options skips such steps",
              session->rank, (unsigned long long)tensor->op.step, tensor->name);

@@ -40,7 +40,7 @@ bool onehost_cma_is_permitted(struct onehost *onehost)
     weft_log(group->env, WEFT_LOG_WARN, "collective",
              "group %u rank %u: the user, group or dumpable flag of this process has changed since start, so "
              "its peers may be refused "
-             "process_vm_readv: ordinary memory goes through staging memory from here on",
+             "process_vm_readv: ordinary memory is copied through staging memory from here on",
              group->group_id, group->rank);
     return false;
 }

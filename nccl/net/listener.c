@@ -133,7 +133,7 @@ static void peer_name_of(int fd, char *out, size_t bytes)
     socklen_t address_bytes = sizeof address;
     if (getpeername(fd, (struct sockaddr *)&address, &address_bytes) == 0)
         exchange_describe(&address, address_bytes, out, bytes);
-    else snprintf(out, bytes, "a peer that has gone");
+    else snprintf(out, bytes, "a lost peer");
 }
 
 /* Opens the endpoint for a valid hello and prepares the answer. An error is one of this process, except

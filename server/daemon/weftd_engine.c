@@ -21,7 +21,7 @@ static void on_peer_failed(void *context, uint32_t peer_id, enum weft_status sta
 {
     struct weftd_engine *engine = context;
     /* Also called when a worker that has left closes. The coordinator decides which member is lost. */
-    weft_log(engine->weftd->env, WEFT_LOG_INFO, "weftd", "engine %u: endpoint %u is gone: %s", engine->index,
+    weft_log(engine->weftd->env, WEFT_LOG_INFO, "weftd", "engine %u: endpoint %u is lost: %s", engine->index,
              peer_id, text ? text : weft_reason_text(status));
 }
 

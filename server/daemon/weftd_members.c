@@ -122,7 +122,7 @@ bool weftd_members_lost(struct weftd *weftd, const Weft__Control__MemberLost *lo
 {
     const Weft__Control__Member *member = weftd_members_worker(weftd, lost->member);
     if (lost->epoch == 0 || weftd->welcome.workers_min == 0 || !weftd->running || !member) return false;
-    weft_log(weftd->env, WEFT_LOG_WARN, "weftd", "%s; the job goes on", lost->text);
+    weft_log(weftd->env, WEFT_LOG_WARN, "weftd", "%s; the job continues", lost->text);
     for (uint32_t i = 0; i < weftd->options.engines; i++) {
         struct members_request *request = request_create(weftd, lost->epoch, 0);
         if (!request) return true;
@@ -215,8 +215,7 @@ void weftd_members_shrunk(struct weftd *weftd, const Weft__Control__Control *mes
         known = weftd_members_worker(weftd, shrunk->members[rank]) != NULL;
     if (!known) {
         weftd_fail(weftd, WEFT_ERR_MALFORMED,
-                   "the coordinator's members of epoch %u are not those that this shard knows",
-                   shrunk->epoch);
+                   "the coordinator's members of epoch %u differ from those of this shard", shrunk->epoch);
         return;
     }
     /* of workers that were known before, the engines have connections */

@@ -37,7 +37,7 @@ static void pull(struct shard_chunk *chunk, const struct weft_wire_header *heade
     uint64_t reach = chunk->open_step ? chunk->open_step : chunk->closed_step + 1;
     if (header->step > reach) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE,
-                           "pull of step %" PRIu64 " of tensor '%.40s', which stands at %" PRIu64,
+                           "pull of step %" PRIu64 " of tensor '%.40s', which is at step %" PRIu64,
                            header->step, tensor->name, chunk->closed_step);
         return;
     }

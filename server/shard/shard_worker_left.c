@@ -41,7 +41,7 @@ static void refuse_pulls(struct shard_chunk *chunk, uint32_t leaver)
         shard_reply_refuse(engine, arrival, &header, WEFT_ERR_PEER_LOST,
                            "pull of step %" PRIu64 " of '%.24s' chunk %u: rank %u left before it %s",
                            header.step, chunk->tensor->name, chunk->index, leaver,
-                           header.step > chunk->closed_step ? "pushed" : "gave first weights");
+                           header.step > chunk->closed_step ? "pushed" : "sent first weights");
     }
 }
 

@@ -115,7 +115,7 @@ static void refusals(void **state)
                          true);
     c = harness_hello(h, &(struct harness_hello){.role = WORKER, .wanted_index = -1, .job = "other"});
     harness_expect_abort(h, c, WEFT_ERR_INVALID,
-                         "newcomer 2 asks for job other, this coordinator serves job mnist", true);
+                         "newcomer 2 names job other, this coordinator serves job mnist", true);
     c = harness_hello(h, &(struct harness_hello){.role = WORKER, .wanted_index = 2});
     harness_expect_abort(h, c, WEFT_ERR_INVALID,
                          "job mnist has 2 workers, numbered 0 to 1; rank 2 cannot join", true);
@@ -158,7 +158,7 @@ static void proofs(void **state)
     c = harness_hello(h, &(struct harness_hello){.role = WORKER, .wanted_index = -1});
     harness_expect_abort(
         h, c, WEFT_ERR_AUTH,
-        "this job has a secret and newcomer 2 gave none: set WEFT_SECRET or WEFT_SECRET_FILE", true);
+        "this job has a secret and newcomer 2 sent none: set WEFT_SECRET or WEFT_SECRET_FILE", true);
     c = harness_hello(h, &(struct harness_hello){.role = WORKER, .wanted_index = -1, .secret = "guess"});
     harness_expect_abort(h, c, WEFT_ERR_AUTH, "newcomer 3 has another secret than this job", true);
     c = harness_hello(h, &(struct harness_hello){.role = WORKER, .wanted_index = -1, .secret = "s3cret"});
@@ -228,8 +228,8 @@ static void lost_members(void **state)
     assert_string_equal(harness_expect(h, c[0], BODY(MEMBER_LOST))->member_lost->text,
                         "shard 0 (hostb, pid 43) lost: silent for 30 s");
     assert_string_equal(harness_expect(h, c[2], BODY(ABORT))->abort->text,
-                        "shard 0 (hostb, pid 43) has been given up by the coordinator: it was silent for 30 "
-                        "s; the job is over for it");
+                        "shard 0 (hostb, pid 43) counts as lost at the coordinator: it was silent for 30 "
+                        "s; the job has ended for it");
     assert_true(h->connections[c[2]].closed_by_coordinator);
     harness_free(h);
 

@@ -93,7 +93,7 @@ class ObserveTest(harness.JobTest):
         shard = dict(self.processes.processes)["shard0"]
         status, output = self.on_terminal(words, lambda *_: harness.kill(shard))
         self.assertEqual(status, 1, output)
-        self.assertRegex(output, r"\033\[\?1049lweft top: the coordinator at \S+ is gone: [^\n]+\n$")
+        self.assertRegex(output, r"\033\[\?1049lweft top: the coordinator at \S+ is lost: [^\n]+\n$")
         self.assertRegex(self.weft("top", expect=1).stderr, r"(?m)^weft top: no process listens at [^\n]+\n\Z")
 
     def test_json_logs_and_support(self):

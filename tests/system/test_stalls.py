@@ -72,7 +72,7 @@ class Stalls(harness.JobTest):
             self.assertRegex(self.get(http, "/metrics")[1], r'weft_job_stall_seconds\{weft_job="stall"\} [1-9]')
         finally:
             os.kill(worker1.pid, signal.SIGCONT)
-        self.wait_for(group, "the end of the stall", lambda: "job stall goes on after" in self.log(group, "shard0"))
+        self.wait_for(group, "the end of the stall", lambda: "job stall continues after" in self.log(group, "shard0"))
         self.wait_for(group, "readiness", lambda: self.get(http, "/readyz")[0] == 200)
         log = self.log(group, "shard0")
         self.assertEqual(len(re.findall(r"job stall is stalled: .*" + culprit, log)), 1, log)

@@ -18,7 +18,7 @@ static const struct bench_operation operations[] = {
     {"all_gather_v", "all_gather", BENCH_DO_ALL_GATHER, .pieces = true, .unequal = true, .in_place = true,
      .out_of_place = true, .about = "the same with pieces in proportion to rank + 1"},
     {"broadcast", "broadcast", BENCH_DO_BROADCAST, .rooted = true, .in_place = true,
-     .about = "the buffer of the root goes to all ranks"},
+     .about = "the buffer of the root is copied to all ranks"},
     {"reduce", "reduce", BENCH_DO_REDUCE, .reduces = true, .rooted = true, .in_place = true,
      .out_of_place = true, .about = "all ranks reduce one buffer, and the root gets the result"},
     {"gather", "gather", BENCH_DO_GATHER, .rooted = true, .pieces = true, .in_place = true,

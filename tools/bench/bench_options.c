@@ -133,7 +133,7 @@ static const char *bus_formula(const struct bench_operation *operation)
 }
 
 static const char push_pull_about[] =
-    "One dense tensor goes to the shards and its mean returns: time, bandwidth, wrong elements.\n";
+    "One dense tensor is pushed to the shards and its mean is pulled: time, bandwidth, wrong elements.\n";
 static const char push_pull_notes[] =
     "time: mean over the ranks of the mean of one operation, from start to the end of wait.\n"
     "algbw: size / time. busbw: algbw * max(1, workers / shards), what the busiest link carries in each\n"

@@ -258,7 +258,7 @@ void doctor_check_clock(struct doctor_report *report, const char *root)
         if (strcmp(source, slow[i]) != 0) continue;
         doctor_add_finding(
             report, DOCTOR_WARN, "clock-source", source,
-            "find out why the kernel gave up tsc (`dmesg | grep -i clocksource`)",
+            "find out why the kernel does not use tsc (`dmesg | grep -i clocksource`)",
             "reading the clock takes a system call (about 1 us): every wait and every deadline pays it");
         return;
     }

@@ -101,7 +101,7 @@ static bool parse_flight(json_t *root, struct flight *flight, char *why, size_t 
     if (version != 1)
         return snprintf(why, why_bytes,
                         "it has version %" PRIu64
-                        ", and this program knows version 1: use that release's weft",
+                        ", and this program reads version 1: use that release's weft",
                         version),
                false;
     bool fine = parse_text(root, "job", flight->job, sizeof flight->job) &&

@@ -126,7 +126,7 @@ static int handle_doorbell(struct shm_pair *pair, int budget)
         if (state == RING_LEFT) core_peer_left(endpoint->transport, pair->peer, "the endpoint has closed");
         else
             core_peer_lost(endpoint->transport, pair->peer, WEFT_ERR_PEER_LOST,
-                           "the peer has given up this connection");
+                           "the peer has closed this connection");
     }
     return count;
 }

@@ -102,7 +102,7 @@ static enum weft_status set_rail(struct sim_endpoint *endpoint, const char *tune
     if (!tune || !tune[0]) return WEFT_OK;
     if (sscanf(tune, "rail=%u%n", &endpoint->rail, &used) == 1 && used > 0 && !tune[used]) return WEFT_OK;
     return weft_error_set(error, WEFT_ERR_INVALID,
-                          "transport.tune \"%s\" is not valid: the simulator knows rail=NUMBER", tune);
+                          "transport.tune \"%s\" is not valid: the simulator has rail=NUMBER", tune);
 }
 
 static enum weft_status sim_open(struct weft_transport *transport,

@@ -312,7 +312,7 @@ static enum weft_status add_fault(struct builder *builder, const struct topology
     WEFT_TRY(topology_time(text, section, "until", &fault->until_ns));
     WEFT_TRY(topology_count(text, section, "factor", 1, 1000000, &factor));
     fault->factor = (uint32_t)factor;
-    if (fault->until_ns <= fault->at_ns) return topology_bad(text, section->line, "until comes after at");
+    if (fault->until_ns <= fault->at_ns) return topology_bad(text, section->line, "until must be after at");
     return topology_all_used(text, section, "at, until, kill, slow, factor, cut, down");
 }
 

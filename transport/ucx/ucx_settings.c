@@ -113,11 +113,11 @@ static enum weft_status read_tune(const char *tune, struct ucx_settings *setting
     struct weft_key_value item;
     while (tune && weft_key_value_next(&tune, "", &item)) {
         if (weft_key_value_set(keys, 0, &item, settings) == WEFT_KEY_STORED) continue;
-        return (enum weft_status)weft_error_set(
-            error, WEFT_ERR_INVALID,
-            "transport tune \"%.*s\": ucx knows eager_window=64K to 1G, "
-            "fragment=4K to 16M and direct=y or n",
-            (int)(item.item_bytes < 100 ? item.item_bytes : 100), item.item);
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_INVALID,
+                                                "transport tune \"%.*s\": ucx has eager_window=64K to 1G, "
+                                                "fragment=4K to 16M and direct=y or n",
+                                                (int)(item.item_bytes < 100 ? item.item_bytes : 100),
+                                                item.item);
     }
     return WEFT_OK;
 }

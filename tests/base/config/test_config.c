@@ -173,7 +173,7 @@ static void files_are_refused_with_path_and_line(void **state)
     bad_file("[transport]\nlanes = tcp\nlane = tcp\n", WEFT_ERR_NOT_FOUND,
              "3: there is no option transport.lane; did you mean transport.lanes?");
     bad_file("[client]\n\nrank = many\n", WEFT_ERR_INVALID, "3: option client.rank cannot be \"many\"");
-    bad_file("[client]\nrank = 1\nrank = 2\n", WEFT_ERR_INVALID, "3: option client.rank stands twice");
+    bad_file("[client]\nrank = 1\nrank = 2\n", WEFT_ERR_INVALID, "3: option client.rank is twice");
     bad_file("[client]\nrank\n", WEFT_ERR_MALFORMED, "2: not a [module] heading");
 
     struct weft_config *config = load();

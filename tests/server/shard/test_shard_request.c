@@ -115,7 +115,7 @@ static void wrong_requests_are_refused(void **state)
     bent = fleet_header(fleet, 0, CHUNK_MAIN, WEFT_WIRE_INIT, 0), bent.payload_bytes = 4;
     expect_refused(fleet, bent, 4, WEFT_ERR_MALFORMED, "have 4 bytes, not 800");
     bent = fleet_header(fleet, 0, CHUNK_MAIN, WEFT_WIRE_PULL, 2);
-    expect_refused(fleet, bent, 0, WEFT_ERR_STATE, "stands at 0");
+    expect_refused(fleet, bent, 0, WEFT_ERR_STATE, "is at step 0");
     bent = fleet_header(fleet, 0, 3, WEFT_WIRE_PULL, 1);
     expect_refused(fleet, bent, 0, WEFT_ERR_UNSUPPORTED, "'half'");
     finish(fleet, 1);
@@ -334,7 +334,7 @@ static void wrong_states_are_refused(void **state)
     bent = in, bent.payload_bytes = 4;
     expect_refused(fleet, bent, 4, WEFT_ERR_MALFORMED, "have 4 bytes, not 800");
     bent = out, bent.step = 2;
-    expect_refused(fleet, bent, 0, WEFT_ERR_STATE, "stands at 0");
+    expect_refused(fleet, bent, 0, WEFT_ERR_STATE, "is at step 0");
     finish(fleet, 1);
 }
 

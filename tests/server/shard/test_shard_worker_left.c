@@ -126,7 +126,7 @@ static void first_weights_that_will_not_come(void **state)
     fleet_settle(fleet, WEFT_SECONDS(1));
     assert_false(r[0].done);
     leave(fleet, 0);
-    expect_left(fleet, &r[0], "pull of step 0 of 'sum' chunk 0: rank 0 left before it gave first weights");
+    expect_left(fleet, &r[0], "pull of step 0 of 'sum' chunk 0: rank 0 left before it sent first weights");
     finish(fleet, r, 1);
 }
 

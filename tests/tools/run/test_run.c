@@ -548,7 +548,7 @@ static void status_and_ports(void **state)
            "2 workers, 2 shards");
     expect(WORDS(weft, "status", "--json", "-j", "jobname", address), 0, "\"state\":\"joining\"", NULL);
     expect(WORDS(weft, "status", "-j", "other", address), 1,
-           "asks for job other, this coordinator serves job jobname", NULL);
+           "names job other, this coordinator serves job jobname", NULL);
     expect(WORDS(weftd, "-j", "jobname", "-c", address, "-i", "7"), 1,
            "job jobname has 2 shards, numbered 0 to 1; shard 7 cannot join", NULL);
     colon = strrchr(address, ':');

@@ -580,7 +580,7 @@ static void test_mistakes(void **state)
         {"[host a]\n[fault f]\nkill = a\nslow = a\n", 4, "one fault is one of"},
         {"[host a]\n[fault f]\ncut = a\n", 3, "two groups"},
         {"[host a]\n[fault f]\ndown = x\n", 3, "no [link] of the name x"},
-        {"[host a]\n[fault f]\nkill = a\nat = 2ms\nuntil = 1ms\n", 2, "until comes after at"},
+        {"[host a]\n[fault f]\nkill = a\nat = 2ms\nuntil = 1ms\n", 2, "until must be after at"},
         {"[host a]\n[reliable]\nretries = 1000\n", 3, "from 0 to 100"},
         {"[host a]\n[topology]\nburst = none\n", 3, "64KiB"},
     };

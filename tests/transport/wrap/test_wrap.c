@@ -342,8 +342,8 @@ static void test_trace_refused(void **state)
         const char *parameters, *words;
     } cases[] = {
         {"file=/nonexistent/trace.json",
-         "/nonexistent/trace-100.json cannot be written: No such file or directory; the job goes on"},
-        {"file=/dev/full", "/dev/full: No space left on device; tracing stops here, the job goes on"},
+         "/nonexistent/trace-100.json cannot be written: No such file or directory; the job continues"},
+        {"file=/dev/full", "/dev/full: No space left on device; tracing stops here, the job continues"},
         {"file=test_wrap_limit.json,limit=65536", "it has reached its limit"},
     };
     for (int i = 0; i < 3; i++) {
@@ -366,7 +366,7 @@ static void test_trace_refused(void **state)
         weft_env_system()->log = spoke;
         if (!strstr(log_text, cases[i].words))
             fail_msg("not in the log: %s; but: %s", cases[i].words, log_text);
-        assert_int_equal(occurrences(log_text, "the job goes on"), 2); /* once per endpoint */
+        assert_int_equal(occurrences(log_text, "the job continues"), 2); /* once per endpoint */
     }
     size_t bytes;
     char *text = slurp("test_wrap_limit-100.json", &bytes);

@@ -49,7 +49,7 @@ class Work(dist.Work):
         if self._order is not None:
             return self._wait_on_stream(seconds)
         if not self._lock.acquire(timeout=seconds if seconds > 0 else -1):
-            raise DeadlineExceeded(f"the operation has not completed within {seconds:g} s; it goes on")
+            raise DeadlineExceeded(f"the operation has not completed within {seconds:g} s; it still runs")
         try:
             self._complete(seconds if seconds > 0 else None)
         finally:
