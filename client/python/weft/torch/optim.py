@@ -220,8 +220,8 @@ class Optimizer(torch.optim.Optimizer):
     named_parameters: pairs (name, parameter), or parameter groups: dicts with "params", such pairs, and "lr" or
     "weight_decay" of the group. rule: a rule of weft_tensor_options.optimizer, or a function (name, parameter) ->
     rule. mode: "server", "all_reduce", default by the job. codec, accumulate, no_sync: as in DistributedOptimizer. A
-    parameter without a gradient on this rank contributes zeros. Make the optimizer before the session's first step:
-    the step's number is the number of updates in Adam's bias correction.
+    parameter without a gradient on this rank contributes zeros. Make the optimizer before the session's first step, or
+    on a new rank of an elastic job: the step's number is the number of updates in Adam's bias correction.
 
     Each step takes "lr" and "weight_decay" of param_groups, so torch's schedulers work. A new weight may be written as
     soon as its gradient is accumulated. Parameters are float32, in host memory or on a CUDA device; there the update runs
@@ -244,7 +244,7 @@ class Optimizer(torch.optim.Optimizer):
         named = [pair for _, pairs in groups for pair in pairs]
         has_shards = (mode or ("server" if self._session.shards else "")) == "server"
         _check_parameters(named, has_shards, scaler, clip_norm)
-        if self._session.step_next != 1:
+        if self._session.step_next != 1 and not self._session.newcomer:
             raise weft.WrongState(
                 "weft.torch.Optimizer is made before the session's first step: the step's number is the number of updates in "
                 "the rules adam, adamw and lamb; use DistributedOptimizer for a model that is made later"
@@ -271,7 +271,8 @@ class Optimizer(torch.optim.Optimizer):
                                            optimizer=text, pull_dtype=rounded,
                                            codec=codec_of(codec, name, parameter), group=group, consistency=consistency,
                                            skip_nonfinite=skip_nonfinite or scaler is not None)  # fmt: skip
-            _init(tensor, parameter)
+            if not self._session.newcomer:  # a newcomer gets the weights of the others by share
+                _init(tensor, parameter)
             return tensor
 
         self._exchange = GradientExchange(self._session, named, declare, self._push, self._missing, accumulate,
@@ -357,8 +358,32 @@ class Optimizer(torch.optim.Optimizer):
                 for (name, _), tensor in zip(exchange.parameters, exchange.tensors)
             }
         self._session.barrier().wait()
-        groups = [{key: value for key, value in group.items() if key != "params"} for group in self.param_groups]
-        return {"param_groups": groups, "weft_state": arrays, "weft_residual": _residuals(exchange)}
+        return {"param_groups": self._groups(), "weft_state": arrays, "weft_residual": _residuals(exchange)}
+
+    def _groups(self):
+        return [{key: value for key, value in group.items() if key != "params"} for group in self.param_groups]
+
+    def options_dict(self):
+        """Param groups and the scaler's state: what share() does not copy. Local."""
+        scaler = None if self._scaler is None else self._scaler.state_dict()
+        return {"param_groups": self._groups(), "scaler": scaler, "good_steps": self._good_steps}
+
+    def load_options_dict(self, state):
+        """Restore options_dict. Local."""
+        for group, saved in zip(self.param_groups, state["param_groups"]):
+            group.update(saved)
+        if self._scaler is not None and state["scaler"]:
+            self._scaler.load_state_dict(state["scaler"])
+        self._good_steps = state["good_steps"]
+
+    def share(self):
+        """Copy rank 0's weights and optimizer arrays, or those of the shards, to all ranks. Required after Grew.
+
+        Collective, between steps; blocks. weft.torch.elastic.share calls it and copies the rest.
+        """
+        exchange = self._exchange
+        for (_, parameter), tensor in zip(exchange.parameters, exchange.tensors):
+            tensor.share(parameter.data)
 
     def load_state_dict(self, state):
         """Restore state_dict before the first step; collective. Rank 0's arrays reach all ranks and shards.
