@@ -352,7 +352,7 @@ static void take_welcome(struct weft_session *session, const Weft__Control__Welc
     }
     if (welcome->index >= welcome->workers) {
         client_fail(session, WEFT_ERR_MALFORMED, false,
-                    "the coordinator at %s:%u assigned rank %u in a job of %u workers", session->settings.host,
+                    "the coordinator at %s:%u assigned rank %u of %u workers", session->settings.host,
                     session->settings.port, welcome->index, welcome->workers);
         return;
     }
