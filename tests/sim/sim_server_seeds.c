@@ -154,7 +154,10 @@ static void world_dtypes(struct world *world)
     world->options.loss_exponent = (int8_t)(world->seed % 8);
     for (uint32_t t = 0; t < world->options.tensor_count; t++) {
         const uint64_t number = fleet_mix(world->seed ^ (uint64_t)(t + 1) << 32) % 6;
-        if (number > 3 || strcmp(world->tensors[t].codec, "dense") != 0) continue;
+        /* the longest keeps its spare, which is of f32 alone */
+        if (number > 3 || strcmp(world->tensors[t].codec, "dense") != 0 ||
+            world->tensors[t].dims[0] > MAPPED_ELEMS)
+            continue;
         world->tensors[t].dtype = pairs[number][0];
         world->tensors[t].pull_dtype = pairs[number][1];
     }
