@@ -214,10 +214,10 @@ static void print_help(FILE *out)
     fputs("\nOthers:\n", out);
     for (size_t i = 0; i < BENCHMARK_COUNT; i++)
         fprintf(out, "  %-17s %s\n", benchmarks[i].name, benchmarks[i].help);
-    fputs("\nWith -n N, the operations, push_pull, waiting, checks, exposed, order, failover, snapshot, start,\n"
-          "calibrate, fleet and reduction-order start N processes on this host. Without it they take part\n"
-          "in the job that started them: weft run -n 4 -- weft bench all_reduce, mpirun -n 4 weft bench\n"
-          "all_reduce, or the same with srun or torchrun. `weft bench WHAT --help` lists the options.\n\n"
+    fputs("\nWith -n N, the operations, push_pull, waiting, checks, exposed, order, failover, snapshot,\n"
+          "start, calibrate, fleet and reduction-order start N processes on this host. Without it they take\n"
+          "part in the job that started them: weft run -n 4 -- weft bench all_reduce, mpirun -n 4 weft\n"
+          "bench all_reduce, or the same with srun or torchrun. `weft bench WHAT --help` lists options.\n\n"
           "Names of nccl-tests (all_reduce_perf), OSU (osu_allreduce) and perftest (ib_write_bw) run the\n"
           "counterpart, with the options of that suite; a link to weft by such a name does the same.\n",
           out);

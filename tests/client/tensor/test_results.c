@@ -56,6 +56,7 @@ static void make(enum client_op_kind kind)
     }
     tensor.session = &session;
     tensor.id = TENSOR;
+    tensor.dtype = tensor.pull_dtype = WEFT_F32;
     tensor.chunks = chunks;
     tensor.chunk_count = 2;
     tensor.op = (struct client_tensor_op){
