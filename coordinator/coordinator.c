@@ -557,6 +557,7 @@ static void on_hello(struct weft_coordinator *coordinator, struct coordinator_co
     member->supports_free = hello->frees;
     member->supports_progress = hello->progress;
     member->has_snapshots = hello->snapshots;
+    member->supports_moves = hello->moves;
     member->pid = hello->pid;
     snprintf(member->record.candidate, sizeof member->record.candidate, "%s", hello->candidate);
     member->record.process_bytes = hello->process.len;
@@ -922,6 +923,11 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
         if (!worker && running) coordinator_snapshot_message(coordinator, member, message);
         else coordinator_member_lost(coordinator, member, "it sent a part of a snapshot unasked");
         break;
+    case WEFT__CONTROL__CONTROL__BODY_SLOT_COPIED:
+    case WEFT__CONTROL__CONTROL__BODY_SLOT_QUIET:
+        if (!worker && running) coordinator_move_message(coordinator, member, message);
+        else coordinator_member_lost(coordinator, member, "it reported a slot when that was not due");
+        break;
     case WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH:
         if (worker && running) coordinator_weight_hash(coordinator, member, message->weight_hash);
         else coordinator_member_lost(coordinator, member, "it sent a WeightHash when that was not due");
@@ -1150,6 +1156,7 @@ void weft_coordinator_tick(struct weft_coordinator *coordinator)
     coordinator_shrink_tick(coordinator, now_ns);
     coordinator_stall_tick(coordinator, now_ns);
     coordinator_snapshot_tick(coordinator, now_ns);
+    coordinator_moves_tick(coordinator, now_ns);
 }
 
 /* ---- life ---- */

@@ -85,6 +85,7 @@ struct coordinator_member {
     bool supports_free;  /* a shard that supports TensorFree */
     bool supports_progress; /* it answers ask_progress */
     bool has_snapshots;     /* a shard with a folder for snapshots; a worker that sends parts */
+    bool supports_moves;    /* a shard that supports SlotCopy and SlotQuiet */
     struct coordinator_part part;
     struct coordinator_progress progress;
     uint64_t pid, incarnation;
@@ -162,9 +163,23 @@ struct coordinator_slot {
     uint32_t leader; /* index in coordinator->endpoints */
     uint32_t copy;   /* the same, of the copy that is in sync, plus one; 0: none */
     uint32_t chunks; /* chunks that belong to it */
+    uint32_t fixed;  /* of these, chunks of which no copy can be made later */
+    uint64_t bytes;  /* of all chunks */
+};
+/* What the leader of a slot has been asked for, under the slot's term (move.c). */
+enum coordinator_move_kind { MOVE_NONE = 0, MOVE_COPY = 1, MOVE_HAND_OVER = 2 };
+struct coordinator_move {
+    enum coordinator_move_kind kind;
+    uint32_t to;             /* MOVE_COPY: index in coordinator->endpoints */
+    uint64_t bytes;          /* copied so far */
+    uint64_t asked_ns, progress_ns;
+    uint64_t not_before_ns;  /* MOVE_NONE: the last one failed, and no other begins before */
+    bool is_former;          /* MOVE_NONE: the former coordinator may have begun one */
 };
 struct coordinator_slots {
     struct coordinator_slot *all; /* (count,) owned */
+    struct coordinator_move *moves; /* (count,) owned */
+    uint64_t moved_bytes;         /* of all moves that have ended */
     uint32_t count;               /* 0: a job without copies */
     uint32_t version;             /* of the last Map sent */
 };
@@ -421,13 +436,36 @@ void coordinator_slots_send(struct weft_coordinator *coordinator, const struct c
 void coordinator_slots_repeat(struct weft_coordinator *coordinator, const struct coordinator_member *member);
 /* Shards that were lost when the former coordinator ended still have slots: fails them over. */
 void coordinator_slots_check_lost(struct weft_coordinator *coordinator);
-/* The slot of a chunk that is placed on the endpoint. 0 in a job without copies. */
+/* No copy of its chunks can be made while the job runs: it has a codec, or a 16-bit type. */
+bool coordinator_tensor_is_fixed(const struct coordinator_tensor *tensor);
+/* The slot of a chunk that is placed on the endpoint, which leads one. 0 in a job without copies. */
 uint32_t coordinator_slot_choose(struct weft_coordinator *coordinator, struct coordinator_endpoint *home);
-/* The shard of the slot's copy; NULL: it has none. */
-const struct coordinator_endpoint *coordinator_slot_copy(const struct weft_coordinator *coordinator,
-                                                         uint32_t slot);
+/* New chunks may be placed on the endpoint: it leads a slot, or the job has no copies. */
+bool coordinator_slot_can_choose(const struct weft_coordinator *coordinator,
+                                 const struct coordinator_endpoint *home);
+/* A chunk of the slot is placed, or freed. is_fixed: no copy of it can be made later. */
+void coordinator_slot_add_chunk(struct weft_coordinator *coordinator, uint32_t slot, uint64_t bytes,
+                                bool is_fixed);
+void coordinator_slot_remove_chunk(struct weft_coordinator *coordinator, uint32_t slot, uint64_t bytes,
+                                   bool is_fixed);
+/* The shard of an endpoint; `to` may have the copy of a slot that `leader` leads. Indices. */
+struct coordinator_member *coordinator_shard_of(const struct weft_coordinator *coordinator,
+                                                uint32_t endpoint);
+bool coordinator_can_copy(const struct weft_coordinator *coordinator, uint32_t leader, uint32_t to);
+/* The slots of which `changed` is true, (count,), have a new term: all members get the Map. lost: NULL, or a
+ * shard that is lost or has left; text: a sentence about it. Aborts the job without memory. */
+void coordinator_slots_changed(struct weft_coordinator *coordinator, const bool *changed,
+                               const struct coordinator_member *lost, const char *text);
 /* Slots with chunks whose loss would end the job. */
 uint32_t coordinator_slots_without_copy(const struct weft_coordinator *coordinator);
+/* move.c */
+/* SlotCopied or SlotQuiet of a shard. */
+void coordinator_move_message(struct weft_coordinator *coordinator, struct coordinator_member *shard,
+                              const Weft__Control__Control *message);
+/* Begins the moves that the slots need, asks again, ends late ones. */
+void coordinator_moves_tick(struct weft_coordinator *coordinator, uint64_t now_ns);
+/* moves under way */
+uint32_t coordinator_moves_count(const struct weft_coordinator *coordinator);
 /* The shard is lost. true: copies take its slots over, and all members have been notified. false: the job
  * cannot go on; why_out: "", or the reason. */
 bool coordinator_slots_fail_over(struct weft_coordinator *coordinator, const struct coordinator_member *lost,

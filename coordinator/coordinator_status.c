@@ -113,16 +113,20 @@ static json_t *json_of_tensor(const struct coordinator_tensor *tensor)
                      (int)tensor->announced, "freed", (int)(tensor->freed_count > 0));
 }
 
-/* All 0 in a job without copies. */
+/* moves: slots that are being copied or handed over. All 0 in a job without copies. */
 static json_t *json_of_slots(const struct weft_coordinator *coordinator)
 {
     const struct coordinator_slots *slots = &coordinator->slots;
     uint32_t term_max = 0;
-    for (uint32_t i = 0; i < slots->count; i++)
+    uint64_t moved_bytes = slots->moved_bytes;
+    for (uint32_t i = 0; i < slots->count; i++) {
+        moved_bytes += slots->moves[i].bytes;
         if (slots->all[i].term > term_max) term_max = slots->all[i].term;
-    return json_pack("{s:i, s:i, s:i, s:i}", "copies", (int)coordinator->options.copies, "count",
+    }
+    return json_pack("{s:i, s:i, s:i, s:i, s:i, s:I}", "copies", (int)coordinator->options.copies, "count",
                      (int)slots->count, "without_copy", (int)coordinator_slots_without_copy(coordinator),
-                     "term_max", (int)term_max);
+                     "term_max", (int)term_max, "moves", (int)coordinator_moves_count(coordinator),
+                     "moved_bytes", number_of(moved_bytes));
 }
 
 const char *const weft_coordinator_states[WEFT_COORDINATOR_STATES] = {"joining", "connecting", "running",

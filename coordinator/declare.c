@@ -274,12 +274,18 @@ enum weft_status coordinator_placement_init(struct weft_coordinator *coordinator
     return WEFT_OK;
 }
 
+static bool can_place(const struct weft_coordinator *coordinator, const struct coordinator_endpoint *endpoint)
+{
+    return coordinator->shards[endpoint->shard]->state < MEMBER_LEFT &&
+           coordinator_slot_can_choose(coordinator, endpoint);
+}
+
 static struct coordinator_endpoint *least_loaded(struct weft_coordinator *coordinator)
 {
     struct coordinator_endpoint *best = NULL;
     for (uint32_t i = 0; i < coordinator->endpoint_count; i++) {
         struct coordinator_endpoint *endpoint = &coordinator->endpoints[i];
-        if (coordinator->shards[endpoint->shard]->state >= MEMBER_LEFT) continue;
+        if (!can_place(coordinator, endpoint)) continue;
         if (!best || endpoint->load_bytes < best->load_bytes) best = endpoint;
     }
     return best;
@@ -291,17 +297,23 @@ static void expect_reply(struct coordinator_tensor *tensor, const struct coordin
         tensor->shard_reply_pending[home->shard] = true, tensor->replies_pending++;
 }
 
-/* Of the shards that make a chunk of the slot. */
-static void expect_replies(const struct weft_coordinator *coordinator, struct coordinator_tensor *tensor,
-                           const struct coordinator_endpoint *home, uint32_t slot)
+/* With copies any shard may get a chunk later (move.c): all of them have the table of the tensor. */
+static void expect_all_replies(const struct weft_coordinator *coordinator, struct coordinator_tensor *tensor)
 {
-    const struct coordinator_endpoint *copy = coordinator_slot_copy(coordinator, slot);
-    expect_reply(tensor, home);
-    if (copy) expect_reply(tensor, copy);
+    for (uint32_t e = 0; coordinator->slots.count > 0 && e < coordinator->endpoint_count; e++)
+        if (coordinator->shards[coordinator->endpoints[e].shard]->state < MEMBER_LEFT)
+            expect_reply(tensor, &coordinator->endpoints[e]);
 }
 
-static void add_chunk(struct coordinator_tensor *tensor, uint64_t offset, uint64_t count, uint32_t endpoint,
-                      uint32_t candidate, uint32_t slot)
+bool coordinator_tensor_is_fixed(const struct coordinator_tensor *tensor)
+{
+    const Weft__Control__Declare *declare = &tensor->declare;
+    return tensor->candidates > 1 || tensor->codec.id != WEFT_CODEC_DENSE || declare->dtype != WEFT_F32 ||
+           (declare->pull_dtype != 0 && declare->pull_dtype != WEFT_F32);
+}
+
+static void add_chunk(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor,
+                      uint64_t offset, uint64_t count, uint32_t endpoint, uint32_t candidate, uint32_t slot)
 {
     Weft__Control__Chunk *chunk = &tensor->chunks[tensor->chunk_count++];
     weft__control__chunk__init(chunk);
@@ -310,6 +322,9 @@ static void add_chunk(struct coordinator_tensor *tensor, uint64_t offset, uint64
     chunk->endpoint = endpoint;
     chunk->candidate = candidate;
     chunk->slot = slot;
+    coordinator_slot_add_chunk(coordinator, slot,
+                               count * weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype),
+                               coordinator_tensor_is_fixed(tensor));
 }
 
 static struct coordinator_endpoint *least_coded(struct weft_coordinator *coordinator)
@@ -317,7 +332,7 @@ static struct coordinator_endpoint *least_coded(struct weft_coordinator *coordin
     struct coordinator_endpoint *best = NULL;
     for (uint32_t i = 0; i < coordinator->endpoint_count; i++) {
         struct coordinator_endpoint *endpoint = &coordinator->endpoints[i];
-        if (coordinator->shards[endpoint->shard]->state >= MEMBER_LEFT) continue;
+        if (!can_place(coordinator, endpoint)) continue;
         if (!best || endpoint->coded_bytes < best->coded_bytes) best = endpoint;
     }
     return best;
@@ -332,17 +347,17 @@ static void place_candidates(struct weft_coordinator *coordinator, struct coordi
     uint32_t slot = 0;
     for (uint32_t candidate = 1; candidate < tensor->candidates; candidate++) {
         for (uint32_t i = 0; cuts[candidate] && i < pieces; i++)
-            add_chunk(tensor, tensor->chunks[i].offset, tensor->chunks[i].count, tensor->chunks[i].endpoint,
-                      candidate, tensor->chunks[i].slot);
+            add_chunk(coordinator, tensor, tensor->chunks[i].offset, tensor->chunks[i].count,
+                      tensor->chunks[i].endpoint, candidate, tensor->chunks[i].slot);
         if (cuts[candidate]) continue;
         if (!home) {
             home = least_coded(coordinator);
             tensor->coded_endpoint = (uint32_t)(home - coordinator->endpoints) + 1;
             home->coded_bytes += tensor->elems * weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
             slot = coordinator_slot_choose(coordinator, home);
-            expect_replies(coordinator, tensor, home, slot);
+            expect_reply(tensor, home);
         }
-        add_chunk(tensor, 0, tensor->elems, home->id, candidate, slot);
+        add_chunk(coordinator, tensor, 0, tensor->elems, home->id, candidate, slot);
     }
 }
 
@@ -406,9 +421,10 @@ static bool place(struct weft_coordinator *coordinator, struct coordinator_tenso
         struct coordinator_endpoint *home = least_loaded(coordinator);
         home->load_bytes += elems * elem_bytes;
         const uint32_t slot = coordinator_slot_choose(coordinator, home);
-        add_chunk(tensor, offset, elems, home->id, 0, slot);
-        expect_replies(coordinator, tensor, home, slot);
+        add_chunk(coordinator, tensor, offset, elems, home->id, 0, slot);
+        expect_reply(tensor, home);
     }
+    expect_all_replies(coordinator, tensor);
     if (choice) place_candidates(coordinator, tensor, cuts, (uint32_t)count);
     return true;
 }
@@ -666,16 +682,12 @@ static enum weft_status restore_chunks(struct weft_coordinator *coordinator,
     for (size_t i = 0; i < declared->n_chunks; i++) {
         const Weft__Control__Chunk *chunk = declared->chunks[i];
         if (chunk->slot >= coordinator->slots.count) return WEFT_ERR_MALFORMED;
-        struct coordinator_slot *slot = &coordinator->slots.all[chunk->slot];
-        struct coordinator_endpoint *home = &coordinator->endpoints[slot->leader];
-        const struct coordinator_endpoint *copy = coordinator_slot_copy(coordinator, chunk->slot);
-        add_chunk(tensor, chunk->offset, chunk->count, home->id, chunk->candidate, chunk->slot);
+        struct coordinator_endpoint *home =
+            &coordinator->endpoints[coordinator->slots.all[chunk->slot].leader];
+        add_chunk(coordinator, tensor, chunk->offset, chunk->count, home->id, chunk->candidate, chunk->slot);
         home->load_bytes += chunk->count * elem_bytes;
-        slot->chunks++;
-        if (tensor->announced) continue;
-        if (coordinator->shards[home->shard]->state < MEMBER_LEFT) expect_reply(tensor, home);
-        if (copy && coordinator->shards[copy->shard]->state < MEMBER_LEFT) expect_reply(tensor, copy);
     }
+    if (!tensor->announced) expect_all_replies(coordinator, tensor);
     return WEFT_OK;
 }
 

@@ -17,16 +17,15 @@
 
 enum { SLOTS_PER_ENDPOINT = 64 };
 
-static const struct coordinator_member *shard_of(const struct weft_coordinator *coordinator,
-                                                 uint32_t endpoint)
+struct coordinator_member *coordinator_shard_of(const struct weft_coordinator *coordinator, uint32_t endpoint)
 {
     return coordinator->shards[coordinator->endpoints[endpoint].shard];
 }
 
-static bool can_copy(const struct weft_coordinator *coordinator, uint32_t leader, uint32_t copy)
+bool coordinator_can_copy(const struct weft_coordinator *coordinator, uint32_t leader, uint32_t copy)
 {
-    const struct coordinator_member *one = shard_of(coordinator, leader),
-                                    *other = shard_of(coordinator, copy);
+    const struct coordinator_member *one = coordinator_shard_of(coordinator, leader),
+                                    *other = coordinator_shard_of(coordinator, copy);
     return one != other && (coordinator->options.copies_on_one_host || strcmp(one->host, other->host) != 0);
 }
 
@@ -49,8 +48,8 @@ static enum weft_status place_copies(struct weft_coordinator *coordinator, uint3
                 error, WEFT_ERR_UNSUPPORTED,
                 "server.copies is %u, and no shard on another host can have the copy of %s: "
                 "start one there, or set server.copies_on_one_host",
-                coordinator->options.copies, shard_of(coordinator, leader)->label);
-        if (!can_copy(coordinator, leader, copy)) continue;
+                coordinator->options.copies, coordinator_shard_of(coordinator, leader)->label);
+        if (!coordinator_can_copy(coordinator, leader, copy)) continue;
         coordinator->slots.all[leader * slots + placed++] =
             (struct coordinator_slot){.term = 1, .leader = leader, .copy = copy + 1};
     }
@@ -68,7 +67,9 @@ enum weft_status coordinator_slots_init(struct weft_coordinator *coordinator, st
     coordinator->slots.count = slots * coordinator->endpoint_count;
     coordinator->slots.all =
         weft_alloc_zero(coordinator->env, coordinator->slots.count * sizeof *coordinator->slots.all);
-    if (!coordinator->slots.all)
+    coordinator->slots.moves =
+        weft_alloc_zero(coordinator->env, coordinator->slots.count * sizeof *coordinator->slots.moves);
+    if (!coordinator->slots.all || !coordinator->slots.moves)
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for %u slots",
                               coordinator->slots.count);
     for (uint32_t leader = 0; leader < coordinator->endpoint_count; leader++)
@@ -79,27 +80,50 @@ enum weft_status coordinator_slots_init(struct weft_coordinator *coordinator, st
 void coordinator_slots_free(struct weft_coordinator *coordinator)
 {
     weft_free_bytes(coordinator->env, coordinator->slots.all);
+    weft_free_bytes(coordinator->env, coordinator->slots.moves);
     coordinator->slots = (struct coordinator_slots){0};
+}
+
+static uint32_t count_led(const struct weft_coordinator *coordinator, const struct coordinator_endpoint *home)
+{
+    const uint32_t leader = (uint32_t)(home - coordinator->endpoints);
+    uint32_t led = 0;
+    for (uint32_t i = 0; i < coordinator->slots.count; i++) led += coordinator->slots.all[i].leader == leader;
+    return led;
+}
+
+bool coordinator_slot_can_choose(const struct weft_coordinator *coordinator,
+                                 const struct coordinator_endpoint *home)
+{
+    return coordinator->slots.count == 0 || count_led(coordinator, home) > 0;
 }
 
 uint32_t coordinator_slot_choose(struct weft_coordinator *coordinator, struct coordinator_endpoint *home)
 {
     if (coordinator->slots.count == 0) return 0;
-    const uint32_t leader = (uint32_t)(home - coordinator->endpoints);
-    uint32_t led = 0;
-    for (uint32_t i = 0; i < coordinator->slots.count; i++) led += coordinator->slots.all[i].leader == leader;
+    const uint32_t leader = (uint32_t)(home - coordinator->endpoints), led = count_led(coordinator, home);
     WEFT_ASSERT(led > 0);
     uint32_t skip = home->slot_cursor++ % led, slot = 0;
     while (coordinator->slots.all[slot].leader != leader || skip-- > 0) slot++;
-    coordinator->slots.all[slot].chunks++;
     return slot;
 }
 
-const struct coordinator_endpoint *coordinator_slot_copy(const struct weft_coordinator *coordinator,
-                                                         uint32_t slot)
+void coordinator_slot_add_chunk(struct weft_coordinator *coordinator, uint32_t slot, uint64_t bytes,
+                                bool is_fixed)
 {
-    if (slot >= coordinator->slots.count || coordinator->slots.all[slot].copy == 0) return NULL;
-    return &coordinator->endpoints[coordinator->slots.all[slot].copy - 1];
+    if (slot >= coordinator->slots.count) return;
+    coordinator->slots.all[slot].chunks++;
+    coordinator->slots.all[slot].fixed += is_fixed;
+    coordinator->slots.all[slot].bytes += bytes;
+}
+
+void coordinator_slot_remove_chunk(struct weft_coordinator *coordinator, uint32_t slot, uint64_t bytes,
+                                   bool is_fixed)
+{
+    if (slot >= coordinator->slots.count) return;
+    coordinator->slots.all[slot].chunks--;
+    coordinator->slots.all[slot].fixed -= is_fixed;
+    coordinator->slots.all[slot].bytes -= bytes;
 }
 
 uint32_t coordinator_slots_without_copy(const struct weft_coordinator *coordinator)
@@ -131,6 +155,7 @@ void *coordinator_slots_describe(const struct weft_coordinator *coordinator, con
         entry->slot.slot = i;
         entry->slot.term = slots->all[i].term;
         entry->slot.leader = coordinator->endpoints[slots->all[i].leader].id;
+        entry->slot.moving = slots->moves[i].kind != MOVE_NONE || slots->moves[i].is_former;
         entry->slot.n_copies = slots->all[i].copy > 0;
         if (entry->slot.n_copies) entry->copy = coordinator->endpoints[slots->all[i].copy - 1].id;
         entry->slot.copies = &entry->copy;
@@ -167,45 +192,12 @@ void coordinator_slots_send(struct weft_coordinator *coordinator, const struct c
         coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for its map");
 }
 
-/* ---- fail-over ---- */
-
-/* A live endpoint for a slot without chunks; UINT32_MAX: all shards are lost. */
-static uint32_t live_endpoint(const struct weft_coordinator *coordinator)
+/* Index of an endpoint by its id; UINT32_MAX: there is none. */
+static uint32_t endpoint_of(const struct weft_coordinator *coordinator, uint32_t id)
 {
     for (uint32_t i = 0; i < coordinator->endpoint_count; i++)
-        if (shard_of(coordinator, i)->state < MEMBER_LEFT) return i;
+        if (coordinator->endpoints[i].id == id) return i;
     return UINT32_MAX;
-}
-
-static bool can_fail_over(const struct weft_coordinator *coordinator, const struct coordinator_member *lost,
-                          char *why_out, size_t why_bytes)
-{
-    const struct coordinator_slots *slots = &coordinator->slots;
-    if (slots->count == 0 || coordinator->state != COORDINATOR_RUNNING ||
-        lost->role != WEFT__CONTROL__ROLE__ROLE_SHARD)
-        return false;
-    for (uint32_t i = 0; i < slots->count; i++) {
-        const struct coordinator_slot *slot = &slots->all[i];
-        const bool leads = shard_of(coordinator, slot->leader) == lost;
-        if (slot->term < WEFT_LIMIT_TERM && (!leads || slot->chunks == 0 || slot->copy > 0)) continue;
-        snprintf(why_out, why_bytes, "; slot %u of its chunks has no %s", i,
-                 slot->term < WEFT_LIMIT_TERM ? "copy" : "further term");
-        return false;
-    }
-    return live_endpoint(coordinator) != UINT32_MAX;
-}
-
-/* true: the slot has changed. */
-static bool slot_fail_over(struct weft_coordinator *coordinator, struct coordinator_slot *slot,
-                           const struct coordinator_member *lost)
-{
-    const bool leads = shard_of(coordinator, slot->leader) == lost,
-               copies = slot->copy > 0 && shard_of(coordinator, slot->copy - 1) == lost;
-    if (!leads && !copies) return false;
-    if (leads) slot->leader = slot->copy > 0 ? slot->copy - 1 : live_endpoint(coordinator);
-    slot->copy = 0;
-    slot->term++;
-    return true;
 }
 
 /* The endpoints of the chunks, and the loads, follow the slots. */
@@ -219,10 +211,68 @@ static void chunks_follow(struct weft_coordinator *coordinator, const bool *chan
             struct coordinator_endpoint *leader =
                 &coordinator->endpoints[coordinator->slots.all[chunk->slot].leader];
             if (!changed[chunk->slot] || chunk->endpoint == leader->id) continue;
+            const uint32_t before = endpoint_of(coordinator, chunk->endpoint);
             chunk->endpoint = leader->id;
-            if (chunk->candidate == 0) leader->load_bytes += chunk->count * elem_bytes;
+            if (chunk->candidate > 0) continue;
+            leader->load_bytes += chunk->count * elem_bytes;
+            if (before != UINT32_MAX) coordinator->endpoints[before].load_bytes -= chunk->count * elem_bytes;
         }
     }
+}
+
+void coordinator_slots_changed(struct weft_coordinator *coordinator, const bool *changed,
+                               const struct coordinator_member *lost, const char *text)
+{
+    for (uint32_t i = 0; i < coordinator->slots.count; i++)
+        if (changed[i]) coordinator->slots.moves[i] = (struct coordinator_move){0};
+    chunks_follow(coordinator, changed);
+    coordinator_records_slots(&coordinator->records);
+    if (send_map(coordinator, changed, lost, text, NULL) < 0)
+        coordinator_abort(coordinator, lost, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for its map");
+}
+
+/* ---- fail-over ---- */
+
+/* A live endpoint for a slot without chunks; UINT32_MAX: all shards are lost. */
+static uint32_t live_endpoint(const struct weft_coordinator *coordinator)
+{
+    for (uint32_t i = 0; i < coordinator->endpoint_count; i++)
+        if (coordinator_shard_of(coordinator, i)->state < MEMBER_LEFT) return i;
+    return UINT32_MAX;
+}
+
+static bool can_fail_over(const struct weft_coordinator *coordinator, const struct coordinator_member *lost,
+                          char *why_out, size_t why_bytes)
+{
+    const struct coordinator_slots *slots = &coordinator->slots;
+    if (slots->count == 0 || coordinator->state != COORDINATOR_RUNNING ||
+        lost->role != WEFT__CONTROL__ROLE__ROLE_SHARD)
+        return false;
+    for (uint32_t i = 0; i < slots->count; i++) {
+        const struct coordinator_slot *slot = &slots->all[i];
+        const bool leads = coordinator_shard_of(coordinator, slot->leader) == lost;
+        if (slot->term < WEFT_LIMIT_TERM && (!leads || slot->chunks == 0 || slot->copy > 0)) continue;
+        snprintf(why_out, why_bytes, "; slot %u of its chunks has no %s", i,
+                 slot->term < WEFT_LIMIT_TERM ? "copy" : "further term");
+        return false;
+    }
+    return live_endpoint(coordinator) != UINT32_MAX;
+}
+
+/* true: the slot has changed. A copy that was being made at the lost shard ends with the term. */
+static bool slot_fail_over(struct weft_coordinator *coordinator, uint32_t number,
+                           const struct coordinator_member *lost)
+{
+    struct coordinator_slot *slot = &coordinator->slots.all[number];
+    const struct coordinator_move *move = &coordinator->slots.moves[number];
+    const bool leads = coordinator_shard_of(coordinator, slot->leader) == lost,
+               copies = slot->copy > 0 && coordinator_shard_of(coordinator, slot->copy - 1) == lost;
+    const bool receives = move->kind == MOVE_COPY && coordinator_shard_of(coordinator, move->to) == lost;
+    if (!leads && !copies && !receives) return false;
+    if (leads) slot->leader = slot->copy > 0 ? slot->copy - 1 : live_endpoint(coordinator);
+    if (leads || copies) slot->copy = 0;
+    slot->term++;
+    return true;
 }
 
 bool coordinator_slots_fail_over(struct weft_coordinator *coordinator, const struct coordinator_member *lost,
@@ -236,30 +286,19 @@ bool coordinator_slots_fail_over(struct weft_coordinator *coordinator, const str
     uint32_t led = 0;
     if (!changed) return false;
     for (uint32_t i = 0; i < slots->count; i++) {
-        led += shard_of(coordinator, slots->all[i].leader) == lost;
-        changed[i] = slot_fail_over(coordinator, &slots->all[i], lost);
+        led += coordinator_shard_of(coordinator, slots->all[i].leader) == lost;
+        changed[i] = slot_fail_over(coordinator, i, lost);
     }
-    chunks_follow(coordinator, changed);
-    coordinator_records_slots(&coordinator->records);
     snprintf(text, sizeof text, "%s lost: %.140s", lost->label, why);
     weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "job %s: %s; copies lead its %u slots",
              coordinator->job, text, led);
-    const enum weft_status status = send_map(coordinator, changed, lost, text, NULL);
+    coordinator_slots_changed(coordinator, changed, lost, text);
     weft_free_bytes(coordinator->env, changed);
-    if (status < 0) coordinator_abort(coordinator, lost, status, "the coordinator has no memory for its map");
-    else coordinator_declare_forget_shard(coordinator, lost->index);
+    if (coordinator->state != COORDINATOR_ENDED) coordinator_declare_forget_shard(coordinator, lost->index);
     return true;
 }
 
 /* ---- another coordinator continues ---- */
-
-/* Index of an endpoint by its id; UINT32_MAX: there is none. */
-static uint32_t endpoint_of(const struct weft_coordinator *coordinator, uint32_t id)
-{
-    for (uint32_t i = 0; i < coordinator->endpoint_count; i++)
-        if (coordinator->endpoints[i].id == id) return i;
-    return UINT32_MAX;
-}
 
 enum weft_status coordinator_slots_restore(struct weft_coordinator *coordinator,
                                            const Weft__Control__Map *map)
@@ -267,7 +306,8 @@ enum weft_status coordinator_slots_restore(struct weft_coordinator *coordinator,
     struct coordinator_slots *slots = &coordinator->slots;
     if (map->n_slots == 0) return WEFT_ERR_MALFORMED;
     slots->all = weft_alloc_zero(coordinator->env, map->n_slots * sizeof *slots->all);
-    if (!slots->all) return WEFT_ERR_NO_MEMORY;
+    slots->moves = weft_alloc_zero(coordinator->env, map->n_slots * sizeof *slots->moves);
+    if (!slots->all || !slots->moves) return WEFT_ERR_NO_MEMORY;
     slots->count = (uint32_t)map->n_slots;
     slots->version = map->version;
     for (uint32_t i = 0; i < slots->count; i++) {
@@ -277,6 +317,7 @@ enum weft_status coordinator_slots_restore(struct weft_coordinator *coordinator,
         if (entry->slot != i || leader == UINT32_MAX || copy == UINT32_MAX) return WEFT_ERR_MALFORMED;
         slots->all[i] = (struct coordinator_slot){
             .term = entry->term, .leader = leader, .copy = entry->n_copies ? copy + 1 : 0};
+        slots->moves[i].is_former = entry->moving;
     }
     return WEFT_OK;
 }
@@ -300,9 +341,9 @@ void coordinator_slots_check_lost(struct weft_coordinator *coordinator)
         struct coordinator_member *shard = coordinator->shards[i];
         bool has_slots = false;
         for (uint32_t s = 0; s < coordinator->slots.count && shard->state == MEMBER_LOST; s++)
-            has_slots |= shard_of(coordinator, coordinator->slots.all[s].leader) == shard ||
+            has_slots |= coordinator_shard_of(coordinator, coordinator->slots.all[s].leader) == shard ||
                          (coordinator->slots.all[s].copy > 0 &&
-                          shard_of(coordinator, coordinator->slots.all[s].copy - 1) == shard);
+                          coordinator_shard_of(coordinator, coordinator->slots.all[s].copy - 1) == shard);
         if (!has_slots) continue;
         shard->state = MEMBER_READY;
         coordinator_member_lost(coordinator, shard, "it was lost when the coordinator ended");

@@ -5,21 +5,22 @@
 #include "coordinator/coordinator_state.h"
 #include "coordinator/takeover/records.h"
 
-/* Returns whether an endpoint of the shard owns a chunk of the tensor, or a copy of one. */
+/* Returns whether an endpoint of the shard owns a chunk of the tensor. With copies all shards know it. */
 static bool shard_owns(const struct weft_coordinator *coordinator, const struct coordinator_member *shard,
                        const struct coordinator_tensor *tensor)
 {
-    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
-        const struct coordinator_endpoint *copy = coordinator_slot_copy(coordinator, tensor->chunks[i].slot);
+    if (coordinator->slots.count > 0) return true;
+    for (uint32_t i = 0; i < tensor->chunk_count; i++)
         if (tensor->chunks[i].endpoint - shard->endpoint_first < shard->endpoint_count) return true;
-        if (copy && copy->shard == shard->index) return true;
-    }
     return false;
 }
 
 static void unload(struct weft_coordinator *coordinator, const struct coordinator_tensor *tensor)
 {
     const size_t elem_bytes = weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
+    for (uint32_t i = 0; i < tensor->chunk_count; i++)
+        coordinator_slot_remove_chunk(coordinator, tensor->chunks[i].slot,
+                                      tensor->chunks[i].count * elem_bytes, coordinator_tensor_is_fixed(tensor));
     for (uint32_t i = 0; i < tensor->chunk_count; i++)
         for (uint32_t e = 0; e < coordinator->endpoint_count; e++)
             if (tensor->chunks[i].candidate == 0 &&

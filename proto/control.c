@@ -254,6 +254,17 @@ bool control_map_ok(const Weft__Control__Map *map)
     return true;
 }
 
+static bool slot_ok(uint32_t slot, uint32_t term)
+{
+    return slot < WEFT_LIMIT_SLOTS && term > 0 && term <= WEFT_LIMIT_TERM;
+}
+
+static bool slot_copied_ok(const Weft__Control__SlotCopied *copied)
+{
+    return slot_ok(copied->slot, copied->term) && copied->to < WEFT_LIMIT_ENDPOINTS && copied->status <= 0 &&
+           copied->status >= -99;
+}
+
 static bool snap_range_ok(const Weft__Control__SnapRange *range)
 {
     return range->tensor < WEFT_LIMIT_TENSORS && range->part < WEFT_LIMIT_SNAP_PARTS &&
@@ -362,6 +373,14 @@ static bool control_ok(const Control *message)
         return message->snap_fetch->rank < WEFT_LIMIT_WORKERS &&
                message->snap_fetch->offset < WEFT_LIMIT_SNAP_PART_BYTES;
     case WEFT__CONTROL__CONTROL__BODY_SNAP_FETCHED: return snap_fetched_ok(message->snap_fetched);
+    case WEFT__CONTROL__CONTROL__BODY_SLOT_COPY:
+        return slot_ok(message->slot_copy->slot, message->slot_copy->term) &&
+               message->slot_copy->to < WEFT_LIMIT_ENDPOINTS;
+    case WEFT__CONTROL__CONTROL__BODY_SLOT_COPIED: return slot_copied_ok(message->slot_copied);
+    case WEFT__CONTROL__CONTROL__BODY_SLOT_QUIET:
+        return slot_ok(message->slot_quiet->slot, message->slot_quiet->term);
+    case WEFT__CONTROL__CONTROL__BODY_DRAIN:
+        return message->drain->shard < WEFT_LIMIT_SHARDS && text_ok(message->drain->text);
     case WEFT__CONTROL__CONTROL__BODY__NOT_SET:
     default: return false;
     }
@@ -391,6 +410,7 @@ static void clean_texts(Control *message)
     case WEFT__CONTROL__CONTROL__BODY_GROW: clean_text(message->grow->text); break;
     case WEFT__CONTROL__CONTROL__BODY_LEFT: clean_text(message->left->text); break;
     case WEFT__CONTROL__CONTROL__BODY_MAP: clean_text(message->map->text); break;
+    case WEFT__CONTROL__CONTROL__BODY_DRAIN: clean_text(message->drain->text); break;
     case WEFT__CONTROL__CONTROL__BODY_CLOSE: clean_text(message->close->text); break;
     case WEFT__CONTROL__CONTROL__BODY_SNAP_PIECES: clean_text(message->snap_pieces->error); break;
     case WEFT__CONTROL__CONTROL__BODY_SNAP_PART: clean_text(message->snap_part->error); break;

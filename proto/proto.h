@@ -32,6 +32,9 @@ enum weft_wire_kind {
      * the step was skipped. Step 0: first weights or a state, `round` is its part */
     WEFT_WIRE_REPLICATE = 8,
     WEFT_WIRE_REPLICATED = 9, /* copy -> leader: it holds that, or status says why not */
+    /* leader -> new copy: a part of the chunk as it is after `step`; flags: enum weft_wire_copy_flag */
+    WEFT_WIRE_COPY = 10,
+    WEFT_WIRE_COPIED = 11, /* new copy -> leader: it has that part, or status says why not */
     WEFT_WIRE_PUSH_HOLD =
         12,               /* contribution; the shard holds the sum, and replies with its squares, one f64 */
     WEFT_WIRE_APPLY = 13, /* no payload; weight: factor of the held mean, round 1: NaN. Requests the
@@ -44,6 +47,20 @@ enum weft_wire_part {
     WEFT_WIRE_PART_WEIGHTS = 14, /* f32, whatever the dtype of results */
     WEFT_WIRE_PART_RESIDUAL = 15
 };
+
+/* Flags of COPY. The weights are the last part; the flags but BEFORE are theirs. */
+enum weft_wire_copy_flag {
+    WEFT_WIRE_COPY_BEFORE = 1, /* the part is as it was before the last close, which may be undone */
+    WEFT_WIRE_COPY_UNDO = 2,   /* parts with COPY_BEFORE precede */
+    WEFT_WIRE_COPY_RESULT = 4, /* the last result may be requested again */
+    WEFT_WIRE_COPY_FIRST = 8,  /* the chunk has first weights */
+};
+
+/* Kinds between the engines of shards. */
+static inline bool weft_wire_is_between_shards(uint8_t kind)
+{
+    return kind >= WEFT_WIRE_REPLICATE && kind <= WEFT_WIRE_COPIED;
+}
 
 /* Kinds that carry a gradient. */
 static inline bool weft_wire_contributes(uint8_t kind)
@@ -60,7 +77,8 @@ struct weft_wire_header {
     uint8_t round;         /* round of the codec; STATE kinds: enum weft_wire_part */
     int32_t status;        /* RESULT: enum weft_status */
     uint64_t job;
-    uint64_t incarnation;  /* the worker's; REPLICATE: the step that the chunk had closed before */
+    uint64_t incarnation;  /* the worker's; REPLICATE: the step that the chunk had closed before; COPY of the
+                            * weights: a later step that was skipped, or 0 */
     uint32_t worker;       /* the worker's rank */
     uint32_t epoch;
     uint32_t tensor;

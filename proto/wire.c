@@ -66,8 +66,7 @@ static float get_float(const uint8_t *data)
 
 static bool is_kind(uint8_t kind)
 {
-    return (kind >= WEFT_WIRE_PUSH_PULL && kind <= WEFT_WIRE_REPLICATED) || kind == WEFT_WIRE_PUSH_HOLD ||
-           kind == WEFT_WIRE_APPLY;
+    return kind >= WEFT_WIRE_PUSH_PULL && kind <= WEFT_WIRE_APPLY;
 }
 
 /* The limits of a header: encode asserts them, decode checks them. Floats are not included: they are the
@@ -75,26 +74,29 @@ static bool is_kind(uint8_t kind)
 static bool header_in_limits(const struct weft_wire_header *header)
 {
     if (!is_kind(header->kind)) return false;
-    const bool between_shards = header->kind == WEFT_WIRE_REPLICATE || header->kind == WEFT_WIRE_REPLICATED;
-    if (between_shards && header->term == 0) return false;
+    const bool acknowledges = header->kind == WEFT_WIRE_REPLICATED || header->kind == WEFT_WIRE_COPIED;
+    if (weft_wire_is_between_shards(header->kind) && header->term == 0) return false;
     if (header->codec > WEFT_LIMIT_CODEC_ID || header->round > WEFT_LIMIT_ROUND) return false;
     if (header->dtype > WEFT_I64) return false;
     if (header->worker >= WEFT_LIMIT_WORKERS || header->tensor >= WEFT_LIMIT_TENSORS) return false;
     if (header->chunk >= WEFT_LIMIT_CHUNKS || header->payload_bytes > WEFT_LIMIT_PAYLOAD_BYTES) return false;
     if (header->status > 0 || header->status < -99) return false;
-    const bool answers = header->kind == WEFT_WIRE_RESULT || header->kind == WEFT_WIRE_REPLICATED;
+    const bool answers = header->kind == WEFT_WIRE_RESULT || acknowledges;
     if (!answers && header->status != 0) return false;
     const bool is_short = header->kind == WEFT_WIRE_PULL || header->kind == WEFT_WIRE_STATE_PULL ||
-                          header->kind == WEFT_WIRE_REPLICATED || header->kind == WEFT_WIRE_APPLY;
+                          acknowledges || header->kind == WEFT_WIRE_APPLY;
     if (is_short && header->payload_bytes != 0) return false;
     if (header->status < 0 && header->payload_bytes != 0) return false;
     if (header->text_bytes > WEFT_LIMIT_RESULT_TEXT_BYTES || header->term > WEFT_LIMIT_TERM) return false;
     if (header->flags & ~(WEFT_WIRE_MAY_SKIP | WEFT_WIRE_CHECKED | WEFT_WIRE_NOT_FINITE | WEFT_WIRE_DECAY))
         return false;
-    const bool replicates = header->kind == WEFT_WIRE_REPLICATE;
-    if (header->flags && !weft_wire_contributes(header->kind) && !replicates) return false;
+    const bool replicates = header->kind == WEFT_WIRE_REPLICATE, copies = header->kind == WEFT_WIRE_COPY;
+    if (header->flags && !weft_wire_contributes(header->kind) && !replicates && !copies &&
+        header->kind != WEFT_WIRE_COPIED)
+        return false;
     if (replicates && header->flags & ~(WEFT_WIRE_MAY_SKIP | WEFT_WIRE_DECAY)) return false;
-    if (header->flags & WEFT_WIRE_NOT_FINITE && header->payload_bytes != 0) return false;
+    if (copies && header->payload_bytes == 0) return false;
+    if (header->flags & WEFT_WIRE_NOT_FINITE && header->payload_bytes != 0 && !copies) return false;
     const bool may_be_scaled = weft_wire_contributes(header->kind) && weft_dtype_is_half(header->dtype);
     if (header->loss_exponent && !may_be_scaled) return false;
     if (header->loss_exponent > WEFT_LIMIT_LOSS_EXPONENT || header->loss_exponent < -WEFT_LIMIT_LOSS_EXPONENT)

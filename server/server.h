@@ -64,6 +64,16 @@ enum weft_status weft_host_port_parse(const char *text, char host_out[256], uint
 
 /* ---- one shard engine (also run by the simulator) ---- */
 struct weft_shard_engine;
+/* What an engine reports of a slot that it leads. */
+struct weft_slot_report {
+    uint32_t slot, term;
+    uint32_t to;     /* endpoint of the new copy */
+    uint32_t chunks; /* that it has completely; `is_done`: all of the slot */
+    uint64_t bytes;  /* copied so far */
+    bool is_quiet;   /* hand over: the copy holds every change, and no request is served under this term */
+    bool is_done;    /* copy: `to` has all chunks and holds each change before workers get its result */
+    enum weft_status status; /* an error: the copy cannot be made */
+};
 struct weft_shard_engine_options {
     size_t size;
     struct weft_transport *transport; /* borrowed */
@@ -88,6 +98,10 @@ struct weft_shard_engine_options {
                              * default false */
     size_t copy_bytes_max; /* memory for steps that copies have received and not applied; default 64 MiB */
     uint32_t mutants;      /* for tests: faults to make, bits of enum weft_shard_mutant; default 0 */
+    /* keeps_copies: reports of weft_shard_engine_copy and _hand_over; loop owner, must not call back. NULL:
+     * none */
+    void (*report)(void *context, const struct weft_slot_report *report);
+    void *report_context;
     uint32_t hash_every;                 /* codecs other than dense: compare weights every so many steps;
                                           * default 50, 0: never */
 };
@@ -98,6 +112,10 @@ enum weft_shard_mutant {
     WEFT_MUTANT_RESULT_NOT_KEPT = 4,  /* the copy cannot answer a repeated push of its last step */
     WEFT_MUTANT_ROUND_OPENS_EARLY =
         8, /* a codec's round overwrites the aggregate that a worker may need again */
+    WEFT_MUTANT_REPLY_BEFORE_NEW_COPY = 16, /* the leader replies before the new copy holds the step */
+    WEFT_MUTANT_COPY_WITHOUT_STATES = 32,   /* the leader copies no state of the optimiser */
+    WEFT_MUTANT_COPY_REPORTED_EARLY = 64,   /* the leader reports a copy whose last part is under way */
+    WEFT_MUTANT_QUIET_EARLY = 128,          /* the leader hands over while a change is not held */
 };
 void weft_shard_engine_options_init(struct weft_shard_engine_options *options);
 enum weft_status weft_shard_engine_create(struct weft_env *env,
@@ -119,6 +137,13 @@ void weft_shard_engine_release(struct weft_shard_engine *engine, uint32_t tensor
 /* New leaders, copies and terms of slots. A leader whose copy is lost replies without it; a copy that leads
  * now serves the workers. Entries whose term is not newer have no effect. Loop owner. */
 void weft_shard_engine_map(struct weft_shard_engine *engine, const Weft__Control__Map *map);
+/* Copies the chunks of a slot that this engine leads under `term` to another engine, and each later change of
+ * them, until Map brings a newer term. Reports: the first one that is done, then each change of the number of
+ * chunks; progress every 0.5 s; an error ends it. Repeated: reports again. Loop owner. */
+void weft_shard_engine_copy(struct weft_shard_engine *engine, uint32_t slot, uint32_t term, uint32_t to);
+/* Admits no further request of the slot under `term`, and reports when its copy holds every change: the
+ * copy can lead then, and this engine can be its copy. The next term ends that. Loop owner. */
+void weft_shard_engine_hand_over(struct weft_shard_engine *engine, uint32_t slot, uint32_t term);
 /* Fails the engine: a worker is lost or the job ends. Open rounds are dropped; their workers get a RESULT
  * with this status and text. */
 void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status status, const char *text);
@@ -146,6 +171,7 @@ struct weft_shard_engine_stats {
     uint64_t rounds_closed, pushes, pulls, duplicates, refused;
     uint64_t received_bytes, sent_bytes;
     uint64_t replicated, replicated_bytes; /* sent to copies */
+    uint64_t copied_bytes;                 /* sent to make new copies */
     uint64_t receive_bytes_max;
     uint64_t rounds_open;          /* chunks with a round that has a contribution and is not closed */
     uint64_t oldest_round_ns;      /* time since the first contribution of the oldest open round; 0: none */

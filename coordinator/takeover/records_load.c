@@ -108,6 +108,7 @@ static void fill_member(struct coordinator_member *member, const Weft__Control__
     member->supports_free = stored->frees;
     member->supports_progress = stored->progress;
     member->reads_chunk_runs = stored->chunk_runs;
+    member->supports_moves = stored->moves;
     member->pid = entry->pid;
     member->incarnation = entry->incarnation;
     member->endpoint_first = entry->endpoint_first;

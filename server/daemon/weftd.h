@@ -221,6 +221,12 @@ void weftd_members_free(struct weftd *weftd); /* main thread, after the engines 
 /* weftd_map.c; net thread. A Map of the coordinator: posts it to the engines */
 void weftd_map(struct weftd *weftd, const Weft__Control__Control *message);
 
+/* weftd_move.c */
+/* Net thread: SlotCopy or SlotQuiet of the coordinator. */
+void weftd_move(struct weftd *weftd, const Weft__Control__Control *message);
+/* Engine thread; context: the engine. Sends the report to the coordinator. */
+void weftd_move_report(void *context, const struct weft_slot_report *report);
+
 /* weftd_report.c; net thread. Once: sends the figures of this shard to the coordinator periodically */
 enum weft_status weftd_report_start(struct weftd *weftd);
 

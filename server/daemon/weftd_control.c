@@ -5,7 +5,7 @@
  *     Declared   -> command to the engines that own a chunk      -> DeclaredOk, after all replies
  *     WeightHash -> command to the engine that owns its chunks   (a difference aborts the job)
  *     MemberLost with an epoch, Left, Joined, Grow, Shrunk       -> weftd_members.c
- *     Map                                                        -> weftd_map.c
+ *     Map; SlotCopy, SlotQuiet                                   -> weftd_map.c; weftd_move.c
  *     MemberLost, Abort, lost coordinator -> engines notify their workers -> the process ends, status 1
  *     Finished   -> Leave                                        -> the process ends, status 0 */
 #include <stdarg.h>
@@ -427,6 +427,8 @@ static void on_message(void *context, const Weft__Control__Control *message)
     case WEFT__CONTROL__CONTROL__BODY_SNAP_PASSED: weftd_snapshots_message(weftd, message); break;
     case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST: on_member_lost(weftd, message->member_lost); break;
     case WEFT__CONTROL__CONTROL__BODY_MAP: weftd_map(weftd, message); break;
+    case WEFT__CONTROL__CONTROL__BODY_SLOT_COPY:
+    case WEFT__CONTROL__CONTROL__BODY_SLOT_QUIET: weftd_move(weftd, message); break;
     case WEFT__CONTROL__CONTROL__BODY_LEFT: weftd_members_left(weftd, message->left); break;
     case WEFT__CONTROL__CONTROL__BODY_JOINED: weftd_members_joined(weftd, message->joined); break;
     case WEFT__CONTROL__CONTROL__BODY_GROW: weftd_members_grow(weftd, message->grow); break;

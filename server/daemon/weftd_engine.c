@@ -158,6 +158,8 @@ static enum weft_status shard_create(struct weftd_engine *engine)
         options.receive_bytes_max = weft_config_u64(config, "server.receive_bytes");
         options.round_bytes = round_bytes(weftd);
         options.keeps_copies = weftd->welcome.copies > 0;
+        options.report = weftd_move_report;
+        options.report_context = engine;
         options.copy_bytes_max = weft_config_u64(config, "server.copy_bytes");
         /* Shorter than the workers' deadline: the shard can name the missing ranks, a worker cannot. */
         options.round_deadline_ns = weft_config_u64(config, "client.deadline") / 10 * 9;

@@ -189,6 +189,9 @@ void shard_engine_resume(struct weft_shard_engine *engine)
     if (shard_map_is_on(engine)) {
         shard_replicate_pump(engine);
         shard_copy_pump(engine);
+        shard_move_pump(engine);
+        shard_handover_pump(engine);
+        shard_copy_pump_leaving(engine);
     }
     shard_reply_pump(engine);
     if (engine->releasing > 0) shard_release_schedule(engine);
@@ -304,7 +307,11 @@ enum weft_status weft_shard_engine_create(struct weft_env *env,
     weft_list_init(&engine->replication.waiting);
     weft_list_init(&engine->replication.acks);
     weft_list_init(&engine->replication.newer_terms);
+    weft_list_init(&engine->replication.moves);
+    weft_list_init(&engine->replication.leaving);
     engine->replication.mutants = options->mutants;
+    engine->replication.report = options->report;
+    engine->replication.report_context = options->report_context;
     weft_timer_init(&engine->deadline_timer, deadline_passed);
     weft_timer_init(&engine->retry_timer, retry);
     weft_timer_init(&engine->release_timer, shard_release_on_timer);

@@ -15,6 +15,7 @@
  *     Map                          shard_map.c          leader, copy and term of each slot
  *     closed step -> copy          shard_replicate.c    the leader's side: holds the result until the ack
  *     leader -> held, applied      shard_copy.c         the copy's side
+ *     slot -> a further engine     shard_move.h         makes copies, hands leadership over
  *    snapshot                      shard_snapshot.c     copies of values and states after one step
  *
  * One thread: the owner of the engine's loop. After declare no function allocates, except for skips and
@@ -31,6 +32,7 @@
 #define SHARD_TEXT_BYTES 129 /* text of a RESULT, 128 bytes, and a NUL */
 
 struct shard_chunk;
+struct shard_tensor;
 
 /* ---- receive memory (shard_slots.c) ---- */
 
@@ -174,15 +176,22 @@ struct shard_copy {
     struct weft_completion ack_sent;
     struct weft_list ack_link; /* replication.acks: the answer is to be sent */
     bool is_ack_sending;
+    bool is_part;         /* the payload is a part of the chunk, received in place (shard_receive_copy.c) */
+    uint32_t synced_term; /* term under which the leader has copied the whole chunk; 0: it has not */
+    struct weft_list leave_link; /* replication.leaving: this engine no longer needs the chunk */
 };
+#include "server/shard/copies/shard_move.h"
 
 struct shard_chunk {
     struct shard_tensor *tensor;
     uint32_t index;
-    uint32_t slot;   /* in a job with copies */
-    bool is_at_home; /* on the endpoint of its declaration, which workers' hashes name */
+    uint32_t slot;    /* in a job with copies */
+    bool is_at_home;  /* on the endpoint of its declaration, which workers' hashes name */
+    bool is_here;     /* its memory is on this engine; false only in a job with copies */
+    void *own_values; /* owned; memory of the values of a chunk that was copied here; NULL: tensor->values */
     struct shard_hold hold;
     struct shard_copy copy;
+    struct shard_chunk_move *move; /* owned; NULL: it is not copied to another engine */
     uint64_t offset, count;         /* elements */
     struct weft_codec_spec codec;   /* resolved codec of the chunk; with codec "auto" that of one candidate */
     struct weft_shape shape;        /* shape that the codec encodes: the tensor, or this chunk of it */
@@ -284,7 +293,7 @@ struct shard_tensor {
     struct weft_optimizer optimizer;         /* none with codec "auto": the workers update */
     struct weft_consistency consistency;
     enum weft_dtype dtype, pull_dtype;       /* of contributions and first weights; of results */
-    uint32_t chunk_count;                    /* chunks on this endpoint */
+    uint32_t chunk_count;                    /* chunks on this endpoint; with copies all, see is_here */
     uint32_t home_count;                     /* of them at home */
     struct shard_chunk *chunks;              /* owned, sorted by index */
     void *values; /* owned: the values of all its chunks; mapped by peers on this host if that can pay */
@@ -320,10 +329,12 @@ struct shard_worker {
     bool left; /* sent Leave when that was due (shard_worker_left.c) */
 };
 
-/* Leader and copy of a slot, by its newest Map. */
+/* Leader and copy of a slot, by its newest Map. The quiet flags are of this term (shard_handover.c). */
 struct shard_map_slot {
     uint32_t term, leader; /* endpoint; term 0: no Map has named the slot */
     uint32_t copy;         /* endpoint + 1; 0: none */
+    bool is_quiet;         /* this engine leads it and admits no request until the next term */
+    bool is_reported;      /* the coordinator has been notified that no change is under way */
 };
 
 struct shard_replication {
@@ -335,6 +346,12 @@ struct shard_replication {
     struct weft_list newer_terms; /* arrivals: requests of workers that have a newer Map */
     bool leaders_changed;         /* since the first Map: workers' hashes may be of other sets of chunks */
     uint32_t mutants;             /* enum weft_shard_mutant */
+    struct weft_list moves;       /* struct shard_move.link: slots that are being copied from here */
+    struct weft_list leaving;     /* struct shard_copy.leave_link */
+    size_t moving_bytes;          /* of parts that are not acknowledged */
+    uint32_t quiet_count;         /* slots with is_quiet that are not reported */
+    void (*report)(void *context, const struct weft_slot_report *report);
+    void *report_context;
 };
 
 enum { SHARD_SCRATCHES = 64 }; /* each scratch is at least twice as large as the one before */
@@ -406,10 +423,18 @@ struct weft_shard_engine {
 enum weft_status shard_table_add(struct weft_shard_engine *engine, const Weft__Control__Declared *declared,
                                  struct weft_error *error);
 void shard_table_free(struct weft_shard_engine *engine);
+/* Memory of a chunk that is not here. WEFT_ERR_NO_MEMORY */
+enum weft_status shard_table_reserve_chunk(struct shard_chunk *chunk);
+/* Releases what can be released of a chunk that is unused: its place in tensor->values remains. */
+void shard_table_release_chunk(struct shard_chunk *chunk);
+/* The chunk is on this engine, for the statistics, or no longer. */
+void shard_table_count(struct shard_chunk *chunk, bool is_here);
 /* frees the memory; the tensor is unused and in no table */
 void shard_table_drop(struct shard_tensor *tensor);
 /* shard_release.c */
 void shard_release_on_timer(struct weft_timer *timer);
+/* Nothing in flight uses the chunk. */
+bool shard_chunk_is_unused(const struct shard_chunk *chunk);
 /* runs on a timer, because the caller may use the chunk */
 void shard_release_schedule(struct weft_shard_engine *engine);
 /* The chunk's array of an enum weft_wire_part; NULL: it has no such state. */
@@ -432,6 +457,12 @@ uint32_t shard_chunk_slots_min(const struct shard_chunk *chunk);
 static inline bool shard_tensor_has_codec(const struct shard_tensor *tensor)
 {
     return tensor->candidates.count > 1 || tensor->candidates.specs[0].id != WEFT_CODEC_DENSE;
+}
+
+/* No copy of its chunks can be made while the job runs: shard_move.c sends values and states in f32 only. */
+static inline bool shard_tensor_is_fixed(const struct shard_tensor *tensor)
+{
+    return shard_tensor_has_codec(tensor) || tensor->dtype != WEFT_F32 || tensor->pull_dtype != WEFT_F32;
 }
 
 /* shard_contributions.c */
@@ -563,7 +594,8 @@ void shard_round_result_released(struct shard_chunk *chunk);
 void shard_round_describe_missing(const struct shard_chunk *chunk, char *out, size_t out_bytes);
 static inline bool shard_result_is_in_use(const struct shard_chunk *chunk)
 {
-    return chunk->sends > 0 || chunk->replies_pending > 0 || chunk->hold.is_due || chunk->hold.is_sending;
+    return chunk->sends > 0 || chunk->replies_pending > 0 || chunk->hold.is_due || chunk->hold.is_sending ||
+           shard_move_is_in_use(chunk->move);
 }
 
 /* shard_pull.c */
@@ -630,6 +662,8 @@ static inline bool shard_map_leads(const struct shard_chunk *chunk)
     const struct weft_shard_engine *engine = chunk->tensor->engine;
     return !shard_map_is_on(engine) || shard_map_slot(chunk)->leader == engine->endpoint;
 }
+/* Another engine will lead the chunk: open rounds are forgotten, and workers get no further reply. */
+void shard_map_stop_leading(struct shard_chunk *chunk);
 /* May this engine handle the worker's request? Otherwise the arrival has ended, or waits for a Map. */
 bool shard_map_admits(struct shard_chunk *chunk, const struct weft_wire_header *header,
                       struct weft_arrival *arrival);
@@ -655,7 +689,9 @@ static inline bool shard_rounds_are_repeated(const struct shard_chunk *chunk)
 /* Replies must wait. */
 static inline bool shard_replicate_holds(const struct shard_chunk *chunk)
 {
-    return chunk->hold.is_due && !(chunk->tensor->engine->replication.mutants & WEFT_MUTANT_REPLY_BEFORE_ACK);
+    const uint32_t mutants = chunk->tensor->engine->replication.mutants;
+    return (chunk->hold.is_due && !(mutants & WEFT_MUTANT_REPLY_BEFORE_ACK)) ||
+           (shard_move_holds(chunk->move) && !(mutants & WEFT_MUTANT_REPLY_BEFORE_NEW_COPY));
 }
 void shard_replicate_acked(struct shard_chunk *chunk, uint32_t peer_id,
                            const struct weft_wire_header *header);
@@ -663,6 +699,11 @@ void shard_replicate_acked(struct shard_chunk *chunk, uint32_t peer_id,
  * */
 void shard_replicate_map_changed(struct shard_chunk *chunk);
 void shard_replicate_pump(struct weft_shard_engine *engine);
+/* Sends the change of chunk->hold to a copy. WEFT_ERR_AGAIN: not now. */
+enum weft_status shard_replicate_change(struct shard_chunk *chunk, uint32_t endpoint,
+                                        struct weft_completion *completion);
+/* All copies hold the change, or there is none: replies may leave. */
+void shard_replicate_check(struct shard_chunk *chunk);
 /* Sends a message of kind REPLICATE or REPLICATED. WEFT_ERR_AGAIN: not now. */
 enum weft_status shard_replicate_send(struct weft_shard_engine *engine, uint32_t endpoint,
                                       const struct weft_wire_header *header, const void *payload,
@@ -672,6 +713,17 @@ enum weft_status shard_replicate_send(struct weft_shard_engine *engine, uint32_t
 void shard_copy_arrived(void *context, struct weft_arrival *arrival);
 /* Sends answers to leaders, and handles their arrivals that wait. */
 void shard_copy_pump(struct weft_shard_engine *engine);
+/* Queues the answer to the leader. */
+void shard_copy_answer(struct shard_chunk *chunk, const struct weft_wire_header *request,
+                       enum weft_status status);
+/* The leader has answered workers that the step is skipped: so does this engine if it leads later. */
+void shard_copy_note_skip(struct shard_chunk *chunk, uint64_t step);
+/* A message of a leader cannot be handled now. */
+static inline bool shard_copy_is_busy(const struct shard_chunk *chunk)
+{
+    return chunk->copy.payload || !weft_list_empty(&chunk->copy.ack_link) || chunk->copy.is_ack_sending ||
+           chunk->phase != SHARD_PHASE_IDLE || chunk->computing;
+}
 
 /* shard_hash.c */
 /* shard_skip.c. needs_copy: the close of the open step copies what it overwrites. reserve: allocates the

@@ -11,11 +11,11 @@ static bool contribution_is_idle(const struct shard_contribution *contribution)
     return !contribution->arrival && !contribution->pull && !contribution->slot;
 }
 
-static bool chunk_is_idle(const struct shard_chunk *chunk)
+bool shard_chunk_is_unused(const struct shard_chunk *chunk)
 {
     if (chunk->phase != SHARD_PHASE_IDLE || chunk->sends > 0 || chunk->replies_pending > 0 ||
         chunk->hold.is_sending || chunk->copy.payload || chunk->copy.is_ack_sending || chunk->computing ||
-        chunk->install_buffer || !weft_list_empty(&chunk->held))
+        chunk->install_buffer || shard_move_is_in_use(chunk->move) || !weft_list_empty(&chunk->held))
         return false;
     for (uint32_t worker = 0; chunk->contributions && worker < chunk->tensor->engine->workers; worker++)
         if (!contribution_is_idle(&chunk->contributions[worker])) return false;
@@ -25,7 +25,7 @@ static bool chunk_is_idle(const struct shard_chunk *chunk)
 static bool tensor_is_idle(const struct shard_tensor *tensor)
 {
     for (uint32_t i = 0; i < tensor->chunk_count; i++)
-        if (!chunk_is_idle(&tensor->chunks[i])) return false;
+        if (!shard_chunk_is_unused(&tensor->chunks[i])) return false;
     return true;
 }
 
@@ -35,10 +35,7 @@ void shard_release_on_timer(struct weft_timer *timer)
     for (uint32_t id = 0; engine->releasing > 0 && id < engine->tensor_capacity; id++) {
         struct shard_tensor *tensor = engine->tensors[id];
         if (!tensor || !tensor->released || !tensor_is_idle(tensor)) continue;
-        engine->stats.chunks -= tensor->chunk_count;
-        for (uint32_t i = 0; i < tensor->chunk_count; i++)
-            if (tensor->chunks[i].values)
-                engine->stats.weights_bytes -= tensor->chunks[i].count * sizeof(float);
+        for (uint32_t i = 0; i < tensor->chunk_count; i++) shard_table_count(&tensor->chunks[i], false);
         engine->tensors[id] = NULL;
         engine->releasing--;
         shard_table_drop(tensor);
@@ -55,6 +52,7 @@ void weft_shard_engine_release(struct weft_shard_engine *engine, uint32_t id)
 {
     struct shard_tensor *tensor = shard_table_tensor(engine, id);
     if (!tensor || engine->closed) return;
+    shard_move_tensor_released(tensor);
     tensor->released = true;
     engine->releasing++;
     weft_shard_engine_snapshot_abandon(engine, "a tensor was freed");

@@ -102,7 +102,9 @@ static void dispatch_kind(struct shard_chunk *chunk, const struct weft_wire_head
         return;
     case WEFT_WIRE_RESULT:
     case WEFT_WIRE_REPLICATE:
-    case WEFT_WIRE_REPLICATED: break;
+    case WEFT_WIRE_REPLICATED:
+    case WEFT_WIRE_COPY:
+    case WEFT_WIRE_COPIED: break;
     }
     WEFT_ASSERT(!"a request kind that is_request lets through");
 }

@@ -171,6 +171,16 @@ static enum weft_status chunk_check(const struct shard_tensor *tensor, const Wef
     return WEFT_OK;
 }
 
+static enum weft_status states_make(struct shard_chunk *chunk)
+{
+    for (uint32_t s = 0; s < weft_optimizer_states(&chunk->tensor->optimizer); s++) {
+        if (!chunk->states[s])
+            chunk->states[s] = weft_alloc_zero(chunk->tensor->engine->env, chunk->count * sizeof(float));
+        if (!chunk->states[s]) return WEFT_ERR_NO_MEMORY;
+    }
+    return WEFT_OK;
+}
+
 static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error *error)
 {
     struct shard_tensor *tensor = chunk->tensor;
@@ -180,6 +190,7 @@ static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error 
     weft_list_init(&chunk->reply_link);
     weft_list_init(&chunk->hold.link);
     weft_list_init(&chunk->copy.ack_link);
+    weft_list_init(&chunk->copy.leave_link);
     weft_list_init(&chunk->held);
     weft_list_init(&chunk->held_link);
     weft_task_init(&chunk->task);
@@ -198,16 +209,12 @@ static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error 
     chunk->errors_unsent = weft_alloc_zero(engine->env, words * sizeof *chunk->errors_unsent);
     if (chunk->rounds > 1)
         chunk->weights = weft_alloc_zero(engine->env, engine->workers_max * sizeof *chunk->weights);
-    bool failed = !chunk->errors_unsent || (chunk->rounds > 1 && !chunk->weights);
-    for (uint32_t s = 0; s < weft_optimizer_states(&tensor->optimizer); s++) {
-        chunk->states[s] = weft_alloc_zero(engine->env, chunk->count * sizeof(float));
-        failed |= !chunk->states[s];
-    }
-    if (failed)
+    if (!chunk->errors_unsent || (chunk->rounds > 1 && !chunk->weights) ||
+        (chunk->is_here && states_make(chunk) < 0))
         return weft_error_set(error, WEFT_ERR_NO_MEMORY,
                               "no memory for a chunk of %llu elements of tensor '%s'",
                               (unsigned long long)chunk->count, tensor->name);
-    if (shard_chunk_is_dense(chunk)) return WEFT_OK;
+    if (shard_chunk_is_dense(chunk) || !chunk->is_here) return WEFT_OK;
     enum weft_status status =
         weft_combiner_create(engine->env, &chunk->codec, &chunk->shape, engine->workers, &chunk->combiner);
     if (status < 0)
@@ -277,11 +284,11 @@ static enum weft_status values_make(struct shard_tensor *tensor, struct weft_err
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {
         const struct shard_chunk *chunk = &tensor->chunks[i];
         if (!chunk_has_values(chunk)) continue;
-        count++;
+        count += chunk->is_here;
         if (chunk->count > largest) largest = chunk->count;
     }
-    if (count == 0) return WEFT_OK;
     tensor->values_stride = (largest * sizeof(float) + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+    if (count == 0) return WEFT_OK;
     const bool is_mapped = engine->maps && tensor->values_stride > VALUES_EAGER_BYTES,
                has_spare = is_mapped && count >= SPARE_CHUNKS_MIN && tensor->pull_dtype == WEFT_F32 &&
                            tensor->optimizer.kind == WEFT_OPTIMIZER_NONE;
@@ -292,7 +299,7 @@ static enum weft_status values_make(struct shard_tensor *tensor, struct weft_err
                               tensor->name);
     uint8_t *at = tensor->values;
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {
-        if (!chunk_has_values(&tensor->chunks[i])) continue;
+        if (!chunk_has_values(&tensor->chunks[i]) || !tensor->chunks[i].is_here) continue;
         tensor->chunks[i].values = (float *)(void *)at;
         at += tensor->values_stride;
     }
@@ -310,6 +317,13 @@ static enum weft_status clocks_make(struct shard_tensor *tensor, struct weft_err
     return WEFT_OK;
 }
 
+/* With copies a chunk that is elsewhere may be copied here later. */
+static bool is_listed(const struct shard_tensor *tensor, const Weft__Control__Chunk *chunk)
+{
+    const struct weft_shard_engine *engine = tensor->engine;
+    return (shard_map_is_on(engine) && !shard_tensor_is_fixed(tensor)) || shard_map_has(engine, chunk);
+}
+
 static enum weft_status chunks_make(struct shard_tensor *tensor, const Weft__Control__Declared *declared,
                                     struct weft_error *error)
 {
@@ -317,7 +331,7 @@ static enum weft_status chunks_make(struct shard_tensor *tensor, const Weft__Con
     uint32_t own = 0;
     for (size_t i = 0; i < declared->n_chunks; i++) {
         WEFT_TRY(chunk_check(tensor, declared->chunks[i], declared->n_chunks, error));
-        own += shard_map_has(engine, declared->chunks[i]);
+        own += is_listed(tensor, declared->chunks[i]);
     }
     if (own == 0) return WEFT_OK;
     tensor->chunks = weft_alloc_zero(engine->env, own * sizeof *tensor->chunks);
@@ -325,9 +339,10 @@ static enum weft_status chunks_make(struct shard_tensor *tensor, const Weft__Con
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for %u chunks of tensor '%s'", own,
                               tensor->name);
     for (size_t i = 0; i < declared->n_chunks; i++) {
-        if (!shard_map_has(engine, declared->chunks[i])) continue;
+        if (!is_listed(tensor, declared->chunks[i])) continue;
         struct shard_chunk *chunk = &tensor->chunks[tensor->chunk_count++];
         chunk->tensor = tensor;
+        chunk->is_here = shard_map_has(engine, declared->chunks[i]);
         chunk->index = (uint32_t)i;
         chunk->slot = declared->chunks[i]->slot;
         chunk->offset = declared->chunks[i]->offset;
@@ -386,6 +401,56 @@ static enum weft_status capacity_grow(struct weft_shard_engine *engine, uint32_t
     return WEFT_OK;
 }
 
+void shard_table_count(struct shard_chunk *chunk, bool is_here)
+{
+    struct weft_shard_engine_stats *stats = &chunk->tensor->engine->stats;
+    const uint64_t bytes = chunk->values ? chunk->count * sizeof(float) : 0;
+    if (is_here) {
+        stats->chunks++;
+        stats->weights_bytes += bytes;
+    } else if (chunk->is_here) {
+        stats->chunks--;
+        stats->weights_bytes -= bytes;
+    }
+    chunk->is_here = is_here;
+}
+
+enum weft_status shard_table_reserve_chunk(struct shard_chunk *chunk)
+{
+    const struct shard_tensor *tensor = chunk->tensor;
+    struct weft_env *env = tensor->engine->env;
+    if (chunk->is_here) return WEFT_OK;
+    WEFT_TRY(states_make(chunk));
+    if (!chunk->values && tensor->engine->maps && tensor->values_stride > VALUES_EAGER_BYTES)
+        (void)weft_memory_alloc(env, tensor->values_stride, &chunk->own_values, NULL);
+    else if (!chunk->values) chunk->own_values = weft_alloc_zero(env, tensor->values_stride);
+    if (!chunk->values) chunk->values = chunk->own_values;
+    if (!chunk->values) return WEFT_ERR_NO_MEMORY;
+    shard_table_count(chunk, true);
+    return WEFT_OK;
+}
+
+void shard_table_release_chunk(struct shard_chunk *chunk)
+{
+    struct weft_env *env = chunk->tensor->engine->env;
+    shard_table_count(chunk, false);
+    for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) {
+        weft_free_bytes(env, chunk->states[s]);
+        chunk->states[s] = NULL;
+    }
+    if (chunk->own_values) { /* an undone step has exchanged its values with those of the backup */
+        shard_skip_free(chunk);
+        chunk->backup = (struct shard_backup){0};
+        weft_memory_free(env, chunk->own_values);
+        chunk->own_values = chunk->values = NULL;
+    }
+    chunk->backup.valid = false;
+    chunk->result_is_resendable = chunk->initialised = false;
+    chunk->closed_step = chunk->open_step = chunk->result_step = chunk->error_step = 0;
+    chunk->skips = 0;
+    chunk->copy.synced_term = 0;
+}
+
 void shard_table_drop(struct shard_tensor *tensor)
 {
     struct weft_env *env = tensor->engine->env;
@@ -400,6 +465,9 @@ void shard_table_drop(struct shard_tensor *tensor)
         weft_free_bytes(env, tensor->chunks[i].weights);
         weft_free_bytes(env, tensor->chunks[i].hold.coded);
         weft_free_bytes(env, tensor->chunks[i].own_contributions);
+        weft_memory_free(env, tensor->chunks[i].own_values);
+        weft_free_bytes(env, tensor->chunks[i].move);
+        weft_list_remove(&tensor->chunks[i].copy.leave_link);
         weft_combiner_free(tensor->chunks[i].combiner);
     }
     weft_memory_free(env, tensor->values);
@@ -438,9 +506,9 @@ enum weft_status shard_table_add(struct weft_shard_engine *engine, const Weft__C
         return status;
     }
     engine->tensors[tensor->id] = tensor;
-    engine->stats.chunks += tensor->chunk_count;
     for (uint32_t i = 0; i < tensor->chunk_count; i++)
-        if (tensor->chunks[i].values) engine->stats.weights_bytes += tensor->chunks[i].count * sizeof(float);
+        if (tensor->chunks[i].is_here) shard_table_count(&tensor->chunks[i], true);
+    shard_move_tensor_added(tensor);
     return WEFT_OK;
 }
 

@@ -120,7 +120,7 @@ static void fail_over(void **state)
     char *status = weft_coordinator_status_json(h->coordinator);
     assert_non_null(strstr(status, "\"slots\":{\"copies\":1,\"count\":192,\"without_copy\":"));
     assert_null(strstr(status, "\"without_copy\":0,"));
-    assert_non_null(strstr(status, "\"term_max\":2}"));
+    assert_non_null(strstr(status, "\"term_max\":2,\"moves\":0,\"moved_bytes\":0}"));
     weft_free_bytes(&h->env, status);
     /* The job ends in order without the lost shard. */
     for (int w = 0; w < WORKERS; w++) harness_leave(h, c[w], "");

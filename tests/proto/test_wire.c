@@ -23,7 +23,7 @@ static uint32_t below(uint32_t bound) { return (uint32_t)(next_random() % bound)
 
 static struct weft_wire_header sample(void)
 {
-    static const uint8_t kinds[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13};
+    static const uint8_t kinds[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13};
     struct weft_wire_header header = {.kind = kinds[below(sizeof kinds)],
                                       .codec = (uint8_t)below(5),
                                       .dtype = (uint8_t)below(5),
@@ -46,12 +46,13 @@ static struct weft_wire_header sample(void)
         header.text_bytes = below(WEFT_LIMIT_RESULT_TEXT_BYTES + 1);
         header.payload_bytes = 0;
     }
-    if (header.kind == WEFT_WIRE_REPLICATED && below(2)) header.status = -(int32_t)(1 + below(99));
-    if (header.kind == WEFT_WIRE_PULL || header.kind == WEFT_WIRE_STATE_PULL ||
-        header.kind == WEFT_WIRE_REPLICATED || header.kind == WEFT_WIRE_APPLY)
+    const bool acknowledges = header.kind == WEFT_WIRE_REPLICATED || header.kind == WEFT_WIRE_COPIED;
+    if (acknowledges && below(2)) header.status = -(int32_t)(1 + below(99));
+    if (header.kind == WEFT_WIRE_PULL || header.kind == WEFT_WIRE_STATE_PULL || acknowledges ||
+        header.kind == WEFT_WIRE_APPLY)
         header.payload_bytes = 0;
     if (header.kind == WEFT_WIRE_REPLICATE) header.flags = (uint8_t)(below(2) | below(2) * WEFT_WIRE_DECAY);
-    if (header.kind != WEFT_WIRE_RESULT && header.kind != WEFT_WIRE_REPLICATED && below(2)) {
+    if (header.kind != WEFT_WIRE_RESULT && !acknowledges && below(2)) {
         header.skips = (uint16_t)(1 + below(WEFT_WIRE_SKIPS - 1));
         header.good = (uint32_t)next_random();
     }
@@ -59,7 +60,9 @@ static struct weft_wire_header sample(void)
     if (weft_wire_contributes(header.kind) && weft_dtype_is_half(header.dtype))
         header.loss_exponent =
             (int8_t)((int32_t)below(2 * WEFT_LIMIT_LOSS_EXPONENT + 1) - WEFT_LIMIT_LOSS_EXPONENT);
-    if (header.flags & WEFT_WIRE_NOT_FINITE) header.payload_bytes = 0;
+    if (header.kind == WEFT_WIRE_COPY || header.kind == WEFT_WIRE_COPIED) header.flags = (uint8_t)below(16);
+    if (header.kind == WEFT_WIRE_COPY && header.payload_bytes == 0) header.payload_bytes = 4;
+    else if (header.flags & WEFT_WIRE_NOT_FINITE && header.kind != WEFT_WIRE_COPY) header.payload_bytes = 0;
     return header;
 }
 

@@ -1,6 +1,6 @@
 /* sim_server_seeds.c - shard engines with random fleets, orders, memory sizes and deaths.
  *
- *     sim_server_seeds [--seeds N] [--first S] [--topology] [--copies] [--mutant NAME] [--verbose]
+ *     sim_server_seeds [--seeds N] [--first S] [--topology] [--copies | --moves] [--mutant NAME] [--verbose]
  *
  * Safety: what a worker received and what a shard stores equals the scalar reference of that step bit for
  * bit, so nothing is lost, mixed or applied twice; watermarks equal the closed step; receive memory stays
@@ -9,8 +9,10 @@
  * deadline of a round. With --topology every seed has a random network whose links queue, lose, duplicate and
  * fail for some time. With --copies every chunk has a copy on another shard, and a shard that dies, or that
  * is abandoned and continues, costs no step: all workers end with WEFT_OK, every result and both values of a
- * chunk equal the reference, and no result arrives of a step that the copy does not hold. --mutant makes one
- * fault of the replication, which a seed must detect. A failing seed prints the command that replays it. */
+ * chunk equal the reference, and no result arrives of a step that the copy does not hold. With --moves copies
+ * are also made and handed leadership at random, and after a loss all chunks get a copy again, so that a
+ * further shard may die, until two are left; a copy that is named in a Map holds every step of which a worker
+ * has the result. --mutant makes one fault of the replication, which a seed must detect. A failing seed prints the command that replays it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +21,10 @@
 #include "tests/sim/random_topology.h"
 
 #define DETECT_NS WEFT_MS(100)
+enum { COPY_TRIES = 2000 };   /* of 1 ms */
 enum { MAPPED_ELEMS = 2304 }; /* of a chunk whose values lie in mapped memory */
 
-static bool with_topology, with_copies; /* --topology, --copies */
+static bool with_topology, with_copies, with_moves; /* --topology, --copies, --moves */
 static uint32_t mutants, map_mutants;   /* --mutant */
 
 static const struct fleet_tensor_spec catalogue[] = {
@@ -146,14 +149,14 @@ static void world_map(struct world *world)
                                                     MAPPED_ELEMS * sizeof(float));
 }
 
-/* Two of three dense tensors have gradients or results of 16 bits. Draws nothing from the world's numbers. */
+/* Two of three dense tensors have gradients or results of 16 bits; with moves one of six. Draws nothing from the world's numbers. */
 static void world_dtypes(struct world *world)
 {
     static const enum weft_dtype pairs[][2] = {
         {WEFT_BF16, 0}, {WEFT_F16, 0}, {WEFT_F32, WEFT_BF16}, {WEFT_F32, WEFT_F16}};
     world->options.loss_exponent = (int8_t)(world->seed % 8);
     for (uint32_t t = 0; t < world->options.tensor_count; t++) {
-        const uint64_t number = fleet_mix(world->seed ^ (uint64_t)(t + 1) << 32) % 6;
+        const uint64_t number = fleet_mix(world->seed ^ (uint64_t)(t + 1) << 32) % (with_moves ? 24 : 6);
         /* the longest keeps its spare, which is of f32 alone */
         if (number > 3 || strcmp(world->tensors[t].codec, "dense") != 0 ||
             world->tensors[t].dims[0] > MAPPED_ELEMS)
@@ -180,9 +183,14 @@ static void world_copy(struct world *world)
     world->trouble = draw(world, 8) == 0 ? CALM : draw(world, 3) == 0 ? SHARD_GIVEN_UP : SHARD_DIES;
     world->lost_shard = world->trouble == CALM ? -1 : (int)draw(world, options->shards);
     world->map_ns = draw(world, 2) ? 0 : 1 + draw(world, 500000);
+    if (with_moves) world->steps += draw(world, 10);
+    if (with_moves) world->slow_host = UINT32_MAX; /* the time of a world is that of its moves */
     const uint64_t at = draw(world, CODED);
     for (uint32_t t = 0; t < options->tensor_count; t++)
-        if (draw(world, 2)) world->tensors[t] = coded[(at + t) % CODED];
+        if (draw(world, with_moves ? 6 : 2) == 0) world->tensors[t] = coded[(at + t) % CODED];
+    for (uint32_t t = 0; t < options->tensor_count && with_moves; t++)
+        while (draw(world, 6) > 0 && strcmp(world->tensors[t].codec, "dense") != 0)
+            world->tensors[t] = catalogue[draw(world, CATALOGUE)];
 }
 
 static void world_make(struct world *world, uint64_t seed)
@@ -244,7 +252,9 @@ static int failed(const struct world *world, const char *what, const char *text)
            world->options.tensor_count, (unsigned long long)world->steps, world->lost_worker,
            world->lost_shard, (unsigned long long)world->kill_ns, trouble_names[world->trouble],
            (unsigned long long)world->seed, with_topology ? " --topology" : "",
-           with_copies ? " --copies" : "");
+           with_moves    ? " --moves"
+           : with_copies ? " --copies"
+                         : "");
     return 1;
 }
 
@@ -255,6 +265,79 @@ static void fail_over(struct fleet *fleet, const struct world *world)
         (void)fleet_train_end(fleet, weft_sim_now_ns(fleet->sim) + fleet_random(fleet) % DETECT_NS);
     fleet->closes_lost = world->trouble == SHARD_DIES || world->seed % 2;
     fleet_fail_over(fleet, (uint32_t)world->lost_shard, world->map_ns);
+}
+
+static bool is_live(const struct fleet *fleet, uint32_t shard)
+{
+    return !fleet->shard[shard].killed && !fleet->shard[shard].given_up;
+}
+
+static uint32_t live_shards(const struct fleet *fleet)
+{
+    uint32_t count = 0;
+    for (uint32_t s = 0; s < fleet->options.shards; s++) count += is_live(fleet, s);
+    return count;
+}
+
+/* Each chunk without a copy gets one on another live shard, as the coordinator decides. true: all have one. */
+static bool make_copies(struct fleet *fleet)
+{
+    bool all = true;
+    fleet_moves_repeat(fleet);
+    const uint32_t shards = fleet->options.shards;
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+        if (fleet->chunk[c].copy > 0 || fleet_is_fixed(fleet, c)) continue;
+        all = false;
+        uint32_t to = (uint32_t)fleet_random(fleet) % shards;
+        while (to == fleet->chunk[c].shard || !is_live(fleet, to)) to = (to + 1) % shards;
+        fleet_copy(fleet, c, to);
+    }
+    return all;
+}
+
+static void lose(struct fleet *fleet, const struct world *world, uint32_t shard)
+{
+    const bool dies = world->trouble != SHARD_GIVEN_UP;
+    if (dies) fleet_kill_shard(fleet, shard);
+    if (dies && !fleet->done)
+        (void)fleet_train_end(fleet, weft_sim_now_ns(fleet->sim) + fleet_random(fleet) % DETECT_NS);
+    fleet->closes_lost = dies || world->seed % 2;
+    fleet_fail_over(fleet, shard, world->map_ns);
+}
+
+/* Random moves and losses while the workers train. */
+static bool play_moves(struct fleet *fleet, const struct world *world, uint64_t *ended_ns_out)
+{
+    const uint64_t begun = weft_sim_now_ns(fleet->sim), pause = 1 + fleet_random(fleet) % 40000;
+    uint64_t before_ns = 0;
+    uint32_t losses = (uint32_t)fleet_random(fleet) % fleet->options.shards;
+    fleet->map_delay_ns = world->map_ns;
+    fleet_train_begin(fleet, 1, world->steps);
+    while (!fleet_train_end(fleet,
+                            weft_sim_now_ns(fleet->sim) + 1 +
+                                fleet_random(fleet) % (pause + (weft_sim_now_ns(fleet->sim) - begun) / 50))) {
+        const uint64_t now_ns = weft_sim_now_ns(fleet->sim);
+        if (now_ns == before_ns || now_ns - begun > WEFT_SECONDS(100)) return false; /* no event is left */
+        before_ns = now_ns;
+        const uint32_t c = (uint32_t)(fleet_random(fleet) % fleet->chunk_count),
+                       s = (uint32_t)(fleet_random(fleet) % fleet->options.shards);
+        if (live_shards(fleet) < 2) continue;
+        if (!make_copies(fleet)) continue;
+        const uint64_t choice = fleet_random(fleet) % 8;
+        if (choice < 3) fleet_copy(fleet, c, s);
+        else if (choice < 6 && !fleet_is_fixed(fleet, c)) fleet_hand_over(fleet, c);
+        else if (losses > 0 && live_shards(fleet) > 1 && fleet_can_lose(fleet, s)) {
+            losses--;
+            lose(fleet, world, s);
+        }
+    }
+    for (uint32_t tries = 0; live_shards(fleet) > 1 && !make_copies(fleet); tries++) {
+        if (tries == COPY_TRIES) return false;
+        fleet_settle(fleet, WEFT_MS(1));
+    }
+    fleet_settle(fleet, WEFT_MS(10)); /* moves under way end */
+    *ended_ns_out = weft_sim_now_ns(fleet->sim) - begun;
+    return true;
 }
 
 /* Runs the world and its faults. */
@@ -368,6 +451,7 @@ static int check_shards(struct fleet *fleet, const struct world *world)
 }
 
 static uint64_t retried; /* bursts, in all worlds */
+static uint64_t moved, handed_over; /* slots, in all worlds */
 
 static int run_seed(uint64_t seed, bool verbose)
 {
@@ -378,9 +462,9 @@ static int run_seed(uint64_t seed, bool verbose)
         topology = random_topology(weft_env_system(), seed, world.options.shards + world.options.workers);
     world.options.topology = topology;
     struct fleet *fleet = fleet_create(&world.options);
-    uint64_t ended_ns;
+    uint64_t ended_ns = 0;
     fleet_install(fleet);
-    bool done = play(fleet, &world, &ended_ns);
+    bool done = with_moves ? play_moves(fleet, &world, &ended_ns) : play(fleet, &world, &ended_ns);
     int bad = done ? check_workers(fleet, &world, ended_ns) : failed(&world, "somebody never ended", "");
     if (!bad) bad = check_shards(fleet, &world);
     if (verbose) {
@@ -396,6 +480,8 @@ static int run_seed(uint64_t seed, bool verbose)
         weft_sim_traffic(fleet->sim, &traffic);
         retried += traffic.retried;
     }
+    moved += fleet->moved;
+    handed_over += fleet->handed_over;
     fleet_free(fleet);
     weft_topology_free(topology);
     return bad;
@@ -409,6 +495,10 @@ static bool mutant_find(const char *name)
     } all[] = {{"reply-before-ack", WEFT_MUTANT_REPLY_BEFORE_ACK, 0},
                {"ack-before-held", WEFT_MUTANT_ACK_BEFORE_HELD, 0},
                {"result-not-kept", WEFT_MUTANT_RESULT_NOT_KEPT, 0},
+               {"reply-before-new-copy", WEFT_MUTANT_REPLY_BEFORE_NEW_COPY, 0},
+               {"copy-without-states", WEFT_MUTANT_COPY_WITHOUT_STATES, 0},
+               {"copy-reported-early", WEFT_MUTANT_COPY_REPORTED_EARLY, 0},
+               {"quiet-early", WEFT_MUTANT_QUIET_EARLY, 0},
                {"same-term", 0, FLEET_MUTANT_SAME_TERM},
                {"wrong-leader", 0, FLEET_MUTANT_WRONG_LEADER},
                {"round-opens-early", WEFT_MUTANT_ROUND_OPENS_EARLY, 0}};
@@ -429,12 +519,14 @@ int main(int argc, char **argv)
         if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         else if (strcmp(argv[i], "--topology") == 0) with_topology = true;
         else if (strcmp(argv[i], "--copies") == 0) with_copies = true;
+        else if (strcmp(argv[i], "--moves") == 0) with_copies = with_moves = true;
         else if (strcmp(argv[i], "--mutant") == 0 && i + 1 < argc && mutant_find(argv[i + 1])) i++;
         else if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
         else {
             fprintf(stderr,
-                    "usage: %s [--seeds N] [--first S] [--topology] [--copies] [--mutant NAME] [--verbose]\n",
+                    "usage: %s [--seeds N] [--first S] [--topology] [--copies | --moves] [--mutant NAME] "
+                    "[--verbose]\n",
                     argv[0]);
             return 2;
         }
@@ -444,7 +536,11 @@ int main(int argc, char **argv)
     printf("%llu seeds from %llu: %llu bad", (unsigned long long)seeds, (unsigned long long)first,
            (unsigned long long)bad);
     if (with_topology) printf(", %llu bursts sent again", (unsigned long long)retried);
+    if (with_moves)
+        printf(", %llu copies made, %llu changes of leader", (unsigned long long)moved,
+               (unsigned long long)handed_over);
     printf("\n");
+    if (with_moves && seeds >= 20 && (moved == 0 || handed_over == 0)) bad++; /* else nothing was tested */
     if (with_topology && seeds >= 20 && retried == 0) bad++; /* otherwise the links lost nothing */
     if (mutants || map_mutants) return bad == 0;             /* a fault that no seed detects */
     return bad > 0;

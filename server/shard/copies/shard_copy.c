@@ -17,15 +17,13 @@
 
 /* ---- answers: one at a time for each chunk ---- */
 
-static bool ack_is_free(const struct shard_chunk *chunk)
+void shard_copy_answer(struct shard_chunk *chunk, const struct weft_wire_header *request,
+                       enum weft_status status)
 {
-    return weft_list_empty(&chunk->copy.ack_link) && !chunk->copy.is_ack_sending;
-}
-
-static void answer(struct shard_chunk *chunk, const struct weft_wire_header *request, enum weft_status status)
-{
+    const bool is_part = request->kind == WEFT_WIRE_COPY;
     chunk->copy.ack = (struct weft_wire_header){
-        .kind = WEFT_WIRE_REPLICATED,
+        .kind = is_part ? WEFT_WIRE_COPIED : WEFT_WIRE_REPLICATED,
+        .flags = is_part ? request->flags : 0,
         .codec = request->codec,
         .dtype = request->dtype,
         .round = request->round,
@@ -187,7 +185,7 @@ static bool is_copied_from(const struct shard_chunk *chunk, const struct weft_wi
     const struct weft_shard_engine *engine = chunk->tensor->engine;
     const struct shard_map_slot *slot = shard_map_slot(chunk);
     return request->term == slot->term && slot->leader == request->worker &&
-           slot->copy == engine->endpoint + 1;
+           (slot->copy == engine->endpoint + 1 || chunk->copy.synced_term == slot->term);
 }
 
 static bool is_coded(const struct shard_chunk *chunk, const struct weft_wire_header *request)
@@ -211,10 +209,10 @@ static void received(struct weft_completion *completion, enum weft_status status
         end(chunk); /* the leader is lost or replaced: no worker has received this step's result */
     } else if (payload_check(chunk) < 0) {
         end(chunk);
-        answer(chunk, &chunk->copy.request, WEFT_ERR_MALFORMED);
+        shard_copy_answer(chunk, &chunk->copy.request, WEFT_ERR_MALFORMED);
     } else {
         if (!(engine->replication.mutants & WEFT_MUTANT_ACK_BEFORE_HELD))
-            answer(chunk, &chunk->copy.request, WEFT_OK);
+            shard_copy_answer(chunk, &chunk->copy.request, WEFT_OK);
         engine->stats.received_bytes += chunk->copy.request.payload_bytes;
         start_apply(chunk);
     }
@@ -234,7 +232,7 @@ static bool receive(struct shard_chunk *chunk, struct weft_arrival *arrival)
         weft_transport_accept(engine->transport, arrival, copy->payload, bytes, &copy->received);
     if (status >= 0) {
         if (engine->replication.mutants & WEFT_MUTANT_ACK_BEFORE_HELD)
-            answer(chunk, &chunk->copy.request, WEFT_OK);
+            shard_copy_answer(chunk, &chunk->copy.request, WEFT_OK);
         return true;
     }
     end(chunk);
@@ -246,11 +244,10 @@ static bool receive(struct shard_chunk *chunk, struct weft_arrival *arrival)
     return true;
 }
 
-/* The leader has answered workers that the step is skipped: so does this engine if it leads later. */
-static void note_skip(struct shard_chunk *chunk, const struct weft_wire_header *request)
+void shard_copy_note_skip(struct shard_chunk *chunk, uint64_t step)
 {
     chunk->error_status = WEFT_ERR_SKIPPED;
-    chunk->error_step = request->step;
+    chunk->error_step = step;
     chunk->error_round = 0;
     snprintf(chunk->error_text, sizeof chunk->error_text, "a gradient or the mean is not finite");
     for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++)
@@ -276,35 +273,33 @@ static bool request_fits(const struct shard_chunk *chunk, const struct weft_wire
                                     : bytes == chunk->count * sizeof(float);
 }
 
-enum next { NEXT_DROP, NEXT_WAIT, NEXT_ANSWER, NEXT_RECEIVE };
-
 /* What to do with a REPLICATE. status_out: of the answer. */
-static enum next judge(struct shard_chunk *chunk, const struct weft_wire_header *request,
-                       enum weft_status *status_out)
+static enum shard_copy_next judge(struct shard_chunk *chunk, const struct weft_wire_header *request,
+                                  enum weft_status *status_out)
 {
     *status_out = WEFT_ERR_STALE;
-    if (chunk->copy.payload || !ack_is_free(chunk) || chunk->phase != SHARD_PHASE_IDLE) return NEXT_WAIT;
-    if (request->term < shard_map_term(chunk)) return NEXT_ANSWER;
-    if (request->term > shard_map_term(chunk)) return NEXT_WAIT;
-    if (!is_copied_from(chunk, request)) return NEXT_DROP;
-    if (!request_fits(chunk, request)) return NEXT_DROP;
+    if (shard_copy_is_busy(chunk)) return SHARD_COPY_WAIT;
+    if (request->term < shard_map_term(chunk)) return SHARD_COPY_ANSWER;
+    if (request->term > shard_map_term(chunk)) return SHARD_COPY_WAIT;
+    if (!chunk->is_here || !is_copied_from(chunk, request)) return SHARD_COPY_DROP;
+    if (!request_fits(chunk, request)) return SHARD_COPY_DROP;
     const bool has_payload = request->payload_bytes > 0;
     *status_out = WEFT_OK;
-    if (request->step == 0) return chunk->closed_step == 0 ? NEXT_RECEIVE : NEXT_ANSWER;
+    if (request->step == 0) return chunk->closed_step == 0 ? SHARD_COPY_RECEIVE : SHARD_COPY_ANSWER;
     /* a new epoch undoes such steps on the leader and here (shard_members.c) */
     if (shard_tensor_has_codec(chunk->tensor) && request->epoch != chunk->tensor->engine->epoch)
-        return request->epoch > chunk->tensor->engine->epoch ? NEXT_WAIT : NEXT_ANSWER;
+        return request->epoch > chunk->tensor->engine->epoch ? SHARD_COPY_WAIT : SHARD_COPY_ANSWER;
     if (!follow_skips(chunk, request)) {
         *status_out = WEFT_ERR_STATE;
-        return NEXT_ANSWER;
+        return SHARD_COPY_ANSWER;
     }
-    if (has_payload && request->step == chunk->closed_step) return NEXT_ANSWER; /* it is applied */
+    if (has_payload && request->step == chunk->closed_step) return SHARD_COPY_ANSWER; /* it is applied */
     if (request->incarnation != chunk->closed_step) {
         *status_out = WEFT_ERR_STATE;
-        return NEXT_ANSWER;
+        return SHARD_COPY_ANSWER;
     }
-    if (!has_payload) note_skip(chunk, request);
-    return has_payload ? NEXT_RECEIVE : NEXT_ANSWER;
+    if (!has_payload) shard_copy_note_skip(chunk, request->step);
+    return has_payload ? SHARD_COPY_RECEIVE : SHARD_COPY_ANSWER;
 }
 
 /* false: the arrival waits. */
@@ -313,24 +308,26 @@ static bool handle(struct weft_shard_engine *engine, struct weft_arrival *arriva
     struct weft_wire_header header;
     struct shard_chunk *chunk = NULL;
     enum weft_status status = weft_wire_decode(arrival->header, arrival->header_bytes, &header);
-    const bool is_ours = status == WEFT_OK && header.kind >= WEFT_WIRE_REPLICATE &&
+    const bool is_ours = status == WEFT_OK && weft_wire_is_between_shards(header.kind) &&
                          header.job == engine->job && header.payload_bytes == arrival->payload_bytes;
     struct shard_tensor *tensor = is_ours ? shard_table_tensor(engine, header.tensor) : NULL;
     if (tensor) chunk = shard_table_chunk(tensor, header.chunk);
-    enum next next = NEXT_DROP;
-    if (chunk && header.kind == WEFT_WIRE_REPLICATED) {
-        shard_replicate_acked(chunk, arrival->peer_id, &header);
+    enum shard_copy_next next = SHARD_COPY_DROP;
+    if (chunk && (header.kind == WEFT_WIRE_REPLICATED || header.kind == WEFT_WIRE_COPIED)) {
+        if (header.kind == WEFT_WIRE_REPLICATED) shard_replicate_acked(chunk, arrival->peer_id, &header);
+        shard_move_acked(chunk, arrival->peer_id, &header);
     } else if (chunk && engine->failed == WEFT_OK) {
         header.worker = arrival->peer_id; /* the sender, for the answer */
-        next = judge(chunk, &header, &status);
+        next = header.kind == WEFT_WIRE_COPY ? shard_receive_copy_judge(chunk, &header, &status)
+                                             : judge(chunk, &header, &status);
     }
-    if (next == NEXT_WAIT) return false;
-    if (next == NEXT_RECEIVE) {
+    if (next == SHARD_COPY_WAIT) return false;
+    if (next == SHARD_COPY_RECEIVE) {
         chunk->copy.request = header;
-        return receive(chunk, arrival);
+        return header.kind == WEFT_WIRE_COPY ? shard_receive_copy(chunk, arrival) : receive(chunk, arrival);
     }
-    if (next == NEXT_ANSWER) {
-        answer(chunk, &header, status);
+    if (next == SHARD_COPY_ANSWER) {
+        shard_copy_answer(chunk, &header, status);
         pump_acks(engine);
     }
     weft_transport_discard(engine->transport, arrival);

@@ -22,6 +22,7 @@ enum weft_status shard_map_init(struct weft_shard_engine *engine, size_t copy_by
 
 void shard_map_fini(struct weft_shard_engine *engine)
 {
+    shard_move_fini(engine);
     if (engine->replication.memory.memory) shard_arena_fini(&engine->replication.memory, engine->env);
     weft_free_bytes(engine->env, engine->replication.slots);
     engine->replication.slots = NULL;
@@ -51,8 +52,10 @@ bool shard_map_admits(struct shard_chunk *chunk, const struct weft_wire_header *
     if (!shard_map_is_on(engine) && header->term == 0) return true;
     if (header->term > term && shard_map_is_on(engine)) {
         weft_list_append(&engine->replication.newer_terms, &arrival->link);
-    } else if (header->term != term || !shard_map_leads(chunk)) {
+    } else if (header->term != term || !shard_map_leads(chunk) || !chunk->is_here) {
         weft_transport_discard(engine->transport, arrival);
+    } else if (shard_map_slot(chunk)->is_quiet) {
+        weft_list_append(&engine->replication.newer_terms, &arrival->link); /* until the next Map */
     } else if (chunk->copy.payload) {
         shard_reply_defer(engine, arrival);
     } else {
@@ -62,8 +65,8 @@ bool shard_map_admits(struct shard_chunk *chunk, const struct weft_wire_header *
     return false;
 }
 
-/* Another engine leads the chunk now. A close that is running ends, and its replies are not sent. */
-static void stop_leading(struct shard_chunk *chunk)
+/* A close that is running ends. */
+void shard_map_stop_leading(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     shard_members_clear_replies(chunk);
@@ -81,8 +84,10 @@ static void stop_leading(struct shard_chunk *chunk)
 static void chunk_changed(struct shard_chunk *chunk, const struct shard_map_slot *before)
 {
     const struct weft_shard_engine *engine = chunk->tensor->engine;
+    shard_copy_leave(chunk);
     if (before->leader != engine->endpoint) return; /* a copy, which leads now or loses its place */
-    if (!shard_map_leads(chunk)) stop_leading(chunk);
+    if (!shard_map_leads(chunk)) shard_map_stop_leading(chunk);
+    shard_move_end_chunk(chunk);
     shard_replicate_map_changed(chunk);
 }
 
@@ -99,20 +104,25 @@ static void chunks_changed(struct weft_shard_engine *engine, uint32_t slot,
 void weft_shard_engine_map(struct weft_shard_engine *engine, const Weft__Control__Map *map)
 {
     if (engine->closed || !shard_map_is_on(engine)) return;
+    bool leaders_changed = map->lost > 0;
     for (size_t i = 0; i < map->n_slots; i++) {
         const Weft__Control__Slot *entry = map->slots[i];
         if (entry->slot >= WEFT_LIMIT_SLOTS) continue;
         struct shard_map_slot *slot = &engine->replication.slots[entry->slot];
         if (entry->term <= slot->term) continue;
         const struct shard_map_slot before = *slot;
+        engine->replication.quiet_count -= slot->is_quiet && !slot->is_reported;
         *slot = (struct shard_map_slot){.term = entry->term,
                                         .leader = entry->leader,
                                         .copy = entry->n_copies > 0 ? entry->copies[0] + 1 : 0};
         if (before.term == 0) continue;
         engine->replication.leaders_changed |= before.leader != slot->leader;
         chunks_changed(engine, entry->slot, &before);
+        shard_move_end(engine, entry->slot);
+        leaders_changed |= before.leader != slot->leader;
     }
-    if (map->lost > 0) weft_shard_engine_snapshot_abandon(engine, "a shard was lost");
+    if (leaders_changed)
+        weft_shard_engine_snapshot_abandon(engine, "a shard was lost, or slots have other leaders");
     shard_reply_defer_all(engine, &engine->replication.newer_terms);
     shard_engine_resume(engine);
 }

@@ -19,21 +19,29 @@ static void release(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     struct shard_hold *hold = &chunk->hold;
-    if (hold->is_due || hold->is_sending) return;
+    if (hold->is_due || hold->is_sending || shard_move_is_in_use(chunk->move)) return;
     shard_slots_close(&hold->slots, &engine->arena);
     if (!engine->closed && !shard_result_is_in_use(chunk)) shard_round_result_released(chunk);
+}
+
+void shard_replicate_check(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    if (engine->closed) return;
+    if (!shard_replicate_holds(chunk)) {
+        if (chunk->replies_pending > 0 && weft_list_empty(&chunk->reply_link))
+            weft_list_append(&engine->reply_queue, &chunk->reply_link);
+        shard_pull_reply_waiting(chunk);
+    }
+    release(chunk);
 }
 
 /* The copy holds the change, or there is no copy. */
 static void end_hold(struct shard_chunk *chunk)
 {
-    struct weft_shard_engine *engine = chunk->tensor->engine;
     chunk->hold.is_due = false;
     weft_list_remove(&chunk->hold.link);
-    if (chunk->replies_pending > 0 && weft_list_empty(&chunk->reply_link))
-        weft_list_append(&engine->reply_queue, &chunk->reply_link);
-    shard_pull_reply_waiting(chunk);
-    release(chunk);
+    shard_replicate_check(chunk);
 }
 
 /* ---- sending ---- */
@@ -65,12 +73,11 @@ enum weft_status shard_replicate_send(struct weft_shard_engine *engine, uint32_t
     return weft_transport_send(peer, &message, completion);
 }
 
-/* false: not now. */
-static bool send_hold(struct shard_chunk *chunk)
+enum weft_status shard_replicate_change(struct shard_chunk *chunk, uint32_t endpoint,
+                                        struct weft_completion *completion)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    struct shard_hold *hold = &chunk->hold;
-    const struct shard_map_slot *slot = shard_map_slot(chunk);
+    const struct shard_hold *hold = &chunk->hold;
     const struct weft_wire_header header = {
         .kind = WEFT_WIRE_REPLICATE,
         .codec = hold->step > 0 ? (uint8_t)chunk->codec.id : (uint8_t)WEFT_CODEC_DENSE,
@@ -89,16 +96,23 @@ static bool send_hold(struct shard_chunk *chunk)
         .lr = chunk->lr,
         .weight = hold->flags & WEFT_WIRE_DECAY ? chunk->weight_decay : 0,
         .weight_sum = chunk->result_weight_sum,
-        .term = slot->term,
+        .term = shard_map_term(chunk),
     };
-    weft_completion_init(&hold->sent, 1, sent);
-    const enum weft_status status =
-        shard_replicate_send(engine, slot->copy - 1, &header, hold->payload, &hold->sent);
-    if (status == WEFT_ERR_AGAIN) return false;
-    if (status < 0) return true; /* the copy is lost */
-    hold->is_sending = true;
+    WEFT_TRY(shard_replicate_send(engine, endpoint, &header, hold->payload, completion));
     engine->stats.replicated++;
     engine->stats.replicated_bytes += header.payload_bytes;
+    return WEFT_OK;
+}
+
+/* false: not now. */
+static bool send_hold(struct shard_chunk *chunk)
+{
+    struct shard_hold *hold = &chunk->hold;
+    weft_completion_init(&hold->sent, 1, sent);
+    const enum weft_status status =
+        shard_replicate_change(chunk, shard_map_slot(chunk)->copy - 1, &hold->sent);
+    if (status == WEFT_ERR_AGAIN) return false;
+    hold->is_sending = status == WEFT_OK; /* else the copy is lost */
     return true;
 }
 
@@ -124,20 +138,20 @@ void shard_replicate(struct shard_chunk *chunk, uint64_t step, uint64_t step_bef
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     struct shard_hold *hold = &chunk->hold;
-    if (!shard_map_is_on(engine) || shard_map_slot(chunk)->copy == 0 ||
-        shard_map_slot(chunk)->leader != engine->endpoint)
-        return;
+    if (!shard_map_is_on(engine) || shard_map_slot(chunk)->leader != engine->endpoint) return;
+    const bool has_copy = shard_map_slot(chunk)->copy > 0;
+    if (!shard_move_change(chunk) && !has_copy) return;
     hold->step = step;
     hold->step_before = step_before;
     hold->part = part;
     hold->flags = step > 0 && payload ? chunk->flags & (WEFT_WIRE_MAY_SKIP | WEFT_WIRE_DECAY) : 0;
     hold->payload = payload;
     hold->payload_bytes = payload ? chunk->count * sizeof(float) : 0;
-    hold->is_due = true;
+    hold->is_due = has_copy;
     hold->due_ns = weft_now_ns(engine->env);
     weft_list_remove(&chunk->reply_link); /* replies of an earlier step wait, too */
     weft_list_remove(&hold->link);
-    weft_list_append(&engine->replication.unsent, &hold->link);
+    if (has_copy) weft_list_append(&engine->replication.unsent, &hold->link);
 }
 
 size_t shard_replicate_coded_bytes_max(const struct shard_chunk *chunk)
@@ -170,7 +184,7 @@ void shard_replicate_close(struct shard_chunk *chunk, uint64_t step_before)
                     chunk->combiner ? hold->coded
                     : updates       ? hold->sum
                                     : chunk->values);
-    if (!hold->is_due) return;
+    if (!hold->is_due && !shard_move_holds(chunk->move)) return;
     if (chunk->combiner) hold->payload_bytes = hold->coded_bytes;
     if (chunk->combiner || !updates) return;
     chunk->hold.slots = chunk->slots;

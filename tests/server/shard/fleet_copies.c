@@ -76,25 +76,16 @@ static void start_timer(struct fleet *fleet, struct weft_env *env, struct weft_l
                         struct weft_timer *timer, uint64_t delay_ns)
 {
     const uint64_t at_ns = weft_now_ns(env) + fleet_random(fleet) % (delay_ns + 1);
+    if (weft_timer_is_running(timer)) return; /* it brings the newest slots */
     enum weft_status status = weft_timer_start(loop, timer, at_ns);
     WEFT_ASSERT(status == WEFT_OK);
 }
 
-void fleet_fail_over(struct fleet *fleet, uint32_t shard, uint64_t delay_ns)
+/* The slots have changed: all live engines and workers get the Map within delay_ns. */
+static void send_map(struct fleet *fleet, uint64_t delay_ns)
 {
-    const uint32_t mutants = fleet->options.map_mutants;
-    fleet->shard[shard].given_up = true;
-    for (uint32_t c = 0; c < fleet->chunk_count; c++) {
-        struct fleet_chunk *chunk = &fleet->chunk[c];
-        if (chunk->shard != shard && chunk->copy != shard + 1) continue;
-        if (chunk->shard == shard && mutants & FLEET_MUTANT_WRONG_LEADER)
-            chunk->shard = chunk->copy % fleet->options.shards;
-        else if (chunk->shard == shard) chunk->shard = chunk->copy - 1;
-        chunk->copy = 0;
-        if (!(mutants & FLEET_MUTANT_SAME_TERM)) chunk->term++;
-    }
     for (uint32_t s = 0; s < fleet->options.shards; s++)
-        if (!fleet->shard[s].given_up)
+        if (!fleet->shard[s].given_up && !fleet->shard[s].killed)
             start_timer(fleet, fleet->shard[s].env, fleet->shard[s].loop, &fleet->shard[s].map_timer,
                         delay_ns);
     for (uint32_t w = 0; w < fleet->options.workers; w++)
@@ -103,16 +94,133 @@ void fleet_fail_over(struct fleet *fleet, uint32_t shard, uint64_t delay_ns)
                         delay_ns);
 }
 
+void fleet_fail_over(struct fleet *fleet, uint32_t shard, uint64_t delay_ns)
+{
+    const uint32_t mutants = fleet->options.map_mutants;
+    fleet->shard[shard].given_up = true;
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+        struct fleet_chunk *chunk = &fleet->chunk[c];
+        if (chunk->shard != shard && chunk->copy != shard + 1 && chunk->move_to != shard + 1) continue;
+        const bool leads = chunk->shard == shard;
+        if (leads && mutants & FLEET_MUTANT_WRONG_LEADER) chunk->shard = chunk->copy % fleet->options.shards;
+        else if (leads) chunk->shard = chunk->copy - 1;
+        if (leads || chunk->copy == shard + 1) chunk->copy = 0;
+        chunk->move_to = 0;
+        chunk->hands_over = false;
+        if (!(mutants & FLEET_MUTANT_SAME_TERM)) chunk->term++;
+    }
+    send_map(fleet, delay_ns);
+}
+
+/* ---- moves ---- */
+
+bool fleet_can_lose(const struct fleet *fleet, uint32_t shard)
+{
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+        const struct fleet_chunk *chunk = &fleet->chunk[c];
+        if (chunk->shard == shard && (chunk->copy == 0 || fleet->shard[chunk->copy - 1].given_up))
+            return false;
+    }
+    return !fleet->shard[shard].given_up;
+}
+
+bool fleet_is_fixed(const struct fleet *fleet, uint32_t chunk_number)
+{
+    const uint32_t tensor = fleet->chunk[chunk_number].tensor;
+    return fleet->codec[tensor].id != WEFT_CODEC_DENSE || fleet_dtype(fleet, tensor) != WEFT_F32 ||
+           fleet_pull_dtype(fleet, tensor) != WEFT_F32;
+}
+
+/* No effect at an engine without the newest Map. */
+static void ask(struct fleet *fleet, uint32_t chunk_number)
+{
+    const struct fleet_chunk *chunk = &fleet->chunk[chunk_number];
+    struct weft_shard_engine *leader = fleet->shard[chunk->shard].engine;
+    if (fleet->shard[chunk->shard].killed) return;
+    if (chunk->move_to)
+        weft_shard_engine_copy(leader, chunk_number, chunk->term, fleet->shard[chunk->move_to - 1].endpoint);
+    if (chunk->hands_over) weft_shard_engine_hand_over(leader, chunk_number, chunk->term);
+}
+
+void fleet_copy(struct fleet *fleet, uint32_t chunk_number, uint32_t shard)
+{
+    struct fleet_chunk *chunk = &fleet->chunk[chunk_number];
+    if (chunk->move_to || chunk->hands_over || shard == chunk->shard || shard + 1 == chunk->copy ||
+        fleet->shard[shard].given_up || fleet->shard[chunk->shard].given_up)
+        return;
+    chunk->move_to = shard + 1;
+    ask(fleet, chunk_number);
+}
+
+void fleet_hand_over(struct fleet *fleet, uint32_t chunk_number)
+{
+    struct fleet_chunk *chunk = &fleet->chunk[chunk_number];
+    if (chunk->move_to || chunk->hands_over || chunk->copy == 0 || fleet->shard[chunk->shard].given_up)
+        return;
+    chunk->hands_over = true;
+    ask(fleet, chunk_number);
+}
+
+void fleet_moves_repeat(struct fleet *fleet)
+{
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) ask(fleet, c);
+}
+
+/* The step that the shard has closed, or holds. */
+static uint64_t step_at(const struct fleet *fleet, uint32_t shard, uint32_t chunk_number)
+{
+    const struct shard_chunk *chunk = fleet_chunk_at(fleet, shard, chunk_number);
+    const bool is_held = chunk->copy.payload && !chunk->copy.is_part && chunk->copy.received.count == 0;
+    return is_held ? chunk->copy.request.step : chunk->closed_step;
+}
+
+static void handed_over(struct fleet *fleet, uint32_t chunk_number)
+{
+    struct fleet_chunk *chunk = &fleet->chunk[chunk_number];
+    const uint32_t leader = chunk->copy - 1;
+    chunk->hands_over = false;
+    if (fleet->shard[leader].killed) return; /* its loss is on the way */
+    if (step_at(fleet, leader, chunk_number) !=
+            fleet_chunk_at(fleet, chunk->shard, chunk_number)->closed_step ||
+        fleet_chunk_at(fleet, chunk->shard, chunk_number)->computing)
+        fleet->unheld++; /* one of them is a step ahead */
+    chunk->copy = chunk->shard + 1;
+    chunk->shard = leader;
+    fleet->handed_over++;
+}
+
+/* As the coordinator does. */
+void fleet_slot_report(void *context, const struct weft_slot_report *report)
+{
+    struct fleet *fleet = ((struct fleet_shard *)context)->fleet;
+    struct fleet_chunk *chunk = &fleet->chunk[report->slot];
+    if (report->term != chunk->term || fleet->shard[chunk->shard].killed) return;
+    if (report->is_quiet && chunk->hands_over) {
+        handed_over(fleet, report->slot);
+    } else if (report->status < 0 && chunk->move_to) {
+        chunk->move_to = 0;
+        fleet->moves_failed++;
+    } else if (report->is_done && chunk->move_to) {
+        const uint32_t to = chunk->move_to - 1;
+        if (fleet_is_fixed(fleet, report->slot)) fleet->unheld++; /* the leader must refuse */
+        else if (!fleet->shard[to].killed && step_at(fleet, to, report->slot) < chunk->answered) fleet->unheld++;
+        chunk->copy = chunk->move_to;
+        chunk->move_to = 0;
+        fleet->moved++;
+    } else {
+        return;
+    }
+    chunk->term++;
+    send_map(fleet, fleet->map_delay_ns);
+}
+
 /* ---- workers ---- */
 
 static bool copy_holds(const struct fleet *fleet, uint32_t chunk_number, uint64_t step)
 {
     const struct fleet_chunk *at = &fleet->chunk[chunk_number];
     if (at->copy == 0 || fleet->shard[at->copy - 1].killed) return true;
-    struct shard_tensor *tensor = shard_table_tensor(fleet->shard[at->copy - 1].engine, at->tensor);
-    const struct shard_chunk *chunk = shard_table_chunk(tensor, at->index);
-    const bool is_held = chunk->copy.payload && chunk->copy.received.count == 0;
-    return chunk->closed_step >= step || (is_held && chunk->copy.request.step == step);
+    return step_at(fleet, at->copy - 1, chunk_number) >= step;
 }
 
 bool fleet_copies_admit(struct fleet_worker *worker, uint32_t chunk_number,
@@ -190,8 +298,7 @@ uint32_t fleet_wrong_copies(struct fleet *fleet, uint64_t step)
     for (uint32_t c = 0; c < fleet->chunk_count; c++) {
         const struct fleet_chunk *chunk = &fleet->chunk[c];
         if (chunk->copy == 0 || fleet->shard[chunk->copy - 1].killed) continue;
-        struct shard_tensor *tensor = shard_table_tensor(fleet->shard[chunk->copy - 1].engine, chunk->tensor);
-        const struct shard_chunk *copy = shard_table_chunk(tensor, chunk->index);
+        const struct shard_chunk *copy = fleet_chunk_at(fleet, chunk->copy - 1, c);
         const float *expected = reference_values(fleet->reference, chunk->tensor, step) + chunk->offset;
         wrong +=
             copy->closed_step != step || memcmp(expected, copy->values, chunk->count * sizeof(float)) != 0;

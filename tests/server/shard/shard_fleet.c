@@ -397,6 +397,8 @@ enum weft_status fleet_engine_create(struct fleet_shard *shard, struct weft_shar
     if (fleet->options.first_workers) options.workers = fleet->options.first_workers;
     options.keeps_copies = fleet->options.copies;
     options.mutants = fleet->options.mutants;
+    options.report = fleet_slot_report;
+    options.report_context = shard;
     options.copy_bytes_max = 16384; /* of the simulated tensors: a few chunks */
     return weft_shard_engine_create(&shard->engine_env, &options, out, error);
 }
@@ -1020,6 +1022,8 @@ static void training_result(struct fleet_request *request)
         if (fleet->options.copies && fleet_copies_repeated(request)) return;
         ended = codec_result(request);
     }
+    if (request->header.step > fleet->chunk[request->chunk_number].answered)
+        fleet->chunk[request->chunk_number].answered = request->header.step;
     worker->left -= ended;
     if (ended == 0 || worker->left > 0) return;
     if (worker->step == worker->last_step) worker_ends(worker, WEFT_OK, "");
@@ -1057,7 +1061,13 @@ bool fleet_train(struct fleet *fleet, uint64_t first, uint64_t last)
 struct shard_chunk *fleet_shard_chunk(struct fleet *fleet, uint32_t chunk_number)
 {
     const struct fleet_chunk *chunk = &fleet->chunk[chunk_number];
-    struct shard_tensor *tensor = shard_table_tensor(fleet->shard[chunk->shard].engine, chunk->tensor);
+    return fleet_chunk_at(fleet, chunk->shard, chunk_number);
+}
+
+struct shard_chunk *fleet_chunk_at(const struct fleet *fleet, uint32_t shard, uint32_t chunk_number)
+{
+    const struct fleet_chunk *chunk = &fleet->chunk[chunk_number];
+    struct shard_tensor *tensor = shard_table_tensor(fleet->shard[shard].engine, chunk->tensor);
     return shard_table_chunk(tensor, chunk->index);
 }
 

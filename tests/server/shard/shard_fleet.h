@@ -90,6 +90,9 @@ struct fleet_request {
 struct fleet_chunk {
     uint32_t tensor, index, shard, candidate;
     uint32_t term, copy; /* of its slot; copy: shard + 1, 0: none */
+    uint32_t move_to;    /* shard + 1 that the leader copies it to; 0: none */
+    bool hands_over;     /* the leader was told to hand it over */
+    uint64_t answered;   /* largest step of which a worker has the result */
     uint64_t offset, count;
 };
 
@@ -166,7 +169,9 @@ struct fleet {
     uint32_t training;      /* workers alive and not finished */
     bool done;
     uint32_t wrong;         /* results that differ from the reference */
-    uint32_t unheld;        /* results of a step that the copy did not hold */
+    uint32_t unheld;        /* results of a step that the copy did not hold; Maps with such a copy */
+    uint32_t moved, handed_over, moves_failed; /* slots */
+    uint64_t map_delay_ns;  /* of Maps after a move */
     bool closes_lost; /* a shard that gets a Map closes its connection with the lost one, as workers do */
 };
 
@@ -198,6 +203,18 @@ void fleet_kill_shard(struct fleet *fleet, uint32_t shard);
 void fleet_copies_begin(struct fleet *fleet);
 /* The coordinator abandons the shard: its copies lead. The others get the Map within delay_ns, at random. */
 void fleet_fail_over(struct fleet *fleet, uint32_t shard, uint64_t delay_ns);
+/* The leader copies the chunk to a live shard that neither leads nor copies it; a Map follows. No effect during
+ * another move. */
+void fleet_copy(struct fleet *fleet, uint32_t chunk_number, uint32_t shard);
+/* The leader and the copy of the chunk change places. No effect without a copy, or during another move. */
+void fleet_hand_over(struct fleet *fleet, uint32_t chunk_number);
+/* As the coordinator does from time to time: the engine may have got the request before the Map. */
+void fleet_moves_repeat(struct fleet *fleet);
+void fleet_slot_report(void *context, const struct weft_slot_report *report);
+/* No copy of the chunk can be made, and it is not handed over: it has a codec, or a 16-bit type. */
+bool fleet_is_fixed(const struct fleet *fleet, uint32_t chunk_number);
+/* Each chunk of the shard has a copy on a live shard. */
+bool fleet_can_lose(const struct fleet *fleet, uint32_t shard);
 /* The worker may accept this result. Counts results of a step that the copy does not hold. */
 bool fleet_copies_admit(struct fleet_worker *worker, uint32_t chunk_number,
                         const struct weft_wire_header *result);
@@ -235,6 +252,7 @@ void fleet_push(struct fleet *fleet, uint32_t rank, uint32_t chunk_number, enum 
                 uint64_t step, struct fleet_request *request);
 void fleet_request_free(struct fleet *fleet, struct fleet_request *request);
 struct shard_chunk *fleet_shard_chunk(struct fleet *fleet, uint32_t chunk_number);
+struct shard_chunk *fleet_chunk_at(const struct fleet *fleet, uint32_t shard, uint32_t chunk_number);
 
 /* ---- fleet_half.c ---- */
 enum weft_dtype fleet_dtype(const struct fleet *fleet, uint32_t tensor);

@@ -1,0 +1,393 @@
+/* shard_move.c - the leader's side of a new copy: sends the chunks of a slot, part by part, while it serves.
+ *
+ *     chunk: states, weights --> COPY, one part at a time --> COPIED of the weights --> is_copied
+ *                                                                  each change: REPLICATE --> REPLICATED
+ *     all chunks are copied --> report --> Map with the new copy, and the next term
+ *
+ * From the first part to the last acknowledgement no round of the chunk closes, so all parts are of one step.
+ * What else can change, a skipped step, starts the chunk again. A chunk that is copied is held like one with a
+ * copy: no reply leaves before the new copy holds the step. So the coordinator may name the copy at any time
+ * after the report. A new copy that refuses a change gets the chunk again.
+ *
+ * Bounds: WINDOW_BYTES of parts are under way from one engine, or one larger part. If either end is lost, Map
+ * brings a new term without the new copy, and the move ends without effect. */
+#include "server/shard/shard_engine.h"
+
+#define WINDOW_BYTES ((size_t)4 << 20)
+#define REPORT_NS WEFT_MS(500)
+enum { PARTS_MAX = 2 * (1 + WEFT_OPTIMIZER_STATES_MAX) };
+
+/* ---- reports ---- */
+
+static void report(struct shard_move *move, bool is_done)
+{
+    struct weft_shard_engine *engine = move->engine;
+    move->reported_ns = weft_now_ns(engine->env);
+    if (!engine->replication.report) return;
+    engine->replication.report(engine->replication.report_context,
+                               &(struct weft_slot_report){.slot = move->slot,
+                                                          .term = move->term,
+                                                          .to = move->to,
+                                                          .chunks = move->copied,
+                                                          .bytes = move->bytes,
+                                                          .is_done = is_done,
+                                                          .status = move->failed});
+}
+
+static void report_if_due(struct shard_move *move)
+{
+    const uint64_t now_ns = weft_now_ns(move->engine->env);
+    const bool is_done = move->copied == move->chunks || move->is_early;
+    if (is_done && move->reported != move->chunks + 1) {
+        move->reported = move->chunks + 1;
+        report(move, true);
+    } else if (!is_done && weft_elapsed_ns(move->reported_ns, now_ns) >= REPORT_NS) {
+        report(move, false);
+    }
+}
+
+/* ---- the parts of a chunk: what the last close overwrote, states, weights ---- */
+
+struct part {
+    const float *data;
+    uint8_t round, flags;
+};
+
+static uint32_t parts_of(const struct shard_chunk *chunk, struct part parts[PARTS_MAX])
+{
+    const bool omits_states = chunk->tensor->engine->replication.mutants & WEFT_MUTANT_COPY_WITHOUT_STATES;
+    const struct shard_backup *backup = &chunk->backup;
+    uint32_t count = 0;
+    if (backup->valid)
+        parts[count++] = (struct part){backup->values, WEFT_WIRE_PART_WEIGHTS, WEFT_WIRE_COPY_BEFORE};
+    for (uint8_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && !omits_states; s++) {
+        if (!chunk->states[s]) continue;
+        if (backup->valid) parts[count++] = (struct part){backup->states[s], s, WEFT_WIRE_COPY_BEFORE};
+        parts[count++] = (struct part){chunk->states[s], s, 0};
+    }
+    const uint8_t flags = (uint8_t)((backup->valid ? WEFT_WIRE_COPY_UNDO : 0) |
+                                    (chunk->result_is_resendable ? WEFT_WIRE_COPY_RESULT : 0) |
+                                    (chunk->initialised ? WEFT_WIRE_COPY_FIRST : 0));
+    parts[count++] = (struct part){chunk->values, WEFT_WIRE_PART_WEIGHTS, flags};
+    return count;
+}
+
+static struct weft_wire_header header_of(const struct shard_chunk *chunk, const struct part *part)
+{
+    const struct weft_shard_engine *engine = chunk->tensor->engine;
+    const bool is_before = part->flags & WEFT_WIRE_COPY_BEFORE,
+               is_skipped = chunk->error_status == WEFT_ERR_SKIPPED;
+    return (struct weft_wire_header){
+        .kind = WEFT_WIRE_COPY,
+        .codec = WEFT_CODEC_DENSE,
+        .dtype = WEFT_F32,
+        .round = part->round,
+        .flags = part->flags,
+        .skips = chunk->skips,
+        .job = engine->job,
+        .incarnation = is_skipped && !is_before ? chunk->error_step : 0,
+        .epoch = engine->epoch,
+        .tensor = chunk->tensor->id,
+        .chunk = chunk->index,
+        .step = is_before ? chunk->backup.step : chunk->closed_step,
+        .payload_bytes = chunk->count * sizeof(float),
+        .lr = chunk->result_lr,
+        .weight_sum = chunk->result_weight_sum,
+        .term = shard_map_term(chunk),
+    };
+}
+
+/* ---- one chunk ---- */
+
+static void let_close(struct shard_chunk_move *at)
+{
+    struct shard_chunk *chunk = at->chunk;
+    if (!at->is_started) return;
+    at->is_started = false;
+    chunk->sends--;
+    if (!chunk->tensor->engine->closed && !shard_result_is_in_use(chunk)) shard_round_result_released(chunk);
+}
+
+static bool can_start(const struct shard_chunk *chunk)
+{
+    return !chunk->computing && chunk->phase != SHARD_PHASE_INSTALLING &&
+           chunk->phase != SHARD_PHASE_APPLYING && !chunk->copy.payload;
+}
+
+static void free_if_ended(struct shard_chunk *chunk)
+{
+    struct shard_chunk_move *at = chunk->move;
+    if (at->move || at->is_sending) return;
+    chunk->move = NULL;
+    weft_free_bytes(chunk->tensor->engine->env, at);
+}
+
+static void sent(struct weft_completion *completion, enum weft_status status)
+{
+    struct shard_chunk_move *at = weft_container_of(completion, struct shard_chunk_move, sent);
+    struct shard_chunk *chunk = at->chunk;
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    at->is_sending = false;
+    if (status < 0 && at->move && at->move->failed == WEFT_OK) at->move->failed = status;
+    free_if_ended(chunk);
+    shard_replicate_check(chunk);
+    shard_engine_resume(engine);
+}
+
+/* WEFT_ERR_AGAIN: not now. */
+static enum weft_status send_part(struct shard_chunk_move *at)
+{
+    struct shard_chunk *chunk = at->chunk;
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    struct part parts[PARTS_MAX];
+    if (!at->is_started) {
+        at->is_started = true;
+        at->is_changed = false;
+        at->part = 0;
+        at->step = chunk->closed_step;
+        at->skips = chunk->skips;
+        chunk->sends++;
+    }
+    const uint32_t count = parts_of(chunk, parts);
+    const struct part *part = &parts[at->part < count ? at->part : count - 1];
+    const struct weft_wire_header header = header_of(chunk, part);
+    weft_completion_init(&at->sent, 1, sent);
+    WEFT_TRY(shard_replicate_send(engine, at->move->to, &header, part->data, &at->sent));
+    at->is_sending = at->awaits_ack = true;
+    at->flags = part->flags;
+    at->round = part->round;
+    engine->replication.moving_bytes += header.payload_bytes;
+    engine->stats.copied_bytes += header.payload_bytes;
+    at->move->is_early = at->part + 1u == count && at->move->copied + 1 == at->move->chunks &&
+                         engine->replication.mutants & WEFT_MUTANT_COPY_REPORTED_EARLY;
+    return WEFT_OK;
+}
+
+/* A skipped step has changed the chunk since the first part. */
+static bool has_changed(const struct shard_chunk_move *at)
+{
+    return at->is_changed || at->step != at->chunk->closed_step || at->skips != at->chunk->skips;
+}
+
+static void part_acked(struct shard_chunk_move *at)
+{
+    struct shard_chunk *chunk = at->chunk;
+    const size_t bytes = chunk->count * sizeof(float);
+    const bool is_last = !(at->flags & WEFT_WIRE_COPY_BEFORE) && at->round == WEFT_WIRE_PART_WEIGHTS;
+    at->awaits_ack = false;
+    chunk->tensor->engine->replication.moving_bytes -= bytes;
+    at->move->bytes += bytes;
+    if (has_changed(at)) let_close(at);
+    else if (!is_last) at->part++;
+    else {
+        at->is_copied = true;
+        at->move->copied++;
+        let_close(at);
+        return;
+    }
+    weft_list_append(&at->move->parts, &at->link);
+}
+
+bool shard_move_change(struct shard_chunk *chunk)
+{
+    struct shard_chunk_move *at = chunk->move;
+    if (!at || !at->move) return false;
+    if (!at->is_copied) {
+        at->is_changed = true;
+        return false;
+    }
+    at->is_due = true;
+    weft_list_remove(&at->link);
+    weft_list_append(&at->move->changes, &at->link);
+    return true;
+}
+
+void shard_move_acked(struct shard_chunk *chunk, uint32_t peer_id, const struct weft_wire_header *header)
+{
+    struct shard_chunk_move *at = chunk->move;
+    if (!at || !at->move || at->move->to != peer_id || header->term != at->move->term) return;
+    const bool is_change = header->kind == WEFT_WIRE_REPLICATED && at->is_due &&
+                           header->step == chunk->hold.step && header->round == chunk->hold.part;
+    const bool is_part = header->kind == WEFT_WIRE_COPIED && at->awaits_ack && header->flags == at->flags &&
+                         header->round == at->round;
+    if (!is_change && !is_part) return;
+    if (header->status < 0) {
+        /* WEFT_ERR_STALE: the Map that ends this move is on the way */
+        if (header->status != WEFT_ERR_STALE && at->move->failed == WEFT_OK)
+            at->move->failed = (enum weft_status)header->status;
+    } else if (is_part) {
+        part_acked(at);
+    } else {
+        at->is_due = false;
+        weft_list_remove(&at->link);
+        shard_replicate_check(chunk);
+    }
+    shard_engine_resume(chunk->tensor->engine);
+}
+
+/* ---- a slot ---- */
+
+static enum weft_status add_chunk(struct shard_move *move, struct shard_chunk *chunk)
+{
+    if (shard_tensor_is_fixed(chunk->tensor)) return WEFT_ERR_UNSUPPORTED;
+    if (!chunk->move) {
+        chunk->move = weft_alloc_zero(move->engine->env, sizeof *chunk->move);
+        if (!chunk->move) return WEFT_ERR_NO_MEMORY;
+    }
+    struct shard_chunk_move *at = chunk->move;
+    const bool is_sending = at->is_sending; /* of a move that has ended */
+    const struct weft_completion before = at->sent;
+    *at = (struct shard_chunk_move){.move = move, .chunk = chunk, .sent = before, .is_sending = is_sending};
+    weft_list_init(&at->link);
+    weft_list_append(&move->parts, &at->link);
+    move->chunks++;
+    return WEFT_OK;
+}
+
+static void remove_chunk(struct shard_chunk *chunk)
+{
+    struct shard_chunk_move *at = chunk->move;
+    if (!at || !at->move) return;
+    WEFT_ASSERT(at->move->chunks > 0);
+    if (at->awaits_ack) chunk->tensor->engine->replication.moving_bytes -= chunk->count * sizeof(float);
+    at->move->chunks--;
+    at->move->copied -= at->is_copied;
+    weft_list_remove(&at->link);
+    at->move = NULL;
+    at->is_due = at->awaits_ack = false;
+    let_close(at);
+    free_if_ended(chunk);
+}
+
+static void add_tensor(struct shard_move *move, struct shard_tensor *tensor)
+{
+    for (uint32_t i = 0; i < tensor->chunk_count && move->failed == WEFT_OK; i++) {
+        struct shard_chunk *chunk = &tensor->chunks[i];
+        if (chunk->slot == move->slot && (!chunk->move || !chunk->move->move))
+            move->failed = add_chunk(move, chunk);
+    }
+}
+
+static struct shard_move *find(const struct weft_shard_engine *engine, uint32_t slot)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach (node, spare, &engine->replication.moves) {
+        struct shard_move *move = weft_container_of(node, struct shard_move, link);
+        if (move->slot == slot) return move;
+    }
+    return NULL;
+}
+
+void weft_shard_engine_copy(struct weft_shard_engine *engine, uint32_t slot, uint32_t term, uint32_t to)
+{
+    if (engine->closed || engine->failed < 0 || !shard_map_is_on(engine) || slot >= WEFT_LIMIT_SLOTS) return;
+    const struct shard_map_slot *at = &engine->replication.slots[slot];
+    struct shard_move *move = find(engine, slot);
+    if (at->term != term || at->leader != engine->endpoint || to == engine->endpoint || to + 1 == at->copy)
+        return;
+    if (move) {
+        if (move->to == to) move->reported = 0;
+        shard_engine_resume(engine);
+        return;
+    }
+    move = weft_alloc_zero(engine->env, sizeof *move);
+    if (!move) return; /* the coordinator asks again */
+    *move = (struct shard_move){
+        .engine = engine, .slot = slot, .term = term, .to = to, .reported_ns = weft_now_ns(engine->env)};
+    weft_list_init(&move->parts);
+    weft_list_init(&move->changes);
+    weft_list_init(&move->link);
+    weft_list_append(&engine->replication.moves, &move->link);
+    for (uint32_t id = 0; id < engine->tensor_capacity; id++)
+        if (engine->tensors[id] && !engine->tensors[id]->released) add_tensor(move, engine->tensors[id]);
+    shard_engine_resume(engine);
+}
+
+void shard_move_tensor_added(struct shard_tensor *tensor)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach (node, spare, &tensor->engine->replication.moves)
+        add_tensor(weft_container_of(node, struct shard_move, link), tensor);
+}
+
+void shard_move_tensor_released(struct shard_tensor *tensor)
+{
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) remove_chunk(&tensor->chunks[i]);
+}
+
+void shard_move_end_chunk(struct shard_chunk *chunk)
+{
+    if (shard_move_holds(chunk->move)) chunk->hold.is_due = true;
+    remove_chunk(chunk);
+}
+
+static void move_free(struct shard_move *move)
+{
+    weft_list_remove(&move->link);
+    weft_free_bytes(move->engine->env, move);
+}
+
+void shard_move_end(struct weft_shard_engine *engine, uint32_t slot)
+{
+    struct shard_move *move = find(engine, slot);
+    if (move) move_free(move);
+}
+
+void shard_move_fini(struct weft_shard_engine *engine)
+{
+    while (!weft_list_empty(&engine->replication.moves))
+        move_free(weft_list_first(&engine->replication.moves, struct shard_move, link));
+}
+
+/* ---- sending ---- */
+
+/* false: the transport is full. If the window is, the next acknowledgement continues. */
+static bool send_parts(struct shard_move *move)
+{
+    const struct shard_replication *replication = &move->engine->replication;
+    struct weft_list *node, *spare;
+    weft_list_foreach (node, spare, &move->parts) {
+        struct shard_chunk_move *at = weft_container_of(node, struct shard_chunk_move, link);
+        const size_t bytes = at->chunk->count * sizeof(float);
+        if (at->is_sending || (!at->is_started && !can_start(at->chunk))) continue;
+        if (replication->moving_bytes > 0 && replication->moving_bytes + bytes > WINDOW_BYTES) return true;
+        const enum weft_status status = send_part(at);
+        if (status == WEFT_ERR_AGAIN) return false;
+        if (status < 0) move->failed = status;
+        if (status < 0) return true;
+        weft_list_remove(&at->link);
+    }
+    return true;
+}
+
+static bool send_changes(struct shard_move *move)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach (node, spare, &move->changes) {
+        struct shard_chunk_move *at = weft_container_of(node, struct shard_chunk_move, link);
+        if (at->is_sending) continue;
+        weft_completion_init(&at->sent, 1, sent);
+        const enum weft_status status = shard_replicate_change(at->chunk, move->to, &at->sent);
+        if (status == WEFT_ERR_AGAIN) return false;
+        if (status < 0) move->failed = status;
+        if (status < 0) return true;
+        at->is_sending = true;
+        weft_list_remove(&at->link);
+    }
+    return true;
+}
+
+void shard_move_pump(struct weft_shard_engine *engine)
+{
+    struct weft_list *node, *spare;
+    weft_list_foreach (node, spare, &engine->replication.moves) {
+        struct shard_move *move = weft_container_of(node, struct shard_move, link);
+        if (move->failed == WEFT_OK && (!send_changes(move) || !send_parts(move)))
+            shard_engine_schedule_retry(engine);
+        if (move->failed == WEFT_OK) report_if_due(move);
+        else if (move->reported != UINT32_MAX) {
+            move->reported = UINT32_MAX;
+            report(move, false);
+        }
+    }
+}
