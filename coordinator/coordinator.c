@@ -841,7 +841,8 @@ static void on_leave(struct weft_coordinator *coordinator, struct coordinator_me
 {
     bool worker = member->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
     bool workers_done = coordinator_active_count(coordinator) == 0;
-    if (coordinator->state != COORDINATOR_RUNNING || member->newcomer || (!worker && !workers_done)) {
+    const bool may_leave = worker || workers_done || coordinator_drain_is_done(coordinator, member);
+    if (coordinator->state != COORDINATOR_RUNNING || member->newcomer || !may_leave) {
         char why[160];
         snprintf(why, sizeof why, "it left %s%s%.100s",
                  worker || coordinator->state != COORDINATOR_RUNNING ? "before the job had begun"
@@ -857,6 +858,7 @@ static void on_leave(struct weft_coordinator *coordinator, struct coordinator_me
     weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator", "%s left", member->label);
     if (worker) coordinator->worker_left_count++;
     if (worker) coordinator_snapshot_worker_left(coordinator, member, leave->committed);
+    if (!worker && !workers_done) coordinator_drained(coordinator, member);
     if (worker && coordinator_active_count(coordinator) == 0) {
         coordinator_snapshot_finish(coordinator);
         send_finished(coordinator, NULL);
@@ -922,6 +924,11 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
     case WEFT__CONTROL__CONTROL__BODY_SNAP_PIECES:
         if (!worker && running) coordinator_snapshot_message(coordinator, member, message);
         else coordinator_member_lost(coordinator, member, "it sent a part of a snapshot unasked");
+        break;
+    case WEFT__CONTROL__CONTROL__BODY_DRAIN:
+        if (!worker && running && message->drain->shard == member->index)
+            coordinator_drain(coordinator, member);
+        else coordinator_member_lost(coordinator, member, "it sent Drain when that was not due");
         break;
     case WEFT__CONTROL__CONTROL__BODY_SLOT_COPIED:
     case WEFT__CONTROL__CONTROL__BODY_SLOT_QUIET:

@@ -86,6 +86,8 @@ struct coordinator_member {
     bool supports_progress; /* it answers ask_progress */
     bool has_snapshots;     /* a shard with a folder for snapshots; a worker that sends parts */
     bool supports_moves;    /* a shard that supports SlotCopy and SlotQuiet */
+    bool is_draining;       /* a shard that is to leave: it gets no slots */
+    bool may_leave;         /* it leads and copies no slot, and Finished has been sent */
     struct coordinator_part part;
     struct coordinator_progress progress;
     uint64_t pid, incarnation;
@@ -464,6 +466,14 @@ void coordinator_move_message(struct weft_coordinator *coordinator, struct coord
                               const Weft__Control__Control *message);
 /* Begins the moves that the slots need, asks again, ends late ones. */
 void coordinator_moves_tick(struct weft_coordinator *coordinator, uint64_t now_ns);
+/* A shard asks to leave. Its slots are handed to their copies and copied elsewhere; it gets Finished when it has
+ * none. Otherwise it gets the reason. */
+void coordinator_drain(struct weft_coordinator *coordinator, struct coordinator_member *shard);
+/* The shard drains, and leads and copies no slot. */
+bool coordinator_drain_is_done(const struct weft_coordinator *coordinator,
+                               const struct coordinator_member *shard);
+/* It has left: all members get to know. */
+void coordinator_drained(struct weft_coordinator *coordinator, struct coordinator_member *shard);
 /* moves under way */
 uint32_t coordinator_moves_count(const struct weft_coordinator *coordinator);
 /* The shard is lost. true: copies take its slots over, and all members have been notified. false: the job

@@ -30,7 +30,7 @@ static const char *member_state_name(const struct coordinator_member *member)
     switch (member->state) {
     case MEMBER_WELCOMED: return "joined";
     case MEMBER_ADDRESSED: return "connecting";
-    case MEMBER_READY: return member->joined ? "joined" : "ready";
+    case MEMBER_READY: return member->is_draining ? "draining" : member->joined ? "joined" : "ready";
     case MEMBER_LEFT: return "left";
     case MEMBER_LOST: return "lost";
     }

@@ -280,13 +280,29 @@ static bool can_place(const struct weft_coordinator *coordinator, const struct c
            coordinator_slot_can_choose(coordinator, endpoint);
 }
 
+static bool drains(const struct weft_coordinator *coordinator, const struct coordinator_endpoint *endpoint)
+{
+    return coordinator->shards[endpoint->shard]->is_draining;
+}
+
+/* Of two endpoints that can get a chunk, this one should: a shard that is to leave gets one only if all are. */
+static bool is_preferred(const struct weft_coordinator *coordinator,
+                         const struct coordinator_endpoint *endpoint, uint64_t load,
+                         const struct coordinator_endpoint *best, uint64_t best_load)
+{
+    const bool leaves = drains(coordinator, endpoint), best_leaves = drains(coordinator, best);
+    return leaves == best_leaves ? load < best_load : best_leaves;
+}
+
 static struct coordinator_endpoint *least_loaded(struct weft_coordinator *coordinator)
 {
     struct coordinator_endpoint *best = NULL;
     for (uint32_t i = 0; i < coordinator->endpoint_count; i++) {
         struct coordinator_endpoint *endpoint = &coordinator->endpoints[i];
         if (!can_place(coordinator, endpoint)) continue;
-        if (!best || endpoint->load_bytes < best->load_bytes) best = endpoint;
+        if (!best ||
+            is_preferred(coordinator, endpoint, endpoint->load_bytes, best, best->load_bytes))
+            best = endpoint;
     }
     return best;
 }
@@ -333,7 +349,9 @@ static struct coordinator_endpoint *least_coded(struct weft_coordinator *coordin
     for (uint32_t i = 0; i < coordinator->endpoint_count; i++) {
         struct coordinator_endpoint *endpoint = &coordinator->endpoints[i];
         if (!can_place(coordinator, endpoint)) continue;
-        if (!best || endpoint->coded_bytes < best->coded_bytes) best = endpoint;
+        if (!best ||
+            is_preferred(coordinator, endpoint, endpoint->coded_bytes, best, best->coded_bytes))
+            best = endpoint;
     }
     return best;
 }

@@ -1,14 +1,19 @@
-/* move.c - copies of slots that are made while the job runs.
+/* move.c - copies and leaders of slots that change while the job runs.
  *
  *     slot without a copy --> SlotCopy(slot, to) to its leader --> SlotCopied: progress
  *                                                              --> SlotCopied: done --> Map: term + 1, the copy
  *     slot without chunks --> Map at once
+ *     a shard drains: slot that it leads --> SlotQuiet, answered --> Map: term + 1, leader and copy exchanged
+ *                     slot that it copies --> SlotCopy to another shard, as above; if none can have it: no copy
+ *                     it has no slot left --> Finished --> Leave --> Map(lost)
  *
  * A move belongs to one term of its slot. The loss of the leader, of the copy or of `to` raises the term
  * (slot_map.c), which ends the move at the leader, too. So does an error that the leader reports, and a leader
  * that reports no progress for PROGRESS_NS. Then the set of before is in force, and another move begins after
  * PAUSE_NS. Requests are repeated, because a leader without memory for one does not answer. At most
  * MOVES_PER_LEADER slots of an endpoint move at once; the leader bounds the bytes under way. */
+#include <stdio.h>
+
 #include "coordinator/coordinator_state.h"
 #include "coordinator/takeover/records.h"
 
@@ -52,7 +57,7 @@ static uint64_t bytes_at(const struct weft_coordinator *coordinator, uint32_t en
 static bool can_receive(const struct weft_coordinator *coordinator, uint32_t leader, uint32_t to)
 {
     const struct coordinator_member *shard = coordinator_shard_of(coordinator, to);
-    return shard->state == MEMBER_READY && shard->supports_moves &&
+    return shard->state == MEMBER_READY && shard->supports_moves && !shard->is_draining &&
            coordinator_can_copy(coordinator, leader, to);
 }
 
@@ -79,41 +84,83 @@ static void ask(struct weft_coordinator *coordinator, uint32_t number, uint64_t 
     struct coordinator_move *move = &coordinator->slots.moves[number];
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     Weft__Control__SlotCopy copy = WEFT__CONTROL__SLOT_COPY__INIT;
-    copy.slot = number;
-    copy.term = slot->term;
-    copy.to = coordinator->endpoints[move->to].id;
-    message.body_case = WEFT__CONTROL__CONTROL__BODY_SLOT_COPY;
-    message.slot_copy = &copy;
+    Weft__Control__SlotQuiet quiet = WEFT__CONTROL__SLOT_QUIET__INIT;
+    const bool is_copy = move->kind == MOVE_COPY;
+    copy.slot = quiet.slot = number;
+    copy.term = quiet.term = slot->term;
+    if (is_copy) copy.to = coordinator->endpoints[move->to].id;
+    message.body_case =
+        is_copy ? WEFT__CONTROL__CONTROL__BODY_SLOT_COPY : WEFT__CONTROL__CONTROL__BODY_SLOT_QUIET;
+    if (is_copy) message.slot_copy = &copy;
+    else message.slot_quiet = &quiet;
     move->asked_ns = now_ns;
     coordinator_send(coordinator, coordinator_shard_of(coordinator, slot->leader), &message);
 }
 
-static bool begin(struct weft_coordinator *coordinator, uint32_t number, uint64_t now_ns)
+static bool drains(const struct weft_coordinator *coordinator, uint32_t endpoint)
 {
-    struct coordinator_slots *slots = &coordinator->slots;
-    struct coordinator_slot *slot = &slots->all[number];
-    const struct coordinator_member *leader = coordinator_shard_of(coordinator, slot->leader);
-    if (slots->moves[number].is_former && slot->term < WEFT_LIMIT_TERM) { /* the new term ends it */
-        slot->term++;
-        return true;
-    }
-    if (slot->copy > 0 || slot->term >= WEFT_LIMIT_TERM || now_ns < slots->moves[number].not_before_ns ||
-        leader->state != MEMBER_READY || !leader->supports_moves)
-        return false;
-    const bool is_empty = slot->chunks == 0;
-    if (slot->fixed > 0 || (!is_empty && moves_of(coordinator, slot->leader) >= MOVES_PER_LEADER))
-        return false;
+    return coordinator_shard_of(coordinator, endpoint)->is_draining;
+}
+
+static void exchange(struct coordinator_slot *slot)
+{
+    const uint32_t leader = slot->leader;
+    slot->leader = slot->copy - 1;
+    slot->copy = leader + 1;
+}
+
+/* A slot without chunks needs no leader's consent. true: it has changed. */
+static bool change_empty(struct weft_coordinator *coordinator, struct coordinator_slot *slot)
+{
+    if (drains(coordinator, slot->leader) && slot->copy > 0) exchange(slot);
     const uint32_t to = choose_target(coordinator, slot);
-    if (to == UINT32_MAX) return false;
-    if (is_empty) {
-        slot->copy = to + 1;
-        slot->term++;
-        return true;
+    if (to == UINT32_MAX && slot->copy == 0) return false;
+    slot->copy = to == UINT32_MAX ? 0 : to + 1;
+    if (slot->copy > 0 && drains(coordinator, slot->leader)) {
+        slot->leader = slot->copy - 1;
+        slot->copy = 0;
     }
-    slots->moves[number] = (struct coordinator_move){.kind = MOVE_COPY, .to = to, .progress_ns = now_ns};
+    slot->term++;
+    return true;
+}
+
+static void begin(struct weft_coordinator *coordinator, uint32_t number, enum coordinator_move_kind kind,
+                  uint32_t to, uint64_t now_ns)
+{
+    if (moves_of(coordinator, coordinator->slots.all[number].leader) >= MOVES_PER_LEADER) return;
+    coordinator->slots.moves[number] =
+        (struct coordinator_move){.kind = kind, .to = to, .progress_ns = now_ns};
     coordinator_records_slots(&coordinator->records);
     ask(coordinator, number, now_ns);
-    return false;
+}
+
+/* Begins what the slot needs. true: it has changed already. */
+static bool plan(struct weft_coordinator *coordinator, uint32_t number, uint64_t now_ns)
+{
+    struct coordinator_slot *slot = &coordinator->slots.all[number];
+    const struct coordinator_member *leader = coordinator_shard_of(coordinator, slot->leader);
+    const bool has_copy = slot->copy > 0, copy_drains = has_copy && drains(coordinator, slot->copy - 1);
+    if (coordinator->slots.moves[number].is_former && slot->term < WEFT_LIMIT_TERM) {
+        slot->term++; /* the new term ends it */
+        return true;
+    }
+    if (has_copy && !copy_drains && !leader->is_draining) return false;
+    if (slot->term >= WEFT_LIMIT_TERM || now_ns < coordinator->slots.moves[number].not_before_ns ||
+        leader->state != MEMBER_READY || !leader->supports_moves)
+        return false;
+    if (slot->chunks == 0) return change_empty(coordinator, slot);
+    if (leader->is_draining && has_copy && !copy_drains) {
+        /* a snapshot under way would end with other leaders */
+        if (slot->fixed == 0 && coordinator->snapshot.state == SNAPSHOT_IDLE)
+            begin(coordinator, number, MOVE_HAND_OVER, 0, now_ns);
+        return false;
+    }
+    const uint32_t to = slot->fixed > 0 ? UINT32_MAX : choose_target(coordinator, slot);
+    if (to != UINT32_MAX) begin(coordinator, number, MOVE_COPY, to, now_ns);
+    if (to != UINT32_MAX || !copy_drains || leader->is_draining) return false;
+    slot->copy = 0; /* no other shard can have it */
+    slot->term++;
+    return true;
 }
 
 /* ---- ends ---- */
@@ -190,11 +237,52 @@ void coordinator_move_message(struct weft_coordinator *coordinator, struct coord
     const struct coordinator_slot *slot = &coordinator->slots.all[number];
     if (term != slot->term || coordinator_shard_of(coordinator, slot->leader) != shard) return;
     if (is_copy) on_copied(coordinator, message->slot_copied);
+    else if (coordinator->slots.moves[number].kind == MOVE_HAND_OVER) {
+        exchange(&coordinator->slots.all[number]);
+        slot_changed(coordinator, number, false);
+    }
     if (coordinator->state == COORDINATOR_RUNNING)
         coordinator_moves_tick(coordinator, weft_now_ns(coordinator->env));
 }
 
 /* ---- time ---- */
+
+/* The shard leads or copies the slot. */
+static bool slot_is_at(const struct weft_coordinator *coordinator, uint32_t number,
+                       const struct coordinator_member *shard)
+{
+    const struct coordinator_slot *slot = &coordinator->slots.all[number];
+    return coordinator_shard_of(coordinator, slot->leader) == shard ||
+           (slot->copy > 0 && coordinator_shard_of(coordinator, slot->copy - 1) == shard);
+}
+
+static bool has_slot(const struct weft_coordinator *coordinator, const struct coordinator_member *shard)
+{
+    for (uint32_t i = 0; i < coordinator->slots.count; i++)
+        if (slot_is_at(coordinator, i, shard)) return true;
+    return false;
+}
+
+bool coordinator_drain_is_done(const struct weft_coordinator *coordinator,
+                               const struct coordinator_member *shard)
+{
+    return shard->is_draining && !has_slot(coordinator, shard);
+}
+
+static void release_drained(struct weft_coordinator *coordinator)
+{
+    Weft__Control__Finished finished = WEFT__CONTROL__FINISHED__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    finished.text = (char *)"it leads and copies no slot";
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_FINISHED;
+    message.finished = &finished;
+    for (uint32_t i = 0; i < coordinator->options.shards; i++) {
+        struct coordinator_member *shard = coordinator->shards[i];
+        if (!coordinator_drain_is_done(coordinator, shard) || shard->may_leave) continue;
+        shard->may_leave = true;
+        coordinator_send(coordinator, shard, &message);
+    }
+}
 
 static void watch(struct weft_coordinator *coordinator, uint32_t number, uint64_t now_ns)
 {
@@ -216,14 +304,66 @@ void coordinator_moves_tick(struct weft_coordinator *coordinator, uint64_t now_n
             watch(coordinator, i, now_ns);
             continue;
         }
-        if (slots->all[i].copy > 0 && !slots->moves[i].is_former) continue;
         if (!changed) changed = weft_alloc_zero(coordinator->env, slots->count * sizeof *changed);
         if (!changed) return; /* the next tick tries again */
-        changed[i] = begin(coordinator, i, now_ns);
+        changed[i] = plan(coordinator, i, now_ns);
     }
     bool is_changed = false;
     for (uint32_t i = 0; changed && i < slots->count; i++) is_changed |= changed[i];
     if (is_changed && coordinator->state == COORDINATOR_RUNNING)
         coordinator_slots_changed(coordinator, changed, NULL, "");
+    weft_free_bytes(coordinator->env, changed);
+    if (coordinator->state == COORDINATOR_RUNNING) release_drained(coordinator);
+}
+
+/* ---- a shard that leaves ---- */
+
+/* NULL: the shard can leave. */
+static const char *why_not_drain(const struct weft_coordinator *coordinator,
+                                 const struct coordinator_member *shard)
+{
+    const struct coordinator_slots *slots = &coordinator->slots;
+    bool has_other = false, has_fixed = false;
+    for (uint32_t i = 0; i < coordinator->options.shards; i++) {
+        const struct coordinator_member *other = coordinator->shards[i];
+        has_other |= other != shard && other->state == MEMBER_READY && !other->is_draining;
+    }
+    for (uint32_t i = 0; i < slots->count; i++)
+        has_fixed |= slots->all[i].fixed > 0 && slot_is_at(coordinator, i, shard);
+    if (slots->count == 0) return "the job has no copies (server.copies)";
+    if (!has_other || !shard->supports_moves) return "no other shard can have its slots";
+    if (has_fixed) return "its slots have tensors with a codec or a 16-bit type, which cannot move";
+    return NULL;
+}
+
+void coordinator_drain(struct weft_coordinator *coordinator, struct coordinator_member *shard)
+{
+    if (shard->is_draining) return;
+    const char *why = why_not_drain(coordinator, shard);
+    if (!why) {
+        shard->is_draining = true;
+        coordinator_records_member(coordinator, shard);
+        weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator", "job %s: %s is to leave; its slots move",
+                 coordinator->job, shard->label);
+        coordinator_moves_tick(coordinator, weft_now_ns(coordinator->env));
+        return;
+    }
+    Weft__Control__Drain drain = WEFT__CONTROL__DRAIN__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    drain.shard = shard->index;
+    drain.text = (char *)why;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_DRAIN;
+    message.drain = &drain;
+    coordinator_send(coordinator, shard, &message);
+}
+
+void coordinator_drained(struct weft_coordinator *coordinator, struct coordinator_member *shard)
+{
+    char text[COORDINATOR_LABEL_BYTES + 16];
+    bool *changed = weft_alloc_zero(coordinator->env, coordinator->slots.count * sizeof *changed);
+    snprintf(text, sizeof text, "%s has left", shard->label);
+    coordinator_declare_forget_shard(coordinator, shard->index);
+    coordinator_snapshot_shard_lost(coordinator);
+    if (changed) coordinator_slots_changed(coordinator, changed, shard, text);
     weft_free_bytes(coordinator->env, changed);
 }

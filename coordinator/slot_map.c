@@ -328,8 +328,8 @@ void coordinator_slots_repeat(struct weft_coordinator *coordinator, const struct
     for (uint32_t i = 0; i < coordinator->options.shards; i++) {
         const struct coordinator_member *shard = coordinator->shards[i];
         char text[COORDINATOR_LABEL_BYTES + 16];
-        if (shard->state != MEMBER_LOST) continue;
-        snprintf(text, sizeof text, "%s lost", shard->label);
+        if (shard->state < MEMBER_LEFT) continue;
+        snprintf(text, sizeof text, "%s %s", shard->label, shard->state == MEMBER_LOST ? "lost" : "has left");
         if (status == WEFT_OK) status = send_map(coordinator, NULL, shard, text, member);
     }
     if (status < 0) coordinator_abort(coordinator, NULL, status, "the coordinator has no memory for its map");

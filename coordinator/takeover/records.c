@@ -113,6 +113,7 @@ static void add_member(struct batch *batch, const struct coordinator_member *mem
     body.progress = member->supports_progress;
     body.chunk_runs = member->reads_chunk_runs;
     body.moves = member->supports_moves;
+    body.draining = member->is_draining;
     stored.body_case = WEFT__CONTROL__STORED__BODY_MEMBER;
     stored.member = &body;
     snprintf(key, sizeof key, "member/%05u", member->member);

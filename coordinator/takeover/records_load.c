@@ -109,6 +109,7 @@ static void fill_member(struct coordinator_member *member, const Weft__Control__
     member->supports_progress = stored->progress;
     member->reads_chunk_runs = stored->chunk_runs;
     member->supports_moves = stored->moves;
+    member->is_draining = stored->draining;
     member->pid = entry->pid;
     member->incarnation = entry->incarnation;
     member->endpoint_first = entry->endpoint_first;

@@ -187,10 +187,11 @@ static bool is_stopped(void *context)
     return atomic_load(&weftd->stopped);
 }
 
-/* Returns when the net thread has set `stopped`. The first signal ends the job; later signals have no effect.
- */
-static void wait_for_end(struct weftd *weftd, int signal_fd, struct interrupt_request *request)
+/* Returns when the net thread has set `stopped`. The first signal ends the job, or with copies drains the shard; the
+ * second one ends the job; later signals have no effect. */
+static void wait_for_end(struct weftd *weftd, int signal_fd, struct interrupt_request request[2])
 {
+    uint32_t signals = 0;
     if (weftd->env->virtual_time) {
         (void)weftd->env->virtual_time->wait(weftd->env, is_stopped, weftd, WEFT_NEVER);
         return;
@@ -199,13 +200,13 @@ static void wait_for_end(struct weftd *weftd, int signal_fd, struct interrupt_re
     while (!atomic_load(&weftd->stopped)) {
         if (poll(fds, 2, -1) < 0 && errno != EINTR) return;
         struct signalfd_siginfo info;
-        if ((fds[1].revents & POLLIN) && read(signal_fd, &info, sizeof info) == sizeof info &&
-            !request->weftd) {
-            request->weftd = weftd;
-            request->signal_name = info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT";
-            request->command.fn = on_interrupt;
-            weft_net_post(weftd->net, &request->command);
-        }
+        if (!(fds[1].revents & POLLIN) || read(signal_fd, &info, sizeof info) != sizeof info || signals == 2)
+            continue;
+        request[signals] =
+            (struct interrupt_request){.command.fn = on_interrupt,
+                                       .weftd = weftd,
+                                       .signal_name = info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT"};
+        weft_net_post(weftd->net, &request[signals++].command);
     }
 }
 
@@ -259,7 +260,7 @@ static void release(struct weftd *weftd)
 static enum weft_status run(struct weftd *weftd, const struct weftd_options *options, int signal_fd,
                             struct weft_error *error)
 {
-    struct interrupt_request request = {.weftd = NULL};
+    struct interrupt_request request[2];
     WEFT_TRY(complete_options(options, &weftd->options, error));
     weft_log_source_set(weftd->options.job, NULL, 0);
     weftd->wake_fd = weftd->env->virtual_time ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -270,7 +271,7 @@ static enum weft_status run(struct weftd *weftd, const struct weftd_options *opt
     if (status != WEFT_OK)
         return weft_error_set(error, status, "cannot start networking: %s", weft_reason_text(status));
     WEFT_TRY(start(weftd, error));
-    wait_for_end(weftd, signal_fd, &request);
+    wait_for_end(weftd, signal_fd, request);
     if (weftd->exit_status != 0) weftd_pause(weftd->env, GRACE_NS);
     if (weftd->coordinator) wait_for_others(weftd);
     return WEFT_OK;

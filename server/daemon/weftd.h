@@ -138,6 +138,7 @@ struct weftd {
     uint32_t engines_waited_for, figures_pending; /* engines that have not answered */
     bool progress_is_due, report_is_due;          /* to be sent after the last answer */
     bool joined, running, failing;
+    bool is_draining; /* after the first signal, in a job with copies: its slots move to other shards */
     bool member_done;      /* the control connection has closed */
     bool coordinator_done; /* the embedded job has ended; true if the coordinator is elsewhere */
     char label[32];        /* "shard 1" */

@@ -50,8 +50,27 @@ void weftd_fail(struct weftd *weftd, enum weft_status status, const char *format
     weftd_stop_if_done(weftd);
 }
 
+/* The coordinator moves the slots of this shard, and then lets it leave. A second signal ends it at once. */
+static bool begin_drain(struct weftd *weftd, const char *signal_name)
+{
+    if (!weftd->running || weftd->failing || weftd->is_draining || weftd->coordinator ||
+        weftd->welcome.copies == 0 || strcmp(signal_name, "SIGTERM") != 0)
+        return false;
+    Weft__Control__Drain drain = WEFT__CONTROL__DRAIN__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    drain.shard = weftd->welcome.index;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_DRAIN;
+    message.drain = &drain;
+    weft_log(weftd->env, WEFT_LOG_INFO, "weftd",
+             "%s: the slots of %s move to other shards, then it leaves; a second signal ends it at once",
+             signal_name, weftd->label);
+    weftd->is_draining = weft_control_client_send(weftd->member, &message) == WEFT_OK;
+    return weftd->is_draining;
+}
+
 void weftd_interrupted(struct weftd *weftd, const char *signal_name)
 {
+    if (begin_drain(weftd, signal_name)) return;
     if (weftd->joined && !weftd->failing && weftd->member) {
         char text[64];
         snprintf(text, sizeof text, "ended by %s", signal_name);
@@ -427,6 +446,11 @@ static void on_message(void *context, const Weft__Control__Control *message)
     case WEFT__CONTROL__CONTROL__BODY_SNAP_PASSED: weftd_snapshots_message(weftd, message); break;
     case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST: on_member_lost(weftd, message->member_lost); break;
     case WEFT__CONTROL__CONTROL__BODY_MAP: weftd_map(weftd, message); break;
+    case WEFT__CONTROL__CONTROL__BODY_DRAIN:
+        weft_log(weftd->env, WEFT_LOG_WARN, "weftd", "%s cannot leave the job alone: %s", weftd->label,
+                 message->drain->text);
+        weftd_interrupted(weftd, "a signal");
+        break;
     case WEFT__CONTROL__CONTROL__BODY_SLOT_COPY:
     case WEFT__CONTROL__CONTROL__BODY_SLOT_QUIET: weftd_move(weftd, message); break;
     case WEFT__CONTROL__CONTROL__BODY_LEFT: weftd_members_left(weftd, message->left); break;

@@ -81,18 +81,18 @@ class Failover(harness.JobTest):
         self.assertEqual(self.bits(calm, 2), disturbed)
         self.assert_nothing_left(self.directory)
 
-    def check_metrics(self, group):
-        """The loss has interrupted an operation of one rank at least, and the shards have replicated steps."""
+    def shows(self, group, pattern):
         with open(os.path.join(group.log_directory, "ports"), encoding="utf-8") as file:
             address = re.search(r"^http=(\S+)$", file.read(), re.MULTILINE)[1]
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+            return re.search(pattern, answer.read().decode(), re.MULTILINE)
 
-        def shows(pattern):
-            with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
-                return re.search(pattern, answer.read().decode(), re.MULTILINE)
-
-        self.wait_for("the loss", lambda: shows(r"^weft_failover_seconds_count\{.*\} [12]$"), group)
-        self.wait_for("slots without copy", lambda: shows(r"^weft_job_slots_without_copy\{.*\} [1-9]"), group)
-        self.assertTrue(shows(r"^weft_shard_replicate_seconds_count\{.*\} [1-9]"))
+    def check_metrics(self, group):
+        """The loss has interrupted an operation of one rank at least, and the shards have replicated steps."""
+        self.wait_for("the loss", lambda: self.shows(group, r"^weft_failover_seconds_count\{.*\} [12]$"), group)
+        self.wait_for("copies", lambda: self.shows(group, r"^weft_job_slots_without_copy\{.*\} 0$"), group, 60)
+        self.assertGreater(self.slots(group)["moved_bytes"], 0)
+        self.assertTrue(self.shows(group, r"^weft_shard_replicate_seconds_count\{.*\} [1-9]"))
 
     def test_a_stopped_shard_that_continues(self):
         """The coordinator abandons it after its silence. When it continues it serves no worker, and ends."""
@@ -181,11 +181,24 @@ class Failover(harness.JobTest):
         self.assertGreater(self.slots(group)["moved_bytes"], 0)
         self.end(group, 2)
 
+    def test_drain(self):
+        """After SIGTERM a shard leaves with status 0 when its slots are on the others, and a loss then ends no job."""
+        group = self.start(4, 2, COPIES)
+        shard = dict(group.processes)["shard2"]
+        group.processes = [(name, process) for name, process in group.processes if process is not shard]
+        os.kill(shard.pid, signal.SIGTERM)
+        self.assertIsNotNone(harness.ends([("shard2", shard)], 60)["shard2"], self.log(group, "shard2"))
+        self.assertEqual(shard.returncode, 0, self.log(group, "shard2"))
+        self.assertEqual(self.slots(group)["without_copy"], 0)
+        self.kill_shard(group, 3)
+        self.end(group, 2)
+
     def test_the_last_shard_has_no_copies(self):
         """One shard is left: the status counts its slots, and the job continues."""
         group = self.start(2, 2, COPIES)
         self.kill_shard(group, 1)
         self.assertGreater(self.slots(group)["without_copy"], 0)
+        self.assertTrue(self.shows(group, r"^weft_job_slots_without_copy\{.*\} [1-9]"))
         self.end(group, 2)
 
 
