@@ -466,8 +466,8 @@ void coordinator_move_message(struct weft_coordinator *coordinator, struct coord
                               const Weft__Control__Control *message);
 /* Begins the moves that the slots need, asks again, ends late ones. */
 void coordinator_moves_tick(struct weft_coordinator *coordinator, uint64_t now_ns);
-/* A shard asks to leave. Its slots are handed to their copies and copied elsewhere; it gets Finished when it has
- * none. Otherwise it gets the reason. */
+/* A shard asks to leave. Its slots are handed to their copies and copied elsewhere; it gets Finished when
+ * it has none. Otherwise it gets the reason. */
 void coordinator_drain(struct weft_coordinator *coordinator, struct coordinator_member *shard);
 /* The shard drains, and leads and copies no slot. */
 bool coordinator_drain_is_done(const struct weft_coordinator *coordinator,

@@ -1,15 +1,16 @@
 /* move.c - copies and leaders of slots that change while the job runs.
  *
  *     slot without a copy --> SlotCopy(slot, to) to its leader --> SlotCopied: progress
- *                                                              --> SlotCopied: done --> Map: term + 1, the copy
+ *                                                             --> SlotCopied: done --> Map: term + 1
  *     slot without chunks --> Map at once
  *     a shard drains: slot that it leads --> SlotQuiet, answered --> Map: term + 1, leader and copy exchanged
- *                     slot that it copies --> SlotCopy to another shard, as above; if none can have it: no copy
+ *                     slot that it copies --> SlotCopy to another shard, as above; if none can: no copy
  *                     it has no slot left --> Finished --> Leave --> Map(lost)
  *
  * A move belongs to one term of its slot. The loss of the leader, of the copy or of `to` raises the term
- * (slot_map.c), which ends the move at the leader, too. So does an error that the leader reports, and a leader
- * that reports no progress for PROGRESS_NS. Then the set of before is in force, and another move begins after
+ * (slot_map.c), which ends the move at the leader, too. So does an error that the leader reports, and a
+ * leader that reports no progress for PROGRESS_NS. Then the set of before is in force, and another move
+ * begins after
  * PAUSE_NS. Requests are repeated, because a leader without memory for one does not answer. At most
  * MOVES_PER_LEADER slots of an endpoint move at once; the leader bounds the bytes under way. */
 #include <stdio.h>

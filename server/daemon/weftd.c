@@ -187,8 +187,8 @@ static bool is_stopped(void *context)
     return atomic_load(&weftd->stopped);
 }
 
-/* Returns when the net thread has set `stopped`. The first signal ends the job, or with copies drains the shard; the
- * second one ends the job; later signals have no effect. */
+/* Returns when the net thread has set `stopped`. The first signal ends the job, or with copies drains the
+ * shard; the second one ends the job; later signals have no effect. */
 static void wait_for_end(struct weftd *weftd, int signal_fd, struct interrupt_request request[2])
 {
     uint32_t signals = 0;

@@ -28,8 +28,8 @@ bool shard_in_place_is_possible(const struct shard_chunk *chunk)
 bool shard_in_place_takes_spare(struct shard_chunk *chunk)
 {
     struct shard_tensor *tensor = chunk->tensor;
-    if (!tensor->spare || chunk->own_values || chunk->flags & WEFT_WIRE_CHECKED || shard_skip_needs_copy(chunk) ||
-        shard_result_is_in_use(chunk) || !shard_round_scale(chunk))
+    if (!tensor->spare || chunk->own_values || chunk->flags & WEFT_WIRE_CHECKED ||
+        shard_skip_needs_copy(chunk) || shard_result_is_in_use(chunk) || !shard_round_scale(chunk))
         return false;
     chunk->mean = tensor->spare;
     tensor->spare = NULL;

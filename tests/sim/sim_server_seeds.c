@@ -12,7 +12,9 @@
  * chunk equal the reference, and no result arrives of a step that the copy does not hold. With --moves copies
  * are also made and handed leadership at random, and after a loss all chunks get a copy again, so that a
  * further shard may die, until two are left; a copy that is named in a Map holds every step of which a worker
- * has the result. --mutant makes one fault of the replication, which a seed must detect. A failing seed prints the command that replays it. */
+ * has the result. --mutant makes one fault of the replication, which a seed must detect. A failing seed
+ * prints the
+ * command that replays it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -279,7 +281,7 @@ static uint32_t live_shards(const struct fleet *fleet)
     return count;
 }
 
-/* Each chunk without a copy gets one on another live shard, as the coordinator decides. true: all have one. */
+/* Each chunk without a copy gets one on another live shard. true: all have one. */
 static bool make_copies(struct fleet *fleet)
 {
     bool all = true;

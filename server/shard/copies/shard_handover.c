@@ -4,9 +4,10 @@
  *               --> each close that was running has ended, and the copy holds it --> report (quiet)
  *               --> Map: the copy leads under the next term, this engine may be its copy
  *
- * When the report leaves, leader and copy have closed the same steps, so either can lead and neither is a step
- * ahead. Requests wait for the Map, as those of a newer term do: then they are discarded, and the workers send
- * them to the new leader. A loss of the copy ends the state, too: Map has a newer term for the same leader. */
+ * When the report leaves, leader and copy have closed the same steps, so either can lead and neither is a
+ * step ahead. Requests wait for the Map, as those of a newer term do: then they are discarded, and the
+ * workers send them to the new leader. A loss of the copy ends the state, too: Map has a newer term for the
+ * same leader. */
 #include "server/shard/shard_engine.h"
 
 static bool is_quiet(const struct shard_chunk *chunk)

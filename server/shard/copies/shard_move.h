@@ -54,8 +54,8 @@ static inline bool shard_move_holds(const struct shard_chunk_move *move)
 bool shard_move_change(struct shard_chunk *chunk);
 void shard_move_pump(struct weft_shard_engine *engine);
 void shard_move_acked(struct shard_chunk *chunk, uint32_t peer_id, const struct weft_wire_header *header);
-/* The slot has a new term. end_chunk: a change that the new copy has not acknowledged becomes due to the slot's
- * copy, which may be the same engine. end: after its chunks. */
+/* The slot has a new term. end_chunk: a change that the new copy has not acknowledged becomes due to the
+ * slot's copy, which may be the same engine. end: after its chunks. */
 void shard_move_end_chunk(struct shard_chunk *chunk);
 void shard_move_end(struct weft_shard_engine *engine, uint32_t slot);
 void shard_move_tensor_added(struct shard_tensor *tensor);

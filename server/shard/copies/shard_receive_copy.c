@@ -1,7 +1,7 @@
 /* shard_receive_copy.c - the new copy's side: receives the parts of a chunk in place.
  *
  *     COPY --> term, leader, part checked --> memory --> received in place --> COPIED
- *     the weights are the last part: step, result and skips of their header; from then on REPLICATE is applied
+ *     the weights are the last part: step, result and skips of their header; then REPLICATE is applied
  *
  * The chunk serves no request meanwhile, and its content has no meaning until the weights have arrived. A Map
  * of a newer term that names this engine as copy or leader follows only then; any other one releases the

@@ -203,8 +203,8 @@ void fleet_kill_shard(struct fleet *fleet, uint32_t shard);
 void fleet_copies_begin(struct fleet *fleet);
 /* The coordinator abandons the shard: its copies lead. The others get the Map within delay_ns, at random. */
 void fleet_fail_over(struct fleet *fleet, uint32_t shard, uint64_t delay_ns);
-/* The leader copies the chunk to a live shard that neither leads nor copies it; a Map follows. No effect during
- * another move. */
+/* The leader copies the chunk to a live shard that neither leads nor copies it; a Map follows. No effect
+ * during another move. */
 void fleet_copy(struct fleet *fleet, uint32_t chunk_number, uint32_t shard);
 /* The leader and the copy of the chunk change places. No effect without a copy, or during another move. */
 void fleet_hand_over(struct fleet *fleet, uint32_t chunk_number);
