@@ -8,7 +8,7 @@
  * What else can change, a skipped step, starts the chunk again. A chunk that is copied is held like one with
  * a copy: no reply leaves before the new copy holds the step. So the coordinator may name the copy at any
  * time
- * after the report. A new copy that refuses a change gets the chunk again.
+ * after the report. A new copy that refuses a change ends the move.
  *
  * Bounds: WINDOW_BYTES of parts are under way from one engine, or one larger part. If either end is lost, Map
  * brings a new term without the new copy, and the move ends without effect. */
