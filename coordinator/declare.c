@@ -285,7 +285,8 @@ static bool drains(const struct weft_coordinator *coordinator, const struct coor
     return coordinator->shards[endpoint->shard]->is_draining;
 }
 
-/* Of two endpoints that can get a chunk, this one should: a shard that is to leave gets one only if all are. */
+/* Of two endpoints that can get a chunk, this one should. A shard that is to leave gets one only if all shards
+ * are. */
 static bool is_preferred(const struct weft_coordinator *coordinator,
                          const struct coordinator_endpoint *endpoint, uint64_t load,
                          const struct coordinator_endpoint *best, uint64_t best_load)
@@ -300,8 +301,7 @@ static struct coordinator_endpoint *least_loaded(struct weft_coordinator *coordi
     for (uint32_t i = 0; i < coordinator->endpoint_count; i++) {
         struct coordinator_endpoint *endpoint = &coordinator->endpoints[i];
         if (!can_place(coordinator, endpoint)) continue;
-        if (!best ||
-            is_preferred(coordinator, endpoint, endpoint->load_bytes, best, best->load_bytes))
+        if (!best || is_preferred(coordinator, endpoint, endpoint->load_bytes, best, best->load_bytes))
             best = endpoint;
     }
     return best;
@@ -349,8 +349,7 @@ static struct coordinator_endpoint *least_coded(struct weft_coordinator *coordin
     for (uint32_t i = 0; i < coordinator->endpoint_count; i++) {
         struct coordinator_endpoint *endpoint = &coordinator->endpoints[i];
         if (!can_place(coordinator, endpoint)) continue;
-        if (!best ||
-            is_preferred(coordinator, endpoint, endpoint->coded_bytes, best, best->coded_bytes))
+        if (!best || is_preferred(coordinator, endpoint, endpoint->coded_bytes, best, best->coded_bytes))
             best = endpoint;
     }
     return best;

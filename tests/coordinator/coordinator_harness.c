@@ -218,6 +218,7 @@ uint64_t harness_hello(struct harness *harness, const struct harness_hello *give
     hello.progress = true;
     hello.slots = !given->has_no_slots;
     hello.chunk_runs = !harness->has_no_chunk_runs;
+    hello.moves = harness->has_moves && given->role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     hello.frees = given->role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     hello.nonce = (ProtobufCBinaryData){sizeof nonce, nonce};
     if (given->secret) {

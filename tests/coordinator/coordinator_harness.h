@@ -32,6 +32,7 @@ struct harness {
     const Control *same; /* of the sends to many members that have begun */
     uint32_t same_count, sends_of_same;
     bool has_no_chunk_runs; /* members that join do not read runs of chunks */
+    bool has_moves;         /* shards that join support SlotCopy and SlotQuiet */
     uint32_t ended_count;
     enum weft_status end_status;
     char end_text[500];

@@ -26,13 +26,19 @@ static void view_apply(struct view *view, const Weft__Control__Map *map)
 }
 
 /* All members begin; the first endpoint of shard s is WORKERS + s. */
-static struct harness *job(uint64_t c[MEMBERS], struct view *view)
+static struct harness *begin(uint64_t c[MEMBERS], struct view *view, bool has_moves)
 {
     struct harness *h = harness_create_copies(WORKERS, SHARDS, true);
+    h->has_moves = h->has_no_chunk_runs = has_moves;
     *view = (struct view){0};
     harness_run(h, c, 1);
     view_apply(view, h->connections[c[0]].inbox[h->connections[c[0]].read - 2]->map);
     return h;
+}
+
+static struct harness *job(uint64_t c[MEMBERS], struct view *view)
+{
+    return begin(c, view, false);
 }
 
 static void declare(struct harness *h, const uint64_t *c, const char *name, uint32_t ordinal,
@@ -234,9 +240,131 @@ static void refusals(void **state)
     declare_is_refused("", "asp", "copies of tensors with consistency bsp only");
 }
 
+/* ---- slots that get no new copy ---- */
+
+/* Reads all messages of a connection: enters each Map, returns the last one of the kind, which is valid until
+ * the next call. */
+static Control *read_all(struct harness *h, uint64_t id, struct view *view,
+                         Weft__Control__Control__BodyCase body)
+{
+    struct harness_connection *connection = &h->connections[id];
+    Control *found = NULL;
+    for (uint32_t i = 0; i < connection->received; i++) {
+        Control *message = connection->inbox[i], *unused = message;
+        const bool is_new = i >= connection->read;
+        if (is_new && view && message->body_case == BODY(MAP)) view_apply(view, message->map);
+        if (is_new && message->body_case == body) {
+            unused = found;
+            found = message;
+        }
+        if (unused) weft_control_free(weft_env_system(), unused);
+    }
+    connection->received = connection->read = found != NULL;
+    connection->inbox[0] = found;
+    return found;
+}
+
+/* Declares a tensor with a codec; returns the slot of its chunk. `at`: whose messages are read. */
+static uint32_t declare_coded(struct harness *h, const uint64_t *c, uint32_t ordinal, uint64_t at)
+{
+    char name[16];
+    struct harness_declare declare;
+    snprintf(name, sizeof name, "codes%u", ordinal);
+    harness_declare_init(&declare, ordinal, name);
+    declare.declare.codec = (char *)"sign";
+    for (int w = 0; w < WORKERS; w++) harness_declare(h, c[w], &declare);
+    const Control *declared = read_all(h, at, NULL, BODY(DECLARED));
+    assert_non_null(declared);
+    assert_int_equal(declared->declared->n_chunks, 1);
+    return declared->declared->chunks[0]->slot;
+}
+
+static Control *drain(struct harness *h, uint64_t connection, uint32_t shard, struct view *view,
+                      Weft__Control__Control__BodyCase answer)
+{
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    Weft__Control__Drain drain = WEFT__CONTROL__DRAIN__INIT;
+    drain.shard = shard;
+    message.body_case = BODY(DRAIN);
+    message.drain = &drain;
+    harness_deliver(h, connection, &message);
+    return read_all(h, connection, view, answer);
+}
+
+/* The slot of a codec stays without a copy, and its leader cannot leave. Other slots get one, and their shard
+ * can. */
+static void fixed_slot(void **state)
+{
+    uint64_t c[MEMBERS];
+    struct view view;
+    struct harness *h = begin(c, &view, true);
+    const uint32_t fixed = declare_coded(h, c, 0, c[WORKERS]);
+    const uint32_t leader = view.leader[fixed], copy = view.copy[fixed] - 1;
+    const uint32_t third = 3 * WORKERS + 3 - leader - copy; /* endpoints are indices of connections here */
+    harness_close(h, c[copy], "reset");
+    weft_coordinator_tick(h->coordinator);
+    assert_null(read_all(h, c[leader], &view, BODY(SLOT_COPY)));
+    for (uint32_t i = 0; i < SLOTS; i++) assert_true((view.copy[i] == 0) == (i == fixed));
+    assert_int_equal(view.leader[fixed], leader);
+
+    const Control *answer = drain(h, c[leader], leader - WORKERS, &view, BODY(DRAIN));
+    assert_non_null(answer);
+    assert_string_equal(answer->drain->text,
+                        "its slots have tensors with a codec or a 16-bit type, which cannot move");
+    read_all(h, c[third], NULL, BODY(MAP));
+    assert_non_null(drain(h, c[third], third - WORKERS, NULL, BODY(FINISHED)));
+    harness_leave(h, c[third], "");
+    const Control *map = read_all(h, c[leader], &view, BODY(MAP));
+    assert_non_null(map);
+    assert_int_equal(map->map->lost, third + 1);
+    for (uint32_t i = 0; i < SLOTS; i++) assert_true(view.leader[i] == leader && view.copy[i] == 0);
+    assert_int_equal(h->ended_count, 0);
+    harness_free(h);
+}
+
+/* A codec is declared in a slot that is being copied: the copy is not named. */
+static void fixed_during_move(void **state)
+{
+    uint64_t c[MEMBERS];
+    struct view view;
+    struct harness *h = begin(c, &view, true);
+    declare(h, c, "fc1", 0, 8192); /* chunks in all slots */
+    for (int s = WORKERS; s < MEMBERS; s++) harness_declared_ok(h, c[s], 0);
+    const Weft__Control__Declared *declared = read_all(h, c[WORKERS + 1], NULL, BODY(DECLARED))->declared;
+    uint32_t chunks[SLOTS] = {0};
+    for (size_t i = 0; i < declared->n_chunks; i++) chunks[declared->chunks[i]->slot]++;
+    harness_close(h, c[WORKERS], "reset");
+    weft_coordinator_tick(h->coordinator);
+    const Control *request = read_all(h, c[WORKERS + 1], &view, BODY(SLOT_COPY));
+    assert_non_null(request);
+    const Weft__Control__SlotCopy asked = *request->slot_copy;
+    uint32_t ordinal = 1;
+    while (declare_coded(h, c, ordinal, c[WORKERS + 1]) != asked.slot) {
+        for (int i = 0; i < WORKERS + 3; i++)
+            if (i != WORKERS + 1) read_all(h, c[i], NULL, BODY(MAP));
+        assert_true(++ordinal < 1000);
+    }
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    Weft__Control__SlotCopied copied = WEFT__CONTROL__SLOT_COPIED__INIT;
+    copied.slot = asked.slot;
+    copied.term = asked.term;
+    copied.to = asked.to;
+    copied.chunks = chunks[asked.slot] + 1;
+    copied.done = true;
+    message.body_case = BODY(SLOT_COPIED);
+    message.slot_copied = &copied;
+    harness_deliver(h, c[WORKERS + 1], &message);
+    read_all(h, c[WORKERS + 1], &view, BODY(MAP));
+    assert_int_equal(view.term[asked.slot], asked.term + 1);
+    assert_int_equal(view.copy[asked.slot], 0);
+    assert_int_equal(h->ended_count, 0);
+    harness_free(h);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(placement),    cmocka_unit_test(fail_over),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(fixed_slot),   cmocka_unit_test(fixed_during_move),
+                                       cmocka_unit_test(placement),    cmocka_unit_test(fail_over),
                                        cmocka_unit_test(second_loss),  cmocka_unit_test(empty_slots),
                                        cmocka_unit_test(silent_shard), cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);

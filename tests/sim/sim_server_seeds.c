@@ -151,7 +151,8 @@ static void world_map(struct world *world)
                                                     MAPPED_ELEMS * sizeof(float));
 }
 
-/* Two of three dense tensors have gradients or results of 16 bits; with moves one of six. Draws nothing from the world's numbers. */
+/* Two of three dense tensors have gradients or results of 16 bits, with moves one of six. Draws nothing from
+ * the world's numbers. */
 static void world_dtypes(struct world *world)
 {
     static const enum weft_dtype pairs[][2] = {

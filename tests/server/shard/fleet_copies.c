@@ -203,7 +203,8 @@ void fleet_slot_report(void *context, const struct weft_slot_report *report)
     } else if (report->is_done && chunk->move_to) {
         const uint32_t to = chunk->move_to - 1;
         if (fleet_is_fixed(fleet, report->slot)) fleet->unheld++; /* the leader must refuse */
-        else if (!fleet->shard[to].killed && step_at(fleet, to, report->slot) < chunk->answered) fleet->unheld++;
+        else if (!fleet->shard[to].killed && step_at(fleet, to, report->slot) < chunk->answered)
+            fleet->unheld++;
         chunk->copy = chunk->move_to;
         chunk->move_to = 0;
         fleet->moved++;
