@@ -285,8 +285,8 @@ static bool drains(const struct weft_coordinator *coordinator, const struct coor
     return coordinator->shards[endpoint->shard]->is_draining;
 }
 
-/* The endpoint should get the next chunk rather than `best`. One of a shard that is to leave gets it only if all
- * are of such shards. */
+/* The endpoint should get the next chunk rather than `best`. One of a shard that is to leave gets it only if
+ * all are of such shards. */
 static bool is_preferred(const struct weft_coordinator *coordinator,
                          const struct coordinator_endpoint *endpoint, uint64_t load,
                          const struct coordinator_endpoint *best, uint64_t best_load)
