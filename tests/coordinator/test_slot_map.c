@@ -1,6 +1,7 @@
 /* test_slot_map.c - slots with copies: placement, Map, fail-over, and the loss that ends the job. */
 #include <stdio.h>
 
+#include "coordinator/takeover/records.h"
 #include "tests/coordinator/coordinator_harness.h"
 
 #define BODY(name) WEFT__CONTROL__CONTROL__BODY_##name
@@ -361,11 +362,122 @@ static void fixed_during_move(void **state)
     harness_free(h);
 }
 
+/* ---- another coordinator continues ---- */
+
+enum { FORMER_MEMBERS = 4, FORMER_SLOTS = 3 }; /* a worker and three shards, each with one endpoint */
+
+static void note_map(void *context, uint64_t connection, const Control *message)
+{
+    uint32_t *term = context;
+    if (message->body_case != BODY(MAP) || connection != 1) return;
+    for (size_t i = 0; i < message->map->n_slots; i++)
+        term[message->map->slots[i]->slot] = message->map->slots[i]->term;
+}
+
+static void ignore_close(void *context, uint64_t connection, const char *why) {}
+
+struct former_records {
+    Weft__Control__Slot slot[FORMER_SLOTS], *slots[FORMER_SLOTS];
+    uint32_t copies[FORMER_SLOTS];
+    uint8_t key[WEFT_RESUME_KEY_BYTES];
+    ProtobufCBinaryData address;
+    Weft__Control__Map map;
+    Weft__Control__Member entry[FORMER_MEMBERS];
+    Weft__Control__StoredMember body[FORMER_MEMBERS];
+    Weft__Control__StoredJob job;
+    Weft__Control__Stored stored[FORMER_MEMBERS + 2], *members[FORMER_MEMBERS];
+    struct coordinator_loaded loaded;
+};
+
+static void fill_member(struct former_records *records, uint32_t i)
+{
+    Weft__Control__Member *entry = &records->entry[i];
+    Weft__Control__StoredMember *body = &records->body[i];
+    weft__control__member__init(entry);
+    weft__control__stored_member__init(body);
+    entry->member = entry->endpoint_first = i;
+    entry->role = i ? WEFT__CONTROL__ROLE__ROLE_SHARD : WEFT__CONTROL__ROLE__ROLE_WORKER;
+    entry->index = i ? i - 1 : 0;
+    entry->name = entry->host = (char *)"hostb";
+    entry->n_addresses = 1;
+    entry->addresses = &records->address;
+    body->member = entry;
+    body->state = MEMBER_READY;
+    body->resume_key = records->address;
+    body->moves = true;
+    records->stored[i].member = body;
+    records->members[i] = &records->stored[i];
+}
+
+/* Slot i: led by shard i, copied by the next one. The former coordinator has begun to move slot 1. */
+static void fill_slot(struct former_records *records, uint32_t i)
+{
+    Weft__Control__Slot *slot = &records->slot[i];
+    weft__control__slot__init(slot);
+    records->copies[i] = 1 + (i + 1) % FORMER_SLOTS;
+    slot->slot = i;
+    slot->term = 5;
+    slot->leader = 1 + i;
+    slot->n_copies = 1;
+    slot->copies = &records->copies[i];
+    slot->moving = i == 1;
+    records->slots[i] = slot;
+}
+
+static void fill_records(struct former_records *records)
+{
+    *records = (struct former_records){.address = {sizeof records->key, records->key}};
+    for (int i = 0; i < FORMER_MEMBERS + 2; i++) weft__control__stored__init(&records->stored[i]);
+    for (uint32_t i = 0; i < FORMER_MEMBERS; i++) fill_member(records, i);
+    for (uint32_t i = 0; i < FORMER_SLOTS; i++) fill_slot(records, i);
+    weft__control__map__init(&records->map);
+    records->map.n_slots = FORMER_SLOTS;
+    records->map.slots = records->slots;
+    weft__control__stored_job__init(&records->job);
+    records->job.members = FORMER_MEMBERS;
+    records->stored[FORMER_MEMBERS].job = &records->job;
+    records->stored[FORMER_MEMBERS + 1].slots = &records->map;
+    records->loaded = (struct coordinator_loaded){.env = weft_env_system(),
+                                                  .job = &records->stored[FORMER_MEMBERS],
+                                                  .slots = &records->stored[FORMER_MEMBERS + 1],
+                                                  .members = records->members,
+                                                  .member_count = FORMER_MEMBERS};
+}
+
+/* What the former coordinator has asked of a leader ends with a new term; other slots keep theirs. */
+static void former_move(void **state)
+{
+    uint32_t term[FORMER_SLOTS] = {0};
+    struct former_records records;
+    struct weft_coordinator_options options;
+    struct weft_coordinator *coordinator;
+    fill_records(&records);
+    weft_coordinator_options_init(&options);
+    options.workers = 1;
+    options.shards = FORMER_MEMBERS - 1;
+    options.copies = 1;
+    options.copies_on_one_host = true;
+    options.send = note_map;
+    options.close = ignore_close;
+    options.context = term;
+    assert_int_equal(weft_coordinator_create(weft_env_system(), &options, &coordinator), WEFT_OK);
+    assert_int_equal(coordinator_records_restore(coordinator, &records.loaded), WEFT_OK);
+    for (uint32_t i = 0; i < FORMER_MEMBERS; i++)
+        assert_int_equal(coordinator_adopt(coordinator, i + 1, coordinator->members[i]), WEFT_OK);
+    for (uint32_t i = 0; i < FORMER_MEMBERS; i++) coordinator_welcome_back(coordinator, i + 1, true);
+    weft_coordinator_tick(coordinator);
+    weft_coordinator_tick(coordinator);
+    assert_int_equal(term[0], 5);
+    assert_int_equal(term[1], 6);
+    assert_int_equal(term[2], 5);
+    weft_coordinator_free(coordinator);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(fixed_slot),   cmocka_unit_test(fixed_during_move),
-                                       cmocka_unit_test(placement),    cmocka_unit_test(fail_over),
-                                       cmocka_unit_test(second_loss),  cmocka_unit_test(empty_slots),
-                                       cmocka_unit_test(silent_shard), cmocka_unit_test(refusals)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(former_move), cmocka_unit_test(fixed_slot),   cmocka_unit_test(fixed_during_move),
+        cmocka_unit_test(placement),   cmocka_unit_test(fail_over),    cmocka_unit_test(second_loss),
+        cmocka_unit_test(empty_slots), cmocka_unit_test(silent_shard), cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,6 +50,7 @@ static void continue_job(const struct coordinator_loaded *loaded)
     options.workers = loaded->job->job->workers;
     options.shards = loaded->job->job->shards;
     options.copies = loaded->job->job->copies;
+    options.copies_on_one_host = loaded->job->job->copies_on_one_host;
     options.send = ignore;
     options.close = ignore_close;
     if (weft_coordinator_create(quiet(), &options, &coordinator) < 0) return;
@@ -119,7 +120,8 @@ static size_t add_members(uint64_t number, uint8_t *out, size_t at, size_t capac
         body.state = i == number % 8 ? MEMBER_LEFT + (uint32_t)(number / 8 % 2) : MEMBER_READY;
         body.resume_key = (ProtobufCBinaryData){WEFT_RESUME_KEY_BYTES, bytes};
         body.process = (ProtobufCBinaryData){sizeof bytes, bytes};
-        body.frees = true;
+        body.frees = body.moves = true;
+        body.draining = i == number / 16 % 8;
         stored.body_case = WEFT__CONTROL__STORED__BODY_MEMBER;
         stored.member = &body;
         at = add(&stored, out, at, capacity);
@@ -138,7 +140,7 @@ static size_t add_tensor(uint64_t number, uint32_t ordinal, uint8_t *out, size_t
     uint32_t ranks[] = {0, 1};
     declare.ordinal = declared.tensor = ordinal;
     declare.name = ordinal ? (char *)"bias" : (char *)"weights";
-    declare.codec = (char *)"dense";
+    declare.codec = number % 11 ? (char *)"dense" : (char *)"sign";
     declare.optimizer = (char *)"sgd";
     declare.dtype = WEFT_F32;
     declare.n_dims = 1;
@@ -170,6 +172,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
     job.workers = job.shards = 2;
     job.members = 4;
     job.copies = 1;
+    job.copies_on_one_host = number % 13 > 0;
     job.next_endpoint = 4;
     job.heartbeat_ns = job.resume_ns = WEFT_SECONDS(1);
     stored.body_case = WEFT__CONTROL__STORED__BODY_JOB;
@@ -180,7 +183,8 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
         slot[i].slot = i;
         slot[i].term = 1;
         slot[i].leader = 2 + i;
-        slot[i].n_copies = 1;
+        slot[i].n_copies = number % 9 > 0;
+        slot[i].moving = number / 4 % 2;
         slot[i].copies = &copies[i];
     }
     map.version = 1;
