@@ -193,6 +193,14 @@ class Failover(harness.JobTest):
         self.kill_shard(group, 3)
         self.end(group, 2)
 
+    def test_drain_with_codecs(self):
+        """Their slots cannot move: the signal ends the shard and the job, and the log has the reason."""
+        group = self.start(2, 2, COPIES, CODED)
+        shard = dict(group.processes)["shard1"]
+        shard.send_signal(signal.SIGTERM)
+        self.assertNotIn(None, harness.ends(group.processes, 30).values())
+        self.assertRegex(self.log(group, "shard1"), "shard 1 cannot leave the job alone: its slots have tensors with a codec")
+
     def test_the_last_shard_has_no_copies(self):
         """One shard is left: the status counts its slots, and the job continues."""
         group = self.start(2, 2, COPIES)

@@ -71,7 +71,7 @@ class Takeover(harness.JobTest):
         os.kill(shard.pid, signal.SIGCONT)
         self.assertIsNotNone(harness.ends([("shard0", shard)], 15)["shard0"])
         self.assertIn("this process does not coordinate job", self.log(group, "shard0"))
-        self.assertRegex(self.log(group, "shard0"), r"shard 0 .*has been given up by the coordinator")
+        self.assertRegex(self.log(group, "shard0"), r"shard 0 .*counts as lost at the coordinator")
         self.end(group, 2)
 
     def test_under_weft_run(self):
