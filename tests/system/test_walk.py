@@ -61,7 +61,7 @@ class Walk(harness.JobTest):
         """Steps that both workers have reported so far."""
         members = json.loads(self.weft("status", "--json"))["members"]
         reports = [member["report"] or {} for member in members if member["role"] == "worker"]
-        return min(report.get("steps", 0) for report in reports)
+        return min((report.get("steps", 0) for report in reports), default=0)
 
     def start(self):
         self.environment = {**os.environ, "WEFT_JOB": "walk"}
