@@ -52,7 +52,7 @@ static void hold(struct weft_frame **held, struct weft_frame *frame)
     if (frame) frame->references++;
 }
 
-/* Of these, another coordinator may know nothing. It requests the other kinds itself. */
+/* Kinds that another coordinator may not have received. It requests the other kinds itself. */
 static bool stays(const struct weft_frame *frame)
 {
     switch ((Weft__Control__Control__BodyCase)frame->kind) {
@@ -236,7 +236,7 @@ void weft_control_link_leave(struct weft_control_link *link, bool has_left)
 
 /* ---- the handshake of the next connection ---- */
 
-/* The session as the coordinator of the next connection knows it. No frames are kept in this copy. */
+/* State of the session at the coordinator of the next connection. The copy keeps no frames. */
 static struct weft_resume resume_of_next(const struct weft_control_link *link)
 {
     struct weft_resume resume = link->resume;

@@ -10,7 +10,7 @@
  *
  * In a job with a store the link then tries the candidates of the Roster in turn, also after the silence of
  * the coordinator. A Challenge with a higher reign is another coordinator's: it has the job's state but no
- * frames. Both sides count from 0 again. The member sends what it still wants: kept requests, its unanswered
+ * frames. Both sides count from 0 again. The member repeats its kept requests, its unanswered
  * declaration and its unanswered liveness request. */
 #ifndef WEFT_COORDINATOR_CONTROL_LINK_H
 #define WEFT_COORDINATOR_CONTROL_LINK_H

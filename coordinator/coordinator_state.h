@@ -7,7 +7,7 @@
 #include "coordinator/coordinator.h"
 
 #define COORDINATOR_LABEL_BYTES 320 /* "rank 3 (host, pid 41)", with a host name of at most 255 bytes */
-#define COORDINATOR_EPOCH 1       /* the epoch of the first membership */
+#define COORDINATOR_EPOCH 1         /* the epoch of the first membership */
 
 enum coordinator_state {
     COORDINATOR_JOINING = 1,    /* until every expected member has sent Endpoints */
@@ -30,7 +30,7 @@ struct coordinator_progress {
     uint64_t received_ns; /* 0: no report */
     uint32_t waits_for;   /* rank + 1; 0: unknown */
     bool is_stalled;
-    bool has_answered;    /* since the last ask_progress */
+    bool has_answered; /* since the last ask_progress */
     char call[104];
 };
 
@@ -78,11 +78,11 @@ struct coordinator_member {
     enum coordinator_member_state state;
     char label[COORDINATOR_LABEL_BYTES];
     char host[WEFT_LIMIT_NAME_BYTES + 1];
-    bool has_device; /* the process has a GPU */
-    bool supports_states; /* a shard that supports STATE_PULL and STATE_INIT */
-    bool reads_chunk_runs; /* Declared.runs */
-    bool supports_groups; /* a shard that supports message groups */
-    bool supports_free;  /* a shard that supports TensorFree */
+    bool has_device;        /* the process has a GPU */
+    bool supports_states;   /* a shard that supports STATE_PULL and STATE_INIT */
+    bool reads_chunk_runs;  /* Declared.runs */
+    bool supports_groups;   /* a shard that supports message groups */
+    bool supports_free;     /* a shard that supports TensorFree */
     bool supports_progress; /* it answers ask_progress */
     bool has_snapshots;     /* a shard with a folder for snapshots; a worker that sends parts */
     bool supports_moves;    /* a shard that supports SlotCopy and SlotQuiet */
@@ -96,9 +96,9 @@ struct coordinator_member {
     ProtobufCBinaryData *addresses; /* owned, (endpoint_count,); NULL before Endpoints */
     uint64_t connection;            /* id of its connection; 0: closed */
     uint64_t last_received_ns;
-    Weft__Control__Report report;   /* its newest figures; `open` points at report_open */
-    char *report_open;              /* owned; NULL: none */
-    uint64_t reported_ns;           /* when they arrived */
+    Weft__Control__Report report; /* its newest figures; `open` points at report_open */
+    char *report_open;            /* owned; NULL: none */
+    uint64_t reported_ns;         /* when they arrived */
     bool has_report;
     struct weft_histogram step_seen, exposed_seen, failover_seen; /* of the newest report */
     uint32_t declared_count;       /* workers: tensors declared so far = next ordinal */
@@ -125,7 +125,7 @@ struct coordinator_connection {
     enum coordinator_connection_state state;
     uint64_t opened_ns, last_received_ns;
     uint8_t nonce[WEFT_NONCE_BYTES];
-    char peer[64]; /* address, for the log */
+    char peer[64];                     /* address, for the log */
     struct coordinator_member *member; /* state CONNECTION_MEMBER only; borrowed */
 };
 
@@ -151,7 +151,7 @@ struct coordinator_tensor {
     uint64_t elems;
     uint32_t chunk_count;
     Weft__Control__Chunk *chunks; /* owned */
-    bool *shard_reply_pending;             /* owned, (shards,): DeclaredOk has not arrived from this shard */
+    bool *shard_reply_pending;    /* owned, (shards,): DeclaredOk has not arrived from this shard */
     uint32_t replies_pending;
     uint32_t coded_endpoint; /* index + 1 of the endpoint whose coded_bytes include it; 0: none */
     bool *freed_by;          /* owned, (workers,): this worker has sent TensorFree; NULL: no worker has */
@@ -168,22 +168,22 @@ struct coordinator_slot {
     uint32_t fixed;  /* of these, chunks of which no copy can be made later */
     uint64_t bytes;  /* of all chunks */
 };
-/* What the leader of a slot has been asked for, under the slot's term (move.c). */
+/* The request that the leader of a slot has, under the slot's term (move.c). */
 enum coordinator_move_kind { MOVE_NONE = 0, MOVE_COPY = 1, MOVE_HAND_OVER = 2 };
 struct coordinator_move {
     enum coordinator_move_kind kind;
-    uint32_t to;             /* MOVE_COPY: index in coordinator->endpoints */
-    uint64_t bytes;          /* copied so far */
-    uint64_t asked_ns, progress_ns;
-    uint64_t not_before_ns;  /* MOVE_NONE: the last one failed, and no other begins before */
-    bool is_former;          /* MOVE_NONE: the former coordinator may have begun one */
+    uint32_t to;    /* MOVE_COPY: index in coordinator->endpoints */
+    uint64_t bytes; /* copied so far */
+    uint64_t requested_ns, progress_ns;
+    uint64_t not_before_ns; /* MOVE_NONE: the last one failed, and no other begins before */
+    bool is_former;         /* MOVE_NONE: the former coordinator may have begun one */
 };
 struct coordinator_slots {
-    struct coordinator_slot *all; /* (count,) owned */
+    struct coordinator_slot *all;   /* (count,) owned */
     struct coordinator_move *moves; /* (count,) owned */
-    uint64_t moved_bytes;         /* of all moves that have ended */
-    uint32_t count;               /* 0: a job without copies */
-    uint32_t version;             /* of the last Map sent */
+    uint64_t moved_bytes;           /* of all moves that have ended */
+    uint32_t count;                 /* 0: a job without copies */
+    uint32_t version;               /* of the last Map sent */
 };
 
 /* An operation that takes much longer than usual (stall.c). */
@@ -221,33 +221,33 @@ struct weft_coordinator {
     struct weft_env *env;
     struct weft_coordinator_options options;
     char *job, *secret, *host; /* owned copies; options point at them */
-    char address[280]; /* where it listens, for the log; "": no sockets; written by the driver */
+    char address[280];         /* where it listens, for the log; "": no sockets; written by the driver */
     enum coordinator_state state;
-    uint64_t report_ns; /* when the missing members are logged next */
+    uint64_t report_ns;           /* when the missing members are logged next */
     uint64_t paused_ns, pause_ns; /* end of the last stop of this process, and its length; 0: none */
     uint64_t created_ns, job_id, transport_nonce, next_incarnation;
     uint32_t next_endpoint;
 
-    struct weft_log_limit refusals; /* any process that reaches the port can cause them */
+    struct weft_log_limit refusals;              /* any process that reaches the port can cause them */
     struct coordinator_connection **connections; /* owned, sorted by id */
     size_t connection_count, connection_capacity;
 
     struct coordinator_member **members; /* owned, in the order of joining */
     uint32_t member_count, member_capacity, next_rank_order, workers_at_start;
     uint64_t codec_steps; /* largest step count of any codec in the membership in force */
-    bool has_grown;           /* a worker was admitted since the start: workers that had joined do not have
+    bool has_grown;       /* a worker was admitted since the start: workers that had joined do not have
                                * its address */
     struct coordinator_member **workers, **shards; /* by index; NULL: has not joined */
     uint32_t worker_count, shard_count, worker_left_count;
-    uint32_t epoch;          /* newest epoch proposed; equal to epoch_in_force unless an agreement is under
+    uint32_t epoch; /* newest epoch proposed; equal to epoch_in_force unless an agreement is under
                               * way */
     uint32_t epoch_in_force;
     uint64_t shrink_began_ns;
-    uint64_t committed;       /* the last step known to be good on all ranks */
-    uint32_t join_count;      /* number of the last Join */
+    uint64_t committed;                            /* the last step known to be good on all ranks */
+    uint32_t join_count;                           /* number of the last Join */
     struct weft_histogram step, exposed, failover; /* over all workers, including lost ones */
-    uint32_t liveness_seq;    /* number of the last liveness check */
-    bool liveness_is_running; /* a worker has not replied to it yet */
+    uint32_t liveness_seq;                         /* number of the last liveness check */
+    bool liveness_is_running;                      /* a worker has not replied to it yet */
     struct coordinator_stall stall;
     struct coordinator_snapshot snapshot;
 
@@ -259,7 +259,7 @@ struct weft_coordinator {
     uint32_t endpoint_count;
     struct coordinator_slots slots;
 
-    bool cost_known; /* rank 0 has sent its link costs in Ready */
+    bool cost_known;              /* rank 0 has sent its link costs in Ready */
     Weft__Control__LinkCost cost; /* forwarded in Go; its byte fields are owned */
 
     struct coordinator_records records;
@@ -388,7 +388,7 @@ void coordinator_parts_message(struct weft_coordinator *coordinator, struct coor
                                const Weft__Control__Control *message);
 /* What a snapshot waits for at its deadline. */
 void coordinator_parts_describe(const struct weft_coordinator *coordinator, char *out, size_t out_bytes);
-/* committed: the last step that the worker knows to be good. */
+/* committed: the last step whose good end the worker has seen. */
 void coordinator_snapshot_worker_left(struct weft_coordinator *coordinator, struct coordinator_member *worker,
                                       uint64_t committed);
 /* Ranks have new numbers: a snapshot with workers' parts has failed. */
@@ -429,7 +429,7 @@ void coordinator_slots_free(struct weft_coordinator *coordinator);
  * returned memory, which the caller frees; NULL: no memory. */
 void *coordinator_slots_describe(const struct weft_coordinator *coordinator, const bool *changed,
                                  Weft__Control__Map *map_out);
-/* Takes the slots of a record. WEFT_ERR_MALFORMED: they do not fit the endpoints. */
+/* Restores the slots of a record. WEFT_ERR_MALFORMED: they do not fit the endpoints. */
 enum weft_status coordinator_slots_restore(struct weft_coordinator *coordinator,
                                            const Weft__Control__Map *map);
 /* Sends all slots to a member, or to all if `to` is NULL. No effect in a job without copies. */
@@ -464,15 +464,15 @@ uint32_t coordinator_slots_without_copy(const struct weft_coordinator *coordinat
 /* SlotCopied or SlotQuiet of a shard. */
 void coordinator_move_message(struct weft_coordinator *coordinator, struct coordinator_member *shard,
                               const Weft__Control__Control *message);
-/* Begins the moves that the slots need, asks again, ends late ones. */
+/* Begins the moves that the slots need, repeats requests, ends late moves. */
 void coordinator_moves_tick(struct weft_coordinator *coordinator, uint64_t now_ns);
-/* A shard asks to leave. Its slots are handed to their copies and copied elsewhere; it gets Finished when
- * it has none. Otherwise it gets the reason. */
+/* A shard requests to leave. The copies become leaders of its slots, and other shards get new copies. The
+ * shard gets Finished when it has no slot, or the reason why it cannot leave. */
 void coordinator_drain(struct weft_coordinator *coordinator, struct coordinator_member *shard);
 /* The shard drains, and leads and copies no slot. */
 bool coordinator_drain_is_done(const struct weft_coordinator *coordinator,
                                const struct coordinator_member *shard);
-/* It has left: all members get to know. */
+/* The shard has left: all members get a Map. */
 void coordinator_drained(struct weft_coordinator *coordinator, struct coordinator_member *shard);
 /* moves under way */
 uint32_t coordinator_moves_count(const struct weft_coordinator *coordinator);

@@ -113,7 +113,7 @@ static json_t *json_of_tensor(const struct coordinator_tensor *tensor)
                      (int)tensor->announced, "freed", (int)(tensor->freed_count > 0));
 }
 
-/* moves: slots that are being copied or handed over. All 0 in a job without copies. */
+/* moves: slots that are being copied, or whose leader changes. All 0 in a job without copies. */
 static json_t *json_of_slots(const struct weft_coordinator *coordinator)
 {
     const struct coordinator_slots *slots = &coordinator->slots;

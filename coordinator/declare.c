@@ -285,23 +285,22 @@ static bool drains(const struct weft_coordinator *coordinator, const struct coor
     return coordinator->shards[endpoint->shard]->is_draining;
 }
 
-/* The endpoint should get the next chunk rather than `best`. One of a shard that is to leave gets it only if
- * all are of such shards. */
-static bool is_preferred(const struct weft_coordinator *coordinator,
-                         const struct coordinator_endpoint *endpoint, uint64_t load,
-                         const struct coordinator_endpoint *best, uint64_t best_load)
+static uint64_t load_of(const struct coordinator_endpoint *endpoint, bool is_coded)
 {
-    const bool leaves = drains(coordinator, endpoint), best_leaves = drains(coordinator, best);
-    return leaves == best_leaves ? load < best_load : best_leaves;
+    return is_coded ? endpoint->coded_bytes : endpoint->load_bytes;
 }
 
-static struct coordinator_endpoint *least_loaded(struct weft_coordinator *coordinator)
+/* The endpoint for the next chunk: the one with the fewest bytes, is_coded: of candidates with a codec.
+ * One of a shard that is to leave only if all are of such shards. NULL: there is none. */
+static struct coordinator_endpoint *least_loaded(struct weft_coordinator *coordinator, bool is_coded)
 {
     struct coordinator_endpoint *best = NULL;
     for (uint32_t i = 0; i < coordinator->endpoint_count; i++) {
         struct coordinator_endpoint *endpoint = &coordinator->endpoints[i];
         if (!can_place(coordinator, endpoint)) continue;
-        if (!best || is_preferred(coordinator, endpoint, endpoint->load_bytes, best, best->load_bytes))
+        const bool leaves = drains(coordinator, endpoint), best_leaves = best && drains(coordinator, best);
+        if (!best ||
+            (leaves == best_leaves ? load_of(endpoint, is_coded) < load_of(best, is_coded) : best_leaves))
             best = endpoint;
     }
     return best;
@@ -343,18 +342,6 @@ static void add_chunk(struct weft_coordinator *coordinator, struct coordinator_t
                                coordinator_tensor_is_fixed(tensor));
 }
 
-static struct coordinator_endpoint *least_coded(struct weft_coordinator *coordinator)
-{
-    struct coordinator_endpoint *best = NULL;
-    for (uint32_t i = 0; i < coordinator->endpoint_count; i++) {
-        struct coordinator_endpoint *endpoint = &coordinator->endpoints[i];
-        if (!can_place(coordinator, endpoint)) continue;
-        if (!best || is_preferred(coordinator, endpoint, endpoint->coded_bytes, best, best->coded_bytes))
-            best = endpoint;
-    }
-    return best;
-}
-
 /* Chunks of the candidates of a codec "auto". A candidate that can be cut has the same chunks on the same
  * endpoints as the dense one. The candidates that encode the whole tensor share one endpoint. */
 static void place_candidates(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor,
@@ -368,7 +355,7 @@ static void place_candidates(struct weft_coordinator *coordinator, struct coordi
                       tensor->chunks[i].endpoint, candidate, tensor->chunks[i].slot);
         if (cuts[candidate]) continue;
         if (!home) {
-            home = least_coded(coordinator);
+            home = least_loaded(coordinator, true);
             tensor->coded_endpoint = (uint32_t)(home - coordinator->endpoints) + 1;
             home->coded_bytes += tensor->elems * weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
             slot = coordinator_slot_choose(coordinator, home);
@@ -435,7 +422,7 @@ static bool place(struct weft_coordinator *coordinator, struct coordinator_tenso
     }
     for (uint64_t i = 0, offset = 0; i < count; i++, offset += piece) {
         uint64_t elems = offset + piece <= tensor->elems ? piece : tensor->elems - offset;
-        struct coordinator_endpoint *home = least_loaded(coordinator);
+        struct coordinator_endpoint *home = least_loaded(coordinator, false);
         home->load_bytes += elems * elem_bytes;
         const uint32_t slot = coordinator_slot_choose(coordinator, home);
         add_chunk(coordinator, tensor, offset, elems, home->id, 0, slot);

@@ -9,10 +9,9 @@
  *
  * A move belongs to one term of its slot. The loss of the leader, of the copy or of `to` raises the term
  * (slot_map.c), which ends the move at the leader, too. So does an error that the leader reports, and a
- * leader that reports no progress for PROGRESS_NS. Then the set of before is in force, and another move
- * begins after
- * PAUSE_NS. Requests are repeated, because a leader without memory for one does not answer. At most
- * MOVES_PER_LEADER slots of an endpoint move at once; the leader bounds the bytes under way. */
+ * leader that reports no progress for PROGRESS_NS. Then the earlier set is in force, and another move
+ * begins after PAUSE_NS. Requests are repeated, because a leader without memory for one does not answer. At
+ * most MOVES_PER_LEADER slots of an endpoint move at once; the leader bounds the bytes under way. */
 #include <stdio.h>
 
 #include "coordinator/coordinator_state.h"
@@ -29,15 +28,6 @@ uint32_t coordinator_moves_count(const struct weft_coordinator *coordinator)
     uint32_t count = 0;
     for (uint32_t i = 0; i < coordinator->slots.count; i++)
         count += coordinator->slots.moves[i].kind != MOVE_NONE;
-    return count;
-}
-
-static uint32_t moves_of(const struct weft_coordinator *coordinator, uint32_t leader)
-{
-    const struct coordinator_slots *slots = &coordinator->slots;
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < slots->count; i++)
-        count += slots->moves[i].kind != MOVE_NONE && slots->all[i].leader == leader;
     return count;
 }
 
@@ -79,7 +69,7 @@ static uint32_t choose_target(const struct weft_coordinator *coordinator, const 
 
 /* ---- requests ---- */
 
-static void ask(struct weft_coordinator *coordinator, uint32_t number, uint64_t now_ns)
+static void send_request(struct weft_coordinator *coordinator, uint32_t number, uint64_t now_ns)
 {
     const struct coordinator_slot *slot = &coordinator->slots.all[number];
     struct coordinator_move *move = &coordinator->slots.moves[number];
@@ -94,7 +84,7 @@ static void ask(struct weft_coordinator *coordinator, uint32_t number, uint64_t 
         is_copy ? WEFT__CONTROL__CONTROL__BODY_SLOT_COPY : WEFT__CONTROL__CONTROL__BODY_SLOT_QUIET;
     if (is_copy) message.slot_copy = &copy;
     else message.slot_quiet = &quiet;
-    move->asked_ns = now_ns;
+    move->requested_ns = now_ns;
     coordinator_send(coordinator, coordinator_shard_of(coordinator, slot->leader), &message);
 }
 
@@ -125,18 +115,45 @@ static bool change_empty(struct weft_coordinator *coordinator, struct coordinato
     return true;
 }
 
-static void begin(struct weft_coordinator *coordinator, uint32_t number, enum coordinator_move_kind kind,
-                  uint32_t to, uint64_t now_ns)
+/* One pass over all slots. */
+struct planning {
+    uint64_t now_ns;
+    bool *changed;   /* (slots,): it has a new term */
+    uint32_t *moves; /* (endpoints,): slots that it leads and that move */
+};
+
+static bool planning_begin(const struct weft_coordinator *coordinator, uint64_t now_ns,
+                           struct planning *planning)
 {
-    if (moves_of(coordinator, coordinator->slots.all[number].leader) >= MOVES_PER_LEADER) return;
+    const struct coordinator_slots *slots = &coordinator->slots;
+    *planning = (struct planning){
+        now_ns, weft_alloc_zero(coordinator->env, slots->count * sizeof *planning->changed),
+        weft_alloc_zero(coordinator->env, coordinator->endpoint_count * sizeof *planning->moves)};
+    if (!planning->changed || !planning->moves) return false;
+    for (uint32_t i = 0; i < slots->count; i++)
+        planning->moves[slots->all[i].leader] += slots->moves[i].kind != MOVE_NONE;
+    return true;
+}
+
+static void planning_end(const struct weft_coordinator *coordinator, struct planning *planning)
+{
+    weft_free_bytes(coordinator->env, planning->changed);
+    weft_free_bytes(coordinator->env, planning->moves);
+}
+
+static void begin(struct weft_coordinator *coordinator, uint32_t number, enum coordinator_move_kind kind,
+                  uint32_t to, struct planning *planning)
+{
+    const uint64_t now_ns = planning->now_ns;
+    planning->moves[coordinator->slots.all[number].leader]++;
     coordinator->slots.moves[number] =
         (struct coordinator_move){.kind = kind, .to = to, .progress_ns = now_ns};
     coordinator_records_slots(&coordinator->records);
-    ask(coordinator, number, now_ns);
+    send_request(coordinator, number, now_ns);
 }
 
 /* Begins what the slot needs. true: it has changed already. */
-static bool plan(struct weft_coordinator *coordinator, uint32_t number, uint64_t now_ns)
+static bool plan(struct weft_coordinator *coordinator, uint32_t number, struct planning *planning)
 {
     struct coordinator_slot *slot = &coordinator->slots.all[number];
     const struct coordinator_member *leader = coordinator_shard_of(coordinator, slot->leader);
@@ -146,18 +163,20 @@ static bool plan(struct weft_coordinator *coordinator, uint32_t number, uint64_t
         return true;
     }
     if (has_copy && !copy_drains && !leader->is_draining) return false;
-    if (slot->term >= WEFT_LIMIT_TERM || now_ns < coordinator->slots.moves[number].not_before_ns ||
+    if (slot->term >= WEFT_LIMIT_TERM || planning->now_ns < coordinator->slots.moves[number].not_before_ns ||
         leader->state != MEMBER_READY || !leader->supports_moves)
         return false;
     if (slot->chunks == 0) return change_empty(coordinator, slot);
+    const bool can_begin = planning->moves[slot->leader] < MOVES_PER_LEADER;
     if (leader->is_draining && has_copy && !copy_drains) {
         /* a snapshot under way would end with other leaders */
-        if (slot->fixed == 0 && coordinator->snapshot.state == SNAPSHOT_IDLE)
-            begin(coordinator, number, MOVE_HAND_OVER, 0, now_ns);
+        if (can_begin && slot->fixed == 0 && coordinator->snapshot.state == SNAPSHOT_IDLE)
+            begin(coordinator, number, MOVE_HAND_OVER, 0, planning);
         return false;
     }
+    if (!can_begin && slot->fixed == 0) return false;
     const uint32_t to = slot->fixed > 0 ? UINT32_MAX : choose_target(coordinator, slot);
-    if (to != UINT32_MAX) begin(coordinator, number, MOVE_COPY, to, now_ns);
+    if (to != UINT32_MAX) begin(coordinator, number, MOVE_COPY, to, planning);
     if (to != UINT32_MAX || !copy_drains || leader->is_draining) return false;
     slot->copy = 0; /* no other shard can have it */
     slot->term++;
@@ -292,28 +311,28 @@ static void watch(struct weft_coordinator *coordinator, uint32_t number, uint64_
         fail(coordinator, number, FIXED_WHY);
     else if (weft_elapsed_ns(move->progress_ns, now_ns) >= PROGRESS_NS)
         fail(coordinator, number, "no progress for 60 s");
-    else if (weft_elapsed_ns(move->asked_ns, now_ns) >= REPEAT_NS) ask(coordinator, number, now_ns);
+    else if (weft_elapsed_ns(move->requested_ns, now_ns) >= REPEAT_NS)
+        send_request(coordinator, number, now_ns);
 }
 
 void coordinator_moves_tick(struct weft_coordinator *coordinator, uint64_t now_ns)
 {
     const struct coordinator_slots *slots = &coordinator->slots;
     if (coordinator->state != COORDINATOR_RUNNING || slots->count == 0) return;
-    bool *changed = NULL;
-    for (uint32_t i = 0; i < slots->count && coordinator->state == COORDINATOR_RUNNING; i++) {
-        if (slots->moves[i].kind != MOVE_NONE) {
-            watch(coordinator, i, now_ns);
-            continue;
-        }
-        if (!changed) changed = weft_alloc_zero(coordinator->env, slots->count * sizeof *changed);
-        if (!changed) return; /* the next tick tries again */
-        changed[i] = plan(coordinator, i, now_ns);
-    }
+    for (uint32_t i = 0; i < slots->count && coordinator->state == COORDINATOR_RUNNING; i++)
+        if (slots->moves[i].kind != MOVE_NONE) watch(coordinator, i, now_ns);
+    if (coordinator->state != COORDINATOR_RUNNING) return;
+    struct planning planning;
     bool is_changed = false;
-    for (uint32_t i = 0; changed && i < slots->count; i++) is_changed |= changed[i];
-    if (is_changed && coordinator->state == COORDINATOR_RUNNING)
-        coordinator_slots_changed(coordinator, changed, NULL, "");
-    weft_free_bytes(coordinator->env, changed);
+    if (planning_begin(coordinator, now_ns, &planning)) { /* else the next tick tries again */
+        for (uint32_t i = 0; i < slots->count && coordinator->state == COORDINATOR_RUNNING; i++) {
+            planning.changed[i] = slots->moves[i].kind == MOVE_NONE && plan(coordinator, i, &planning);
+            is_changed |= planning.changed[i];
+        }
+        if (is_changed && coordinator->state == COORDINATOR_RUNNING)
+            coordinator_slots_changed(coordinator, planning.changed, NULL, "");
+    }
+    planning_end(coordinator, &planning);
     if (coordinator->state == COORDINATOR_RUNNING) release_drained(coordinator);
 }
 

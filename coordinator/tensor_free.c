@@ -5,7 +5,8 @@
 #include "coordinator/coordinator_state.h"
 #include "coordinator/takeover/records.h"
 
-/* Returns whether an endpoint of the shard owns a chunk of the tensor. With copies all shards know it. */
+/* Returns whether an endpoint of the shard owns a chunk of the tensor. With copies all shards have its
+ * table. */
 static bool shard_owns(const struct weft_coordinator *coordinator, const struct coordinator_member *shard,
                        const struct coordinator_tensor *tensor)
 {

@@ -1,4 +1,4 @@
-/* progress.h - a bar on a terminal for an action that takes long; nothing elsewhere. */
+/* progress.h - a bar on a terminal for a long action; nothing elsewhere. */
 #ifndef WEFT_TOOLS_PROGRESS_H
 #define WEFT_TOOLS_PROGRESS_H
 

@@ -290,8 +290,8 @@ static bool is_sent(const struct client_chunk *chunk)
     return chunk->sent_term == chunk->term && chunk->sent_round == chunk->round;
 }
 
-/* If a Map came after the last send, or the next round is to be repeated, and the transport has released the
- * buffers of the last send. */
+/* If a Map has arrived after the last send, or the next round is to be repeated, and the transport has
+ * released the buffers of the last send. */
 static void send_again(struct client_chunk *chunk)
 {
     const struct weft_tensor *tensor = chunk->tensor;

@@ -338,7 +338,7 @@ void client_skip_tensor(struct weft_tensor *tensor);
 
 /* Starts the tensor's operation. Caller's thread. WEFT_ERR_STATE: the last request is open. */
 enum weft_status client_tensor_claim(struct weft_tensor *tensor, const char *call);
-/* The residual of a snapshot (residual.c). share: part of it that this rank takes, above 0 and at most 1.
+/* The residual of a snapshot (residual.c). share: part of it that this rank restores, above 0 and at most 1.
  * adds: it joins the one that the tensor has. Before the first step; an error changes nothing. Caller's
  * thread. */
 enum weft_status client_residual_restore(struct weft_tensor *tensor, const void *data, uint64_t bytes,

@@ -2,9 +2,9 @@
  *
  *     member of the job -> watch: is the reign free?  <-- every POLL_NS
  *                            |                  ^
- *                            |     the coordinator's address refuses connections, and its process is not
- *                            |     known to live: its lease is ended
- *                         take it -> read the records -> members may resume -> those that do not are lost
+ *                            |     the coordinator's address refuses connections, and no process table
+ *                            |     shows its process: its lease is ended
+ *                         acquire -> read the records -> members may resume -> those that do not are lost
  *
  * One process wins the reign. A false suspicion costs a change of the coordinator and no decision: what the
  * former one decides from then on cannot be written, and is not announced. */
@@ -39,8 +39,8 @@ struct weft_candidate {
 
 /* ---- the first coordinator ---- */
 
-static enum weft_status take(struct coordinator_reign *reign, const char *job, uint64_t job_id,
-                             const char *address)
+static enum weft_status acquire(struct coordinator_reign *reign, const char *job, uint64_t job_id,
+                                const char *address)
 {
     uint8_t process[WEFT_PROCESS_IDENTITY_BYTES];
     Weft__Control__StoredReign value = WEFT__CONTROL__STORED_REIGN__INIT;
@@ -48,7 +48,7 @@ static enum weft_status take(struct coordinator_reign *reign, const char *job, u
     value.job_id = job_id;
     value.address = (char *)(uintptr_t)address;
     value.process = (ProtobufCBinaryData){weft_process_identity_own(reign->env, process), process};
-    return coordinator_reign_take(reign, &value);
+    return coordinator_reign_acquire(reign, &value);
 }
 
 /* A process that has ended decides nothing any more. */
@@ -70,7 +70,7 @@ enum weft_status coordinator_candidate_first(struct weft_coordinator_server *ser
         weft_deadline_ns(weft_now_ns(server->env), COORDINATOR_REIGN_NS + WEFT_SECONDS(1));
     enum weft_status status;
     for (;;) {
-        status = take(server->reign, coordinator->job, coordinator->job_id, address);
+        status = acquire(server->reign, coordinator->job, coordinator->job_id, address);
         if (status != WEFT_ERR_STALE || weft_now_ns(server->env) >= until_ns || server->env->virtual_time)
             break;
         (void)poll(NULL, 0, RETRY_MS);
@@ -173,7 +173,7 @@ static void abandon(struct weft_candidate *candidate, const char *why)
         (void)weft_store_revoke(candidate->reign->store, candidate->reign->lease);
 }
 
-/* Does the store have a job to continue? It may be ended, or not begun. */
+/* Returns whether the store has a job to continue: one that has begun and not ended. */
 static bool has_job(struct weft_candidate *candidate, struct coordinator_loaded *loaded)
 {
     const enum weft_status status = coordinator_records_load(candidate->reign, loaded);
@@ -191,13 +191,13 @@ static void take_over(struct weft_candidate *candidate)
     struct weft_error error = {0};
     bool has_records = has_job(candidate, &loaded);
     coordinator_loaded_free(&loaded);
-    if (!has_records || take(candidate->reign, candidate->job, candidate->job_id, candidate->address) < 0)
+    if (!has_records || acquire(candidate->reign, candidate->job, candidate->job_id, candidate->address) < 0)
         return;
     weft_log(candidate->env, WEFT_LOG_WARN, "coordinator",
              "the coordinator of job %s at %s is lost; this process "
              "takes over at %s",
              candidate->job, candidate->seen.address, candidate->address);
-    has_records = has_job(candidate, &loaded); /* again: nothing changes any more but by this process */
+    has_records = has_job(candidate, &loaded); /* again: from here on only this process changes it */
     if (has_records && continue_job(candidate, &loaded, &error) < 0) abandon(candidate, error.text);
     else if (!has_records && candidate->reign)
         (void)weft_store_revoke(candidate->reign->store, candidate->reign->lease);
@@ -240,13 +240,13 @@ enum weft_status weft_candidate_watch(struct weft_candidate *candidate, uint64_t
                               weft_reason_text(status));
     if (view.number > 0 && view.job_id != job_id)
         return weft_error_set(error, WEFT_ERR_MISMATCH,
-                              "the store %.100s is that of job %.60s, which %.100s coordinates: give all "
-                              "processes of a job the same server.store",
+                              "the store %.100s is that of job %.60s, which %.100s coordinates: set the same "
+                              "server.store for all processes of a job",
                               candidate->store, view.job, view.address);
     if (view.number == 0)
         return weft_error_set(error, WEFT_ERR_MISMATCH,
-                              "the store %.200s has no coordinator: give all processes of the job the same "
-                              "server.store, on a file system that they share",
+                              "the store %.200s has no coordinator: set the same server.store for all "
+                              "processes of the job, on a file system that they share",
                               candidate->store);
     candidate->job_id = job_id;
     candidate->seen = view;

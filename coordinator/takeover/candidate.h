@@ -4,7 +4,7 @@
 
 #include "coordinator/coordinator_net.h"
 
-/* The first coordinator of a job: takes the reign, and deletes an earlier job's records. Blocks until an
+/* The first coordinator of a job: acquires the reign, and deletes an earlier job's records. Blocks until an
  * earlier reign has ended, at most for the time of a lease. */
 enum weft_status coordinator_candidate_first(struct weft_coordinator_server *server, const char *path,
                                              const char *host, uint16_t port, struct weft_error *error);

@@ -221,7 +221,8 @@ bool coordinator_records_commit(struct weft_coordinator *coordinator)
     if (coordinator_records_is_fenced(coordinator)) return false;
     if (!records->is_marked || !records->has_begun) return true;
     if (write_marked(coordinator)) unmark(coordinator);
-    else fence(coordinator, records->reign->is_over ? records->reign->why : "its records cannot be written");
+    else
+        fence(coordinator, records->reign->has_ended ? records->reign->why : "its records cannot be written");
     return !records->is_fenced;
 }
 

@@ -23,7 +23,7 @@ void coordinator_records_tensor(struct weft_coordinator *coordinator, struct coo
 /* Writes what is marked. false: this process does not coordinate any more, and must announce nothing. Always
  * true without a store. */
 bool coordinator_records_commit(struct weft_coordinator *coordinator);
-/* Has another process taken over, or may it have? */
+/* Returns whether another process coordinates, or may coordinate. */
 bool coordinator_records_is_fenced(struct weft_coordinator *coordinator);
 /* Writes that the job ends. Returns as commit. */
 bool coordinator_records_end(struct weft_coordinator *coordinator);

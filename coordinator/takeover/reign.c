@@ -55,21 +55,21 @@ enum weft_status coordinator_reign_open(struct weft_env *env, const char *path,
 void coordinator_reign_close(struct coordinator_reign *reign)
 {
     if (!reign) return;
-    if (reign->lease && !reign->is_over) (void)weft_store_revoke(reign->store, reign->lease);
+    if (reign->lease && !reign->has_ended) (void)weft_store_revoke(reign->store, reign->lease);
     weft_store_close(reign->store);
     weft_free_bytes(reign->env, reign);
 }
 
 /* ---- the holder ---- */
 
-static void reign_over(struct coordinator_reign *reign, const char *why)
+static void reign_end(struct coordinator_reign *reign, const char *why)
 {
-    if (!reign->is_over) snprintf(reign->why, sizeof reign->why, "%s", why);
-    reign->is_over = true;
+    if (!reign->has_ended) snprintf(reign->why, sizeof reign->why, "%s", why);
+    reign->has_ended = true;
 }
 
-/* After a lost answer: was the key created? */
-static bool has_taken(struct coordinator_reign *reign)
+/* After a lost answer: returns whether the key was created. */
+static bool has_acquired(struct coordinator_reign *reign)
 {
     struct coordinator_reign_view view;
     if (coordinator_reign_read(reign, &view) < 0 || view.number == 0 || view.lease != reign->lease)
@@ -78,8 +78,8 @@ static bool has_taken(struct coordinator_reign *reign)
     return true;
 }
 
-enum weft_status coordinator_reign_take(struct coordinator_reign *reign,
-                                        const Weft__Control__StoredReign *value)
+enum weft_status coordinator_reign_acquire(struct coordinator_reign *reign,
+                                           const Weft__Control__StoredReign *value)
 {
     Weft__Control__Stored stored = WEFT__CONTROL__STORED__INIT;
     const struct weft_store_compare is_free = {WEFT_STORE_CREATE, COORDINATOR_REIGN_KEY, 0};
@@ -99,7 +99,7 @@ enum weft_status coordinator_reign_take(struct coordinator_reign *reign,
         const struct weft_store_txn txn = {
             .compares = &is_free, .compare_count = 1, .puts = &put, .put_count = 1};
         status = run_txn(reign, &txn, &reign->number);
-        if (status == WEFT_ERR_IO && has_taken(reign)) status = WEFT_OK;
+        if (status == WEFT_ERR_IO && has_acquired(reign)) status = WEFT_OK;
         if (status < 0) (void)weft_store_revoke(reign->store, reign->lease);
     }
     weft_free_bytes(reign->env, data);
@@ -110,11 +110,11 @@ enum weft_status coordinator_reign_take(struct coordinator_reign *reign,
 
 bool coordinator_reign_holds(struct coordinator_reign *reign)
 {
-    if (reign->lease == 0 || reign->is_over) return false;
+    if (reign->lease == 0 || reign->has_ended) return false;
     if (weft_now_ns(reign->env) >= reign->until_ns)
-        reign_over(reign,
-                   "its lease could not be renewed in time: this process was stopped, or the store was");
-    return !reign->is_over;
+        reign_end(reign,
+                  "its lease could not be renewed in time: this process was stopped, or the store was");
+    return !reign->has_ended;
 }
 
 void coordinator_reign_renew(struct coordinator_reign *reign)
@@ -123,7 +123,7 @@ void coordinator_reign_renew(struct coordinator_reign *reign)
     if (!coordinator_reign_holds(reign)) return;
     const enum weft_status status = weft_store_keepalive(reign->store, reign->lease);
     if (status == WEFT_OK) reign->until_ns = weft_deadline_ns(began_ns, COORDINATOR_REIGN_NS);
-    if (status == WEFT_ERR_NOT_FOUND) reign_over(reign, "another process has ended its lease");
+    if (status == WEFT_ERR_NOT_FOUND) reign_end(reign, "another process has ended its lease");
 }
 
 bool coordinator_reign_write(struct coordinator_reign *reign, const struct weft_store_put *puts, size_t count)
@@ -136,8 +136,8 @@ bool coordinator_reign_write(struct coordinator_reign *reign, const struct weft_
         if (i > 0) coordinator_reign_pause(reign);
         status = run_txn(reign, &txn, NULL);
     }
-    if (status == WEFT_ERR_STALE) reign_over(reign, "another process coordinates the job");
-    else if (status < 0) reign_over(reign, weft_reason_text(status));
+    if (status == WEFT_ERR_STALE) reign_end(reign, "another process coordinates the job");
+    else if (status < 0) reign_end(reign, weft_reason_text(status));
     return status == WEFT_OK;
 }
 

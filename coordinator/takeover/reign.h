@@ -1,6 +1,6 @@
 /* reign.h - the right to coordinate a job: a key of the store with a lease. Internal to the coordinator.
  *
- *     take -> renew each second -> a renewal or a transaction fails, or the lease is over -> over, for good
+ *     acquire -> renew each second -> a renewal or a transaction fails, or the lease expires -> ended
  *
  * The holder counts its lease from the begin of the last successful renewal. Each transaction compares the
  * revision that created the key, so what a former holder decides is never written. Its number is that
@@ -21,20 +21,20 @@ struct coordinator_reign {
     uint64_t lease;           /* 0: not held */
     uint64_t number;          /* revision that created the key */
     uint64_t until_ns;
-    bool is_over;  /* it was held, and is not any more */
-    char why[160]; /* why it is over */
+    bool has_ended; /* it was held, and is not any more */
+    char why[160];  /* why it has ended */
 };
 
 /* Opens the store. WEFT_ERR_BUSY: try again. */
 enum weft_status coordinator_reign_open(struct weft_env *env, const char *path,
                                         struct coordinator_reign **out, struct weft_error *error);
 /* Creates the key. WEFT_ERR_STALE: another process holds it. */
-enum weft_status coordinator_reign_take(struct coordinator_reign *reign,
-                                        const Weft__Control__StoredReign *value);
+enum weft_status coordinator_reign_acquire(struct coordinator_reign *reign,
+                                           const Weft__Control__StoredReign *value);
 bool coordinator_reign_holds(struct coordinator_reign *reign);
 void coordinator_reign_renew(struct coordinator_reign *reign);
-/* Writes if the reign is held. A lost answer is repeated: the same puts have the same effect. false: it is
- * over. */
+/* Writes if the reign is held. A lost answer is repeated: the same puts have the same effect. false: it has
+ * ended. */
 bool coordinator_reign_write(struct coordinator_reign *reign, const struct weft_store_put *puts,
                              size_t count);
 /* Deletes all keys but the reign's, which are an earlier job's. */

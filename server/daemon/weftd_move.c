@@ -3,7 +3,7 @@
  *     SlotCopy  -> every engine: the one that leads the slot copies it (shard_move.c) -> SlotCopied
  *     SlotQuiet -> every engine: the one that leads the slot hands it over            -> SlotQuiet
  *
- * A request or a report that has no memory is dropped: the coordinator asks again. */
+ * A request or a report that has no memory is dropped: the coordinator repeats its request. */
 #include "server/daemon/weftd.h"
 
 /* ---- engine thread ---- */

@@ -4,7 +4,7 @@
  *     net      bytes of a worker -> task -> writer: piece on disk -> net: manifest, coordinator
  *     net      request -> engine thread: piece from disk -> net: answer of the coordinator
  *
- * A part is opaque: only workers know its content. */
+ * A part is opaque: only workers interpret it. */
 #include <stdio.h>
 #include <string.h>
 

@@ -18,7 +18,7 @@ static void on_took_over(void *context, struct weft_coordinator_server *server)
 void weftd_coordinator_replaced(void *context)
 {
     struct weftd *weftd = context;
-    weftd->coordinator_done = true; /* its job goes on elsewhere */
+    weftd->coordinator_done = true; /* another process continues its job */
     weftd_stop_if_done(weftd);
 }
 

@@ -272,7 +272,7 @@ struct shard_chunk {
     /* (workers,) in engine->contribution_memory, or own_contributions; NULL: no worker has a state
      * (shard_contributions.c) */
     struct shard_contribution *contributions;
-    /* (workers_max,) owned; NULL: it takes a block of the pool */
+    /* (workers_max,) owned; NULL: it uses a block of the pool */
     struct shard_contribution *own_contributions;
     float *weights; /* (workers,) owned: sample weights of round 0, which later rounds repeat; NULL: one
                      * round */
@@ -662,7 +662,7 @@ static inline bool shard_map_leads(const struct shard_chunk *chunk)
     const struct weft_shard_engine *engine = chunk->tensor->engine;
     return !shard_map_is_on(engine) || shard_map_slot(chunk)->leader == engine->endpoint;
 }
-/* Another engine will lead the chunk: open rounds are forgotten, and workers get no further reply. */
+/* Another engine will lead the chunk: open rounds are discarded, and workers get no further reply. */
 void shard_map_stop_leading(struct shard_chunk *chunk);
 /* May this engine handle the worker's request? Otherwise the arrival has ended, or waits for a Map. */
 bool shard_map_admits(struct shard_chunk *chunk, const struct weft_wire_header *header,

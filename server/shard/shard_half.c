@@ -21,7 +21,7 @@ static void widen(enum weft_dtype dtype, float *out, const uint16_t *in, size_t 
     else weft_kernels()->cast_bf16_f32(out, in, count);
 }
 
-/* A factor of 0 gives zeros, even for NaN and infinity. */
+/* With a factor of 0 the result is zeros, even of NaN and infinity. */
 static void widen_scaled(enum weft_dtype dtype, float *out, const uint16_t *in, float factor, size_t count)
 {
     if (factor == 0) {

@@ -444,7 +444,7 @@ static void fill_records(struct former_records *records)
                                                   .member_count = FORMER_MEMBERS};
 }
 
-/* What the former coordinator has asked of a leader ends with a new term; other slots keep theirs. */
+/* A move that the former coordinator has requested ends with a new term; other slots keep theirs. */
 static void former_move(void **state)
 {
     uint32_t term[FORMER_SLOTS] = {0};

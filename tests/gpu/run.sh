@@ -13,7 +13,7 @@
 #   host-first    four ranks of weft, two hosts by name: NCCL inside each, bits as on the host
 #   torch-cuda    two ranks of PyTorch with CUDA tensors: backend, DDP, optimizers, bits as on the host
 #
-# The last three need a build folder; torch-cuda takes the Python of WEFT_PYTHON, else python3, with a PyTorch for CUDA.
+# The last three need a build folder; torch-cuda runs the Python of WEFT_PYTHON, else python3, with a PyTorch for CUDA.
 #
 # Exit status 77 and a reason: skipped. No part changes a setting of the GPU.
 set -u

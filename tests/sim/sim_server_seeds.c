@@ -13,8 +13,7 @@
  * are also made and handed leadership at random, and after a loss all chunks get a copy again, so that a
  * further shard may die, until two are left; a copy that is named in a Map holds every step of which a worker
  * has the result. --mutant makes one fault of the replication, which a seed must detect. A failing seed
- * prints the
- * command that replays it. */
+ * prints the command that replays it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

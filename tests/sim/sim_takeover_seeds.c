@@ -27,7 +27,7 @@
 #include "tests/sim/sim_net.h"
 #include "tests/sim/sim_process.h"
 
-enum { HAND = 0, FIRST_SHARD = 1, SHARDS_MAX = 4, WORKERS_MAX = 4, COUNT = 700, CHUNK = 256, TENSORS = 3 };
+enum { DRIVER = 0, FIRST_SHARD = 1, SHARDS_MAX = 4, WORKERS_MAX = 4, COUNT = 700, CHUNK = 256, TENSORS = 3 };
 enum fault_kind { FAULT_NONE, FAULT_FRAME, FAULT_TIME, FAULT_SILENT, FAULT_STOP, FAULT_KINDS };
 
 struct worker {
@@ -43,11 +43,11 @@ static struct run {
     uint32_t shards, workers, goal;
     struct worker all[WORKERS_MAX];
     struct weft_sim *sim;
-    struct weft_loop *hand;
+    struct weft_loop *driver;
     struct weft_config *config;
     struct weft_timer death;
     enum fault_kind kind;
-    uint32_t lost_answers, takeovers; /* lost_answers: still to come */
+    uint32_t lost_answers, takeovers; /* lost_answers: that are left */
     bool is_dying, is_dead, all_done; /* is_dying: until its host is stopped, at the same time */
     char why[900];
 } run;
@@ -215,8 +215,8 @@ static void die(struct weft_timer *timer)
 static void dies_in_send(void)
 {
     run.is_dying = true;
-    weft_timer_start(run.hand, &run.death, weft_sim_now_ns(run.sim));
-    weft_sim_wake(run.sim, HAND);
+    weft_timer_start(run.driver, &run.death, weft_sim_now_ns(run.sim));
+    weft_sim_wake(run.sim, DRIVER);
 }
 
 static void choose_fault(void)
@@ -228,12 +228,12 @@ static void choose_fault(void)
     weft_timer_init(&run.death, die);
     if (run.kind == FAULT_FRAME)
         sim_net_die_at(FIRST_SHARD, 1 + roll((roll(2) ? 60 : 20) * (run.shards + run.workers)), dies_in_send);
-    if (run.kind == FAULT_TIME || run.kind == FAULT_SILENT) weft_timer_start(run.hand, &run.death, at_ns);
+    if (run.kind == FAULT_TIME || run.kind == FAULT_SILENT) weft_timer_start(run.driver, &run.death, at_ns);
     if (run.kind != FAULT_STOP) return;
     /* often about as long as the lease: some members have not noticed it */
     struct sim_fault stop = {.stopped = 1ull << FIRST_SHARD, .at_ns = at_ns};
     stop.lasts_ns = roll(3) ? WEFT_MS(2900) + roll(WEFT_MS(1200)) : WEFT_MS(1) << roll(15);
-    (void)sim_fault_add(run.sim, run.hand, &stop);
+    (void)sim_fault_add(run.sim, run.driver, &stop);
 }
 
 /* ---- one seed ---- */
@@ -297,8 +297,8 @@ static bool start_hosts(struct weft_env *env)
     if (weft_sim_create(env, &options, &run.sim) < 0) return false;
     sim_processes_begin(run.sim, options.host_count);
     sim_net_begin(sim_process_host, wake, net_random, 1000 + roll(WEFT_MS(1) << roll(4)));
-    if (weft_loop_create(weft_sim_env(run.sim, HAND), NULL, &run.hand) < 0 ||
-        weft_sim_add(run.sim, HAND, run.hand) < 0)
+    if (weft_loop_create(weft_sim_env(run.sim, DRIVER), NULL, &run.driver) < 0 ||
+        weft_sim_add(run.sim, DRIVER, run.driver) < 0)
         return false;
     for (uint32_t i = 0; i < run.shards; i++)
         if (sim_process_start(FIRST_SHARD + i, i == 0 ? 0 : 1000 + roll(WEFT_MS(1)), shard_main,

@@ -30,7 +30,7 @@ struct client_learned_order {
     struct weft_request request; /* the broadcast */
 };
 
-/* What is known of one tensor. */
+/* Record of one tensor. */
 struct client_tensor_need {
     uint32_t position; /* the lowest is needed first; equal on all ranks; the tensor's id at first */
     uint32_t pushed;   /* place among the pushes of its last step; 0: none, or without a gradient */

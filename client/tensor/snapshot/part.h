@@ -34,7 +34,8 @@ uint64_t client_part_record_bytes(uint32_t name_bytes, uint64_t bytes);
 uint64_t client_part_bytes(uint64_t blob_bytes, uint64_t record_bytes);
 /* Writes head and blob; returns where the first record begins. blob may be NULL if blob_bytes is 0. */
 uint8_t *client_part_begin(uint8_t *out, const struct client_part_head *head, const void *blob);
-/* Writes a record but its data; *data_out: where the data (bytes,) goes. Returns the place behind it. */
+/* Writes a record but its data; *data_out: destination of the data (bytes,). Returns the end of the
+ * record. */
 uint8_t *client_part_add(uint8_t *at, const char *name, uint64_t bytes, uint8_t **data_out);
 /* Writes the hash behind the last record. */
 void client_part_end(uint8_t *out, uint64_t part_bytes);

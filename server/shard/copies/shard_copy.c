@@ -274,8 +274,8 @@ static bool request_fits(const struct shard_chunk *chunk, const struct weft_wire
 }
 
 /* What to do with a REPLICATE. status_out: of the answer. */
-static enum shard_copy_next judge(struct shard_chunk *chunk, const struct weft_wire_header *request,
-                                  enum weft_status *status_out)
+static enum shard_copy_next classify(struct shard_chunk *chunk, const struct weft_wire_header *request,
+                                     enum weft_status *status_out)
 {
     *status_out = WEFT_ERR_STALE;
     if (shard_copy_is_busy(chunk)) return SHARD_COPY_WAIT;
@@ -319,7 +319,7 @@ static bool handle(struct weft_shard_engine *engine, struct weft_arrival *arriva
     } else if (chunk && engine->failed == WEFT_OK) {
         header.worker = arrival->peer_id; /* the sender, for the answer */
         next = header.kind == WEFT_WIRE_COPY ? shard_receive_copy_judge(chunk, &header, &status)
-                                             : judge(chunk, &header, &status);
+                                             : classify(chunk, &header, &status);
     }
     if (next == SHARD_COPY_WAIT) return false;
     if (next == SHARD_COPY_RECEIVE) {

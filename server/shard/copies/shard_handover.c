@@ -1,6 +1,6 @@
 /* shard_handover.c - the leader's side of a change of leader while both engines live.
  *
- *     hand over --> no request is admitted, open rounds are forgotten
+ *     hand over --> no request is admitted, open rounds are discarded
  *               --> each close that was running has ended, and the copy holds it --> report (quiet)
  *               --> Map: the copy leads under the next term, this engine may be its copy
  *

@@ -6,8 +6,7 @@
  *
  * From the first part to the last acknowledgement no round of the chunk closes, so all parts are of one step.
  * What else can change, a skipped step, starts the chunk again. A chunk that is copied is held like one with
- * a copy: no reply leaves before the new copy holds the step. So the coordinator may name the copy at any
- * time
+ * a copy: no reply leaves before the new copy holds the step. So the coordinator may name the copy at any time
  * after the report. A new copy that refuses a change ends the move.
  *
  * Bounds: WINDOW_BYTES of parts are under way from one engine, or one larger part. If either end is lost, Map
@@ -292,7 +291,7 @@ void weft_shard_engine_copy(struct weft_shard_engine *engine, uint32_t slot, uin
         return;
     }
     move = weft_alloc_zero(engine->env, sizeof *move);
-    if (!move) return; /* the coordinator asks again */
+    if (!move) return; /* the coordinator repeats its request */
     *move = (struct shard_move){
         .engine = engine, .slot = slot, .term = term, .to = to, .reported_ns = weft_now_ns(engine->env)};
     weft_list_init(&move->parts);

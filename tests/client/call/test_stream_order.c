@@ -156,8 +156,8 @@ static void read_floats(void *context)
     atomic_store(&kernel->ran, true);
 }
 
-/* The second tensor of each step takes the result of the first, and the next step that of the second. Steps
- * deliver late: no call waits for a result before the last step has ended. */
+/* The input of the second tensor of a step is the result of the first; that of the next step, the
+ * second's. Steps deliver late: no call waits for a result before the last step has ended. */
 static void late_steps(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     static struct kernel kernels[RANKS], reading[RANKS];

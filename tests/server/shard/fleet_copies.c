@@ -76,7 +76,7 @@ static void start_timer(struct fleet *fleet, struct weft_env *env, struct weft_l
                         struct weft_timer *timer, uint64_t delay_ns)
 {
     const uint64_t at_ns = weft_now_ns(env) + fleet_random(fleet) % (delay_ns + 1);
-    if (weft_timer_is_running(timer)) return; /* it brings the newest slots */
+    if (weft_timer_is_running(timer)) return; /* its Map has the newest slots */
     enum weft_status status = weft_timer_start(loop, timer, at_ns);
     WEFT_ASSERT(status == WEFT_OK);
 }
@@ -276,7 +276,7 @@ bool fleet_copies_repeated(struct fleet_request *request)
     const uint8_t round = request->header.round;
     if (request->header.term < worker->term[request->chunk_number] && is_step_open(request) &&
         request->repeating) {
-        fleet_copies_resend(request); /* a Map came while the send had not ended */
+        fleet_copies_resend(request); /* a Map arrived while the send had not ended */
         return true;
     }
     if (!request->repeating || (round == worker->round[chunk->tensor] && !request->settled)) {

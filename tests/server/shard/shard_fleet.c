@@ -978,7 +978,7 @@ static uint32_t codec_result(struct fleet_request *request)
     request->settled = true;
     if (++worker->gathered[t] < chunks) {
         if (fleet->options.copies)
-            fleet_copies_resend(request); /* a Map may have come before the send has ended */
+            fleet_copies_resend(request); /* a Map may have arrived before the send has ended */
         return 0;
     }
     worker->gathered[t] = 0;

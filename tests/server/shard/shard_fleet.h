@@ -25,8 +25,8 @@ struct fleet_tensor_spec {
     const char *name, *codec, *optimizer;
     uint32_t dim_count;
     uint64_t dims[2];
-    uint64_t chunk_elems; /* 0: one chunk, as for a codec that cannot be cut */
-    const char *consistency; /* NULL: bsp */
+    uint64_t chunk_elems;              /* 0: one chunk, as for a codec that cannot be cut */
+    const char *consistency;           /* NULL: bsp */
     enum weft_dtype dtype, pull_dtype; /* 0: f32; as dtype */
 };
 
@@ -44,20 +44,20 @@ struct fleet_options {
     uint32_t repeat_percent; /* percent of pushes that are sent twice, or repeated from the step before */
     uint32_t other_lr_rank;  /* this rank has another learning rate from step other_lr_step on (0: never) */
     uint64_t other_lr_step;
-    uint32_t again_percent; /* percent of a shard's sends that return WEFT_ERR_AGAIN */
+    uint32_t again_percent;               /* percent of a shard's sends that return WEFT_ERR_AGAIN */
     const struct weft_topology *topology; /* at least shards + workers hosts; borrowed; NULL: ideal network */
-    uint32_t state_blocks; /* chunks whose workers can have states at once; 0: the engine's choice */
-    uint64_t groups;      /* bit r: rank r sends the requests of one step of its loop in message groups */
-    bool maps_payloads;   /* the shards read announced payloads in the workers' memory */
-    uint32_t odd_rank;    /* 1 + the rank whose payloads have odd addresses; 0: none */
-    bool ucx;             /* real connections over loopback instead of the simulator; no losses then */
-    bool elastic;         /* engines that continue without lost workers: the test calls leave_epoch and
+    uint32_t state_blocks;  /* chunks whose workers can have states at once; 0: the engine's choice */
+    uint64_t groups;        /* bit r: rank r sends the requests of one step of its loop in message groups */
+    bool maps_payloads;     /* the shards read announced payloads in the workers' memory */
+    uint32_t odd_rank;      /* 1 + the rank whose payloads have odd addresses; 0: none */
+    bool ucx;               /* real connections over loopback instead of the simulator; no losses then */
+    bool elastic;           /* engines that continue without lost workers: the test calls leave_epoch and
                            * enter_epoch */
     uint32_t first_workers; /* elastic: workers of the first epoch; 0: all */
-    bool coordinate;      /* a lost worker fails every engine, with its name */
-    bool copies;          /* every chunk is a slot with a copy on the next shard; 2 shards at least */
-    uint32_t mutants;     /* of the engines: enum weft_shard_mutant */
-    uint32_t map_mutants; /* of the test's coordinator: enum fleet_mutant */
+    bool coordinate;        /* a lost worker fails every engine, with its name */
+    bool copies;            /* every chunk is a slot with a copy on the next shard; 2 shards at least */
+    uint32_t mutants;       /* of the engines: enum weft_shard_mutant */
+    uint32_t map_mutants;   /* of the test's coordinator: enum fleet_mutant */
 };
 /* A fail-over leaves the term as it is; a shard without the chunk is made its leader. */
 enum fleet_mutant {
@@ -79,19 +79,19 @@ struct fleet_request {
     /* training, with copies: it was pushed in this step; the round's result has arrived; rounds before it,
      * or the round itself, are repeated under a new term */
     bool pushed, settled, repeating;
-    enum weft_status status;      /* the transport's, or the result's */
+    enum weft_status status; /* the transport's, or the result's */
     struct weft_wire_header result;
     char text[WEFT_LIMIT_RESULT_TEXT_BYTES + 1];
-    uint8_t *payload, *out;       /* owned; out: payload of the result */
+    uint8_t *payload, *out; /* owned; out: payload of the result */
     size_t payload_bytes, out_bytes;
-    uint32_t chunk_number;        /* training: chunk number in the fleet */
+    uint32_t chunk_number; /* training: chunk number in the fleet */
 };
 
 struct fleet_chunk {
     uint32_t tensor, index, shard, candidate;
     uint32_t term, copy; /* of its slot; copy: shard + 1, 0: none */
     uint32_t move_to;    /* shard + 1 that the leader copies it to; 0: none */
-    bool hands_over;     /* the leader was told to hand it over */
+    bool hands_over;     /* the leader is to stop, and the copy to lead */
     uint64_t answered;   /* largest step of which a worker has the result */
     uint64_t offset, count;
 };
@@ -103,7 +103,7 @@ struct fleet_worker {
     struct weft_loop *loop;
     struct weft_transport *transport;
     struct fleet_request *open;
-    uint32_t unexpected;     /* results without an open request */
+    uint32_t unexpected; /* results without an open request */
     bool lost[FLEET_SHARDS_MAX];
     bool killed, hold;
     struct weft_arrival *held[8];
@@ -114,16 +114,16 @@ struct fleet_worker {
     uint32_t group_number;
     /* training */
     uint64_t step, last_step;
-    uint32_t left;           /* chunks of the step without a result */
+    uint32_t left; /* chunks of the step without a result */
     struct weft_timer map_timer;
-    uint32_t deaf_chunk;     /* 1 + chunk whose results of term 1 are lost; 0: none */
+    uint32_t deaf_chunk; /* 1 + chunk whose results of term 1 are lost; 0: none */
     /* of the slots, by the newest Map that it has received */
     uint32_t leader[FLEET_CHUNKS_MAX], term[FLEET_CHUNKS_MAX];
-    bool finished;           /* all steps done, or failed */
+    bool finished; /* all steps done, or failed */
     enum weft_status failure;
     char failure_text[WEFT_LIMIT_RESULT_TEXT_BYTES + 1];
     struct weft_codec *codec[FLEET_TENSORS_MAX];
-    float *weights[FLEET_TENSORS_MAX]; /* codec tensors with an optimiser */
+    float *weights[FLEET_TENSORS_MAX];     /* codec tensors with an optimiser */
     uint8_t *aggregate[FLEET_TENSORS_MAX]; /* codec tensors: received parts of the round */
     uint32_t gathered[FLEET_TENSORS_MAX];  /* number of chunks received */
     uint8_t round[FLEET_TENSORS_MAX];      /* of the codec's step */
@@ -164,14 +164,14 @@ struct fleet {
     struct weft_optimizer optimizer[FLEET_TENSORS_MAX];
     struct reference *reference;
     uint64_t random;
-    uint32_t repeats;       /* messages repeated on purpose */
+    uint32_t repeats; /* messages repeated on purpose */
     uint32_t groups_sent, groups_refused, results_in_groups;
-    uint32_t training;      /* workers alive and not finished */
+    uint32_t training; /* workers alive and not finished */
     bool done;
-    uint32_t wrong;         /* results that differ from the reference */
-    uint32_t unheld;        /* results of a step that the copy did not hold; Maps with such a copy */
+    uint32_t wrong;  /* results that differ from the reference */
+    uint32_t unheld; /* results of a step that the copy did not hold; Maps with such a copy */
     uint32_t moved, handed_over, moves_failed; /* slots */
-    uint64_t map_delay_ns;  /* of Maps after a move */
+    uint64_t map_delay_ns;                     /* of Maps after a move */
     bool closes_lost; /* a shard that gets a Map closes its connection with the lost one, as workers do */
 };
 

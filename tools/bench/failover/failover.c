@@ -115,7 +115,7 @@ static bool run_jobs(const struct failover_options *options, int argc, char **ar
         for (int i = 0; i < FIGURES; i++) values[i][k] = json_number_value(json_object_get(row, keys[i]));
         if (options->json) {
             json_object_set_new(row, "kill", json_integer(k + 1));
-            bench_row_print(stdout, row, 6); /* takes the row */
+            bench_row_print(stdout, row, 6); /* owns the row from here on */
         } else {
             json_decref(row);
         }

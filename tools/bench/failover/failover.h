@@ -4,7 +4,7 @@
  *   failover_rank.c  one rank: steps with whole numbers, whose results are checked
  *   failover_kill.c  the shard to kill, and the thread that kills it
  *
- * Each job loses one shard: its chunks have no copy afterwards. */
+ * Each job loses one shard. */
 #ifndef WEFT_TOOLS_BENCH_FAILOVER_FAILOVER_H
 #define WEFT_TOOLS_BENCH_FAILOVER_FAILOVER_H
 

@@ -1,4 +1,4 @@
-/* bench_snapshot.h - `weft bench snapshot`: what snapshots of the shards take from the steps. */
+/* bench_snapshot.h - `weft bench snapshot`: the time that snapshots of the shards add to the steps. */
 #ifndef WEFT_TOOLS_BENCH_SNAPSHOT_BENCH_SNAPSHOT_H
 #define WEFT_TOOLS_BENCH_SNAPSHOT_BENCH_SNAPSHOT_H
 

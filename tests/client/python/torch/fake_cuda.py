@@ -1,7 +1,7 @@
 """CUDA tensors without a GPU: torch tensors over the runtime of tests/lib/fake_cuda, and the streams of torch.cuda.
 
 A tensor has a device address, which the host cannot read; its elements are in the shadow of the runtime. Operations
-that write run when their stream reaches them, after a random delay, so a missing order gives wrong values. Import
+that write run when their stream reaches them, after a random delay, so a missing order causes wrong values. Import
 this module before weft.torch.
 """
 
