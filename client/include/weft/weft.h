@@ -806,18 +806,18 @@ WEFT_API uint64_t weft_state_bytes(const struct weft_tensor *tensor);
 WEFT_API enum weft_status weft_state_save(struct weft_tensor *tensor, void *out, uint64_t bytes);
 WEFT_API enum weft_status weft_state_load(struct weft_tensor *tensor, const void *data, uint64_t bytes);
 
-/* weft_snapshot_blob() - data of this rank, such as its position in the data, that goes into snapshots of the
- * shards (docs/snapshots.md) with its residuals: a snapshot of step s has the newest blob at the end of step
- * s. Copies data (bytes,), at most 16 MiB; NULL and 0: no blob. A rank of a job without snapshots may call
- * it. Local, does not block. Return codes: WEFT_OK; WEFT_ERR_INVALID; WEFT_ERR_LIMIT: too large;
- * WEFT_ERR_NO_MEMORY. weft_snapshot_restored_blob() - the blob of `rank`, a rank of the job that made the
- * snapshot, if this job has restored one (weftd --restore): writes it to out; *bytes is the size of out
- * before, and of the blob after the call. out NULL: only the size. *step_out: the step of the snapshot; may
- * be NULL. Residuals are restored by weft_declare, weights by weft_tensor_init. Blocks for the coordinator,
- * at most the session's deadline. Return codes: WEFT_OK; WEFT_ERR_NOT_FOUND: no restored snapshot, or no
- * part of this rank in it; WEFT_ERR_INVALID: out is too small; WEFT_ERR_IO, _MALFORMED: the part cannot be
- * read; WEFT_ERR_DEADLINE. */
+/* weft_snapshot_blob() - sets data of this rank, such as its position in the data. Snapshots of the shards
+ * store it with the rank's residuals (docs/snapshots.md): that of step s has the newest blob at the end of
+ * step s. Copies data (bytes,), at most 16 MiB; NULL and 0: no blob. A rank of a job without snapshots may
+ * call it. Local, does not block. Return codes: WEFT_OK; WEFT_ERR_INVALID; WEFT_ERR_LIMIT: too large;
+ * WEFT_ERR_NO_MEMORY. */
 WEFT_API enum weft_status weft_snapshot_blob(struct weft_session *session, const void *data, uint64_t bytes);
+/* weft_snapshot_restored_blob() - the blob of `rank`, a rank of the job that made the snapshot, if this job
+ * has restored one (weftd --restore): writes it to out; *bytes is the size of out before, and of the blob
+ * after the call. out NULL: only the size. *step_out: the step of the snapshot; may be NULL. Residuals are
+ * restored by weft_declare, weights by weft_tensor_init. Blocks for the coordinator, at most the session's
+ * deadline. Return codes: WEFT_OK; WEFT_ERR_NOT_FOUND: no restored snapshot, or no part of this rank in it;
+ * WEFT_ERR_INVALID: out is too small; WEFT_ERR_IO, _MALFORMED: the part cannot be read; WEFT_ERR_DEADLINE. */
 WEFT_API enum weft_status weft_snapshot_restored_blob(struct weft_session *session, uint32_t rank, void *out,
                                                       uint64_t *bytes, uint64_t *step_out);
 

@@ -5,8 +5,8 @@
  *     weft_declare    the tensor's residual in each of these parts -> the tensor
  *     first step      the parts are freed
  *
- * weft_residual_load scales a residual so that the mean over the ranks is kept. Ranks that share a part restore
- * equal shares of its residual, and all of its warm start and counters, which are equal on all ranks. */
+ * weft_residual_load scales a residual so that the mean over the ranks is kept. Ranks that share a part
+ * restore equal shares of its residual, and all of its warm start and counters, which are equal on all ranks. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
