@@ -11,9 +11,10 @@
 
 /* Key of the draw of a step. */
 struct weft_noise randomk_noise(uint64_t seed, uint64_t step);
-/* Round 0: the largest of all workers' step numbers. WEFT_ERR_MALFORMED: another length, or below this
- * worker's `own`. */
-enum weft_status randomk_take_step(const void *aggregate, size_t bytes, uint64_t own, uint64_t *shared_out);
+/* The aggregate of a round. 0: the largest of all workers' step numbers, to *shared_out; 1: sums_out (k,).
+ * WEFT_ERR_MALFORMED: another length, or a number below this worker's `own`. */
+enum weft_status randomk_take(uint32_t round, const void *aggregate, size_t bytes, uint64_t own,
+                              uint64_t *shared_out, float *sums_out, size_t k);
 /* Rising. (k,) */
 void randomk_indices(uint32_t *indices_out, uint64_t elems, uint64_t k, uint64_t seed, uint64_t step);
 /* out (elems,) = values * scale at the indices, 0 elsewhere. */

@@ -47,10 +47,15 @@ void randomk_indices(uint32_t *indices_out, uint64_t elems, uint64_t k, uint64_t
     weft_sample_strata(indices_out, elems, k, &noise);
 }
 
-enum weft_status randomk_take_step(const void *aggregate, size_t bytes, uint64_t own, uint64_t *shared_out)
+enum weft_status randomk_take(uint32_t round, const void *aggregate, size_t bytes, uint64_t own,
+                              uint64_t *shared_out, float *sums_out, size_t k)
 {
+    if (bytes != (round == 0 ? sizeof own : k * sizeof *sums_out)) return WEFT_ERR_MALFORMED;
+    if (round > 0) {
+        memcpy(sums_out, aggregate, bytes);
+        return WEFT_OK;
+    }
     uint64_t largest;
-    if (bytes != sizeof largest) return WEFT_ERR_MALFORMED;
     memcpy(&largest, aggregate, bytes);
     if (largest < own) return WEFT_ERR_MALFORMED;
     *shared_out = largest;
@@ -99,10 +104,7 @@ static enum weft_status take(struct weft_codec *codec, uint32_t round, const voi
                              uint32_t ranks)
 {
     struct randomk_codec *self = (struct randomk_codec *)codec;
-    if (round == 0) return randomk_take_step(aggregate, bytes, self->steps, &self->shared);
-    if (bytes != self->k * sizeof *self->sum) return WEFT_ERR_MALFORMED;
-    memcpy(self->sum, aggregate, bytes);
-    return WEFT_OK;
+    return randomk_take(round, aggregate, bytes, self->steps, &self->shared, self->sum, self->k);
 }
 
 static enum weft_status finish(struct weft_codec *codec, float scale, float *out)

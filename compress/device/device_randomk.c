@@ -67,10 +67,7 @@ static enum weft_status take(struct weft_codec *codec, uint32_t round, const voi
                              uint32_t ranks)
 {
     struct device_randomk *self = (struct device_randomk *)codec;
-    if (round == 0) return randomk_take_step(aggregate, bytes, self->steps, &self->shared);
-    if (bytes != self->k * sizeof *self->sums_seen) return WEFT_ERR_MALFORMED;
-    memcpy(self->sums_seen, aggregate, bytes);
-    return WEFT_OK;
+    return randomk_take(round, aggregate, bytes, self->steps, &self->shared, self->sums_seen, self->k);
 }
 
 static enum weft_status finish(struct weft_codec *codec, float scale, float *out)

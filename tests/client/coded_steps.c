@@ -8,9 +8,10 @@
  * Ends after STEPS, or a step after rank 0 sees the file. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <weft/weft.h>
+
+#include "stop_file.h"
 
 enum { ROWS = 300, COLS = 400, COUNT = ROWS * COLS, TENSORS = 4, STEPS_MAX = 3000 };
 
@@ -65,14 +66,6 @@ static uint64_t hash_weights(uint64_t hash)
             hash = (hash ^ word.bits) * 0x100000001b3ull;
         }
     return hash;
-}
-
-static enum weft_status all_stop(struct weft_session *session, const char *path, float *flag)
-{
-    struct weft_request request = {{0}};
-    *flag = weft_rank(session) == 0 && access(path, F_OK) == 0;
-    enum weft_status status = weft_all_reduce(session, flag, flag, 1, WEFT_F32, WEFT_MAX, &request);
-    return status < 0 ? status : weft_wait(&request, 0);
 }
 
 int main(int argc, char **argv)

@@ -10,9 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <weft/weft.h>
+
+#include "stop_file.h"
 
 enum { COUNT = 200000, STEPS_MAX = 1500 };
 
@@ -77,14 +78,6 @@ static uint32_t count_wrong(uint64_t step, uint32_t ranks)
         wrong += off > 0.25 || off < -0.25;
     }
     return wrong;
-}
-
-static enum weft_status all_stop(struct weft_session *session, const char *path, float *flag)
-{
-    struct weft_request request = {{0}};
-    *flag = weft_rank(session) == 0 && access(path, F_OK) == 0;
-    enum weft_status status = weft_all_reduce(session, flag, flag, 1, WEFT_F32, WEFT_MAX, &request);
-    return status < 0 ? status : weft_wait(&request, 0);
 }
 
 int main(int argc, char **argv)

@@ -13,7 +13,6 @@ no shard, then one that does, and ends in order. By hand, for an hour:
 import argparse
 import os
 import random
-import re
 import signal
 import sys
 import time
@@ -21,9 +20,8 @@ import time
 import harness
 import jobs
 import netns
+from counting_job import COUNTING, CountingTest
 
-COUNTING = os.path.join(harness.BUILD, "tests", "client", "counting")
-END = re.compile(r"^steps (\d+) wrong (\d+) longest (\d+) ms$", re.MULTILINE)
 HOSTS = {"shard0": "a", "worker0": "a", "worker1": "b", "shard1": "c", "shard2": "d"}
 ENVIRONMENT = {"WEFT_SERVER_COPIES": "1", "WEFT_SERVER_HEARTBEAT": "3s", "WEFT_TRANSPORT_BACKEND": "tcp"}
 RATE = "1gbit"
@@ -41,7 +39,7 @@ class Hosts(netns.Placement):
         return super().command(process, named)
 
 
-class Chaos(harness.JobTest):
+class Chaos(CountingTest):
     def setUp(self):
         super().setUp()
         reason = netns.allowed()
@@ -61,27 +59,15 @@ class Chaos(harness.JobTest):
         self.job = self.group(f"job{self.count}")
         self.groups.remove(self.job)
         self.groups.insert(0, self.job)
-        self.stop_file = self.path(f"stop{self.count}")
-        jobs.start_by_hand(harness.PROGRAMS, self.job, 3, 2, [COUNTING, self.stop_file], Hosts(self.network, HOSTS), ENVIRONMENT)
+        self.stop_file = f"stop{self.count}"
+        jobs.start_by_hand(harness.PROGRAMS, self.job, 3, 2, [COUNTING, self.path(self.stop_file)], Hosts(self.network, HOSTS), ENVIRONMENT)
         self.wait_for_steps(1)
-
-    def steps(self, worker):
-        return max([int(n) for n in re.findall(r"^step (\d+)$", self.log(self.job, worker), re.MULTILINE)] or [0])
 
     def wait_for_steps(self, more):
         """Waits until each rank has completed `more` steps and more."""
-        before = {worker: self.steps(worker) for worker in ("worker0", "worker1")}
+        before = {worker: self.steps(self.job, worker) for worker in ("worker0", "worker1")}
         self.wait_for(f"{more} further steps of each rank",
-                      lambda: all(self.steps(worker) >= at + more for worker, at in before.items()), self.job, WAIT_SECONDS)
-
-    def end(self):
-        open(self.stop_file, "w").close()
-        self.job.wait(WAIT_SECONDS)
-        for worker in ("worker0", "worker1"):
-            end = END.search(self.log(self.job, worker))
-            self.assertIsNotNone(end, self.log(self.job, worker))
-            self.assertEqual(end[2], "0", "wrong numbers")
-            self.longest_ms.append(int(end[3]))
+                      lambda: all(self.steps(self.job, worker) >= at + more for worker, at in before.items()), self.job, WAIT_SECONDS)
 
     # ---- events ----
 
@@ -157,7 +143,7 @@ class Chaos(harness.JobTest):
         self.pause(0.3)
         events.append(self.lose_shard())
         self.wait_for_steps(STEPS_BETWEEN)
-        self.end()
+        self.longest_ms += self.end(self.job, 2, self.stop_file, WAIT_SECONDS)
         print(f"job {self.count}, {max(0, deadline - time.monotonic()):.0f} s left: {'; '.join(events)}; longest step "
               f"{max(self.longest_ms[-2:])} ms", flush=True)
 

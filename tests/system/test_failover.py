@@ -12,17 +12,13 @@ import urllib.request
 
 import harness
 import jobs
+from counting_job import COUNTING, CountingTest
 
-COUNTING = os.path.join(harness.BUILD, "tests", "client", "counting")
 CODED = os.path.join(harness.BUILD, "tests", "client", "coded_steps")
 COPIES = {"WEFT_SERVER_COPIES": "1", "WEFT_SERVER_COPIES_ON_ONE_HOST": "yes"}
-END = re.compile(r"^steps (\d+) wrong (\d+) longest (\d+) ms$", re.MULTILINE)
 
 
-class Failover(harness.JobTest):
-    def steps(self, group, worker="worker0"):
-        return max([int(n) for n in re.findall(r"^step (\d+)$", self.log(group, worker), re.MULTILINE)] or [0])
-
+class Failover(CountingTest):
     def start(self, shards, workers, environment, program=COUNTING):
         group = self.group()
         jobs.start_by_hand(harness.PROGRAMS, group, shards, workers, [program, self.path("stop")], environment=environment, http=True)
@@ -37,15 +33,6 @@ class Failover(harness.JobTest):
         shard.wait()
         at = self.steps(group)
         self.wait_for(f"steps without shard {number}", lambda: self.steps(group) >= at + 20, group, 30)
-
-    def end(self, group, workers):
-        open(self.path("stop"), "w").close()
-        group.wait(30)
-        for rank in range(workers):
-            end = END.search(self.log(group, f"worker{rank}"))
-            self.assertIsNotNone(end, self.log(group, f"worker{rank}"))
-            self.assertEqual(end[2], "0", "wrong numbers")
-            print(f"rank {rank}: {end[1]} steps, longest {end[3]} ms", end=" ")
 
     def check(self, transport):
         group = self.start(3, 2, {**COPIES, "WEFT_TRANSPORT_BACKEND": transport})

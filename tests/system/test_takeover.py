@@ -3,24 +3,19 @@
 The workers (tests/client/counting.c) push whole numbers and check each result."""
 
 import os
-import re
 import signal
 import subprocess
 
 import harness
 import jobs
+from counting_job import COUNTING, CountingTest
 
-COUNTING = os.path.join(harness.BUILD, "tests", "client", "counting")
-END = re.compile(r"^steps (\d+) wrong (\d+) longest (\d+) ms$", re.MULTILINE)
 TOOK_OVER = "this process takes over at"
 
 
-class Takeover(harness.JobTest):
+class Takeover(CountingTest):
     def environment(self):
         return {"WEFT_SERVER_COPIES": "1", "WEFT_SERVER_COPIES_ON_ONE_HOST": "yes", "WEFT_SERVER_STORE": self.path("store")}
-
-    def steps(self, group, worker="worker0"):
-        return max([int(n) for n in re.findall(r"^step (\d+)$", self.log(group, worker), re.MULTILINE)] or [0])
 
     def start(self, shards, workers, environment=None):
         group = self.group()
@@ -28,15 +23,6 @@ class Takeover(harness.JobTest):
                            environment={**self.environment(), **(environment or {})})
         self.wait_for("the first steps", lambda: self.steps(group) > 0, group, 40)
         return group
-
-    def end(self, group, workers):
-        open(self.path("stop"), "w").close()
-        group.wait(30)
-        for rank in range(workers):
-            end = END.search(self.log(group, f"worker{rank}"))
-            self.assertIsNotNone(end, self.log(group, f"worker{rank}"))
-            self.assertEqual(end[2], "0", "wrong numbers")
-            print(f"rank {rank}: {end[1]} steps, longest {end[3]} ms", end=" ")
 
     def drop(self, group, name):
         process = dict(group.processes)[name]

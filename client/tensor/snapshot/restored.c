@@ -6,7 +6,8 @@
  *     first step      the parts are freed
  *
  * weft_residual_load scales a residual so that the mean over the ranks is kept. Ranks that share a part
- * restore equal shares of its residual, and all of its warm start and counters, which are equal on all ranks. */
+ * restore equal shares of its residual, and all of its warm start and counters: those are equal on all
+ * ranks. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
