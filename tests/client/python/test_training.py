@@ -155,7 +155,7 @@ def snapshotted(folder, restored):
         assert session.restored_blob() == ((restored, blob) if restored else None)
         assert session.restored_blob(1) == ((restored, b"rank 1") if restored else None)
         assert session.step_next == restored + 1
-        session.snapshot_blob(blob)
+        session.snapshot_blob(np.frombuffer(blob, "uint16"))  # bytes count, not elements
         left = 2 if restored else -1  # steps; below 0: until a snapshot is there, and two more
         while left != 0:
             number = session.step_next
