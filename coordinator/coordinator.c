@@ -1236,6 +1236,7 @@ void weft_coordinator_free(struct weft_coordinator *coordinator)
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         free_addresses(coordinator, coordinator->members[i]);
         weft_free_bytes(coordinator->env, coordinator->members[i]->report_open);
+        weft_free_bytes(coordinator->env, coordinator->members[i]->operations_seen);
         weft_free_bytes(env, coordinator->members[i]);
     }
     coordinator_tensors_free(coordinator);

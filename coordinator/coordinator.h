@@ -127,6 +127,13 @@ struct weft_coordinator_role_stats {
     uint64_t joined, connecting, ready, left, lost;
     uint64_t silence_ns; /* longest time since the last message of a connected member; 0: no member */
 };
+/* Times of the operations of one kind. */
+struct weft_operation_times {
+    char kind[24]; /* "all_reduce": lower-case letters and '_' */
+    struct weft_histogram times;
+};
+#define WEFT_OPERATION_KINDS 24u
+
 struct weft_coordinator_stats {
     const char *state; /* one of weft_coordinator_states */
     struct weft_coordinator_role_stats workers, shards;
@@ -136,6 +143,8 @@ struct weft_coordinator_stats {
     uint64_t stall_ns;      /* age of an operation that takes much longer than usual; 0: none */
     struct weft_histogram step, exposed; /* reported steps of all workers: their time; its exposed part */
     struct weft_histogram failover; /* survived losses of shards, of all workers; see Report */
+    struct weft_operation_times operations[WEFT_OPERATION_KINDS]; /* of all workers */
+    uint32_t operation_count;
     uint64_t slots, slots_without_copy; /* without_copy: with chunks whose loss would end the job; 0 in a job
                                          * without copies */
 };

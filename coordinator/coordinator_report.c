@@ -60,6 +60,37 @@ static void add_increase(struct weft_histogram *job, struct weft_histogram *seen
     seen->sum_ns = sum_ns;
 }
 
+/* Kinds are UNTRUSTED. Returns the index of the kind, WEFT_OPERATION_KINDS for a name that is no kind or one too
+ * many. */
+static uint32_t find_operation(struct weft_coordinator *coordinator, const char *kind)
+{
+    const size_t bytes = strspn(kind, "abcdefghijklmnopqrstuvwxyz_");
+    uint32_t i = 0;
+    if (bytes == 0 || kind[bytes] || bytes >= sizeof coordinator->operations[0].kind) return WEFT_OPERATION_KINDS;
+    while (i < coordinator->operation_count && strcmp(coordinator->operations[i].kind, kind) != 0) i++;
+    if (i == coordinator->operation_count && i < WEFT_OPERATION_KINDS) {
+        memcpy(coordinator->operations[i].kind, kind, bytes + 1);
+        coordinator->operation_count++;
+    }
+    return i;
+}
+
+/* Without memory the times are left out. */
+static void add_operations(struct weft_coordinator *coordinator, struct coordinator_member *member,
+                           const Weft__Control__Report *report)
+{
+    if (report->n_operations > 0 && !member->operations_seen)
+        member->operations_seen =
+            weft_alloc_zero(coordinator->env, WEFT_OPERATION_KINDS * sizeof *member->operations_seen);
+    for (size_t i = 0; i < report->n_operations && member->operations_seen; i++) {
+        const Weft__Control__OperationTimes *times = report->operations[i];
+        const uint32_t index = find_operation(coordinator, times->kind);
+        if (index < WEFT_OPERATION_KINDS)
+            add_increase(&coordinator->operations[index].times, &member->operations_seen[index],
+                         times->buckets, times->n_buckets, times->ns);
+    }
+}
+
 void coordinator_report(struct weft_coordinator *coordinator, struct coordinator_member *member,
                         const Weft__Control__Report *report)
 {
@@ -69,10 +100,13 @@ void coordinator_report(struct weft_coordinator *coordinator, struct coordinator
                  report->n_exposed_buckets, report->exposed_ns);
     add_increase(&coordinator->failover, &member->failover_seen, report->failover_buckets,
                  report->n_failover_buckets, report->failover_ns);
+    add_operations(coordinator, member, report);
     member->report = *report;
     /* the buckets end with the message */
     member->report.n_step_buckets = member->report.n_exposed_buckets = member->report.n_failover_buckets = 0;
     member->report.step_buckets = member->report.exposed_buckets = member->report.failover_buckets = NULL;
+    member->report.n_operations = 0;
+    member->report.operations = NULL;
     /* unknown fields end with the message */
     member->report.base.n_unknown_fields = 0;
     member->report.base.unknown_fields = NULL;

@@ -101,6 +101,7 @@ struct coordinator_member {
     uint64_t reported_ns;         /* when they arrived */
     bool has_report;
     struct weft_histogram step_seen, exposed_seen, failover_seen; /* of the newest report */
+    struct weft_histogram *operations_seen; /* (WEFT_OPERATION_KINDS,) owned; NULL: none was reported */
     uint32_t declared_count;       /* workers: tensors declared so far = next ordinal */
     uint32_t agreed_epoch;         /* workers: last epoch that it agreed to in Shrink */
     uint64_t committed;            /* workers: its last step known to be good on all ranks */
@@ -246,6 +247,8 @@ struct weft_coordinator {
     uint64_t committed;                            /* the last step known to be good on all ranks */
     uint32_t join_count;                           /* number of the last Join */
     struct weft_histogram step, exposed, failover; /* over all workers, including lost ones */
+    struct weft_operation_times operations[WEFT_OPERATION_KINDS]; /* the same, by kind */
+    uint32_t operation_count;
     uint32_t liveness_seq;                         /* number of the last liveness check */
     bool liveness_is_running;                      /* a worker has not replied to it yet */
     struct coordinator_stall stall;

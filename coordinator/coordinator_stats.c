@@ -29,9 +29,11 @@ void weft_coordinator_stats(const struct weft_coordinator *coordinator,
         .step = coordinator->step,
         .exposed = coordinator->exposed,
         .failover = coordinator->failover,
+        .operation_count = coordinator->operation_count,
         .slots = coordinator->slots.count,
         .slots_without_copy = coordinator_slots_without_copy(coordinator),
     };
+    memcpy(stats_out->operations, coordinator->operations, sizeof stats_out->operations);
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         const struct coordinator_member *member = coordinator->members[i];
         struct weft_coordinator_role_stats *role =

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "base/base.h"
+#include "client/engine/operation_times.h"
 #include "proto/proto.h"
 
 struct weft_session;
@@ -18,6 +19,7 @@ struct client_report {
     char open[480];                      /* figures.open */
     /* their counts are figures.step_buckets, exposed_buckets and failover_buckets */
     struct weft_histogram step, exposed, failover;
+    struct client_operation_times operations;
     uint64_t requests_seen;              /* engine: requests_done at the last report ... */
     uint64_t progress_ns;                /* ... and the time of the report that saw it change; 0: never */
 };

@@ -137,6 +137,8 @@ void client_request_complete(struct client_request *request, enum weft_status st
     if (tensor) engine->ops.tensor->release(tensor);
     if (request->stage || request->is_deferred || request->host_call) engine->ops.call->completed(request);
     client_engine_count_request(session->engine);
+    client_operation_times_add(&session->engine->report.operations, session->env,
+                               tensor ? CLIENT_OPERATION_PUSH_PULL : request->kind, request->started_ns);
     if (request->completed) request->completed(request->context, status);
     client_request_range_end(request);
     /* before DONE: the program may free the group after it */

@@ -259,6 +259,18 @@ static void write_histogram(const struct weftd *weftd, struct weftd_page *page, 
     weftd_page_print(page, "%s} %llu\n", labels, count);
 }
 
+static void write_operations(struct weftd *weftd, struct weftd_page *page,
+                             const struct weft_coordinator_stats *stats)
+{
+    char labels[48];
+    write_head(page, "weft_operation_seconds", "histogram",
+               "Operations that the engines of workers have completed: time from the call to the completion.");
+    for (uint32_t i = 0; i < stats->operation_count; i++) {
+        snprintf(labels, sizeof labels, ",op=\"%s\"", stats->operations[i].kind);
+        write_histogram(weftd, page, "weft_operation_seconds", labels, &stats->operations[i].times);
+    }
+}
+
 static void write_job(struct weftd *weftd, struct weftd_page *page)
 {
     const struct weft_coordinator_stats stats = page->job->stats;
@@ -282,6 +294,7 @@ static void write_job(struct weftd *weftd, struct weftd_page *page)
     write_head(page, "weft_failover_seconds", "histogram",
                "Survived losses of shards, of each worker: time of the operations that were open.");
     write_histogram(weftd, page, "weft_failover_seconds", "", &stats.failover);
+    write_operations(weftd, page, &stats);
     uint32_t count;
     const struct weft_member_report *reports = weftd_view_lock_reports(weftd, &count);
     write_workers(weftd, reports, count, page);

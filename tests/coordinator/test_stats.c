@@ -154,6 +154,17 @@ static void send_steps(struct harness *h, uint64_t connection, uint64_t fast, ui
     report.n_failover_buckets = 4;
     report.failover_buckets = buckets;
     report.failover_ns = 2 * step_ns;
+    Weft__Control__OperationTimes times[3], *operations[3];
+    const char *const kinds[3] = {"all_reduce", "push_pull", "bad\"kind"};
+    for (unsigned i = 0; i < 3; i++) {
+        weft__control__operation_times__init(operations[i] = &times[i]);
+        times[i].kind = (char *)kinds[i];
+        times[i].n_buckets = WEFT_HISTOGRAM_BOUNDS + 1;
+        times[i].buckets = buckets;
+        times[i].ns = (i + 1) * step_ns;
+    }
+    report.n_operations = 3;
+    report.operations = operations;
     heartbeat.report = &report;
     message.body_case = BODY(HEARTBEAT);
     message.heartbeat = &heartbeat;
@@ -177,6 +188,12 @@ static void steps_of_all_workers(void **state)
     assert_int_equal(stats.failover.sum_ns, 2600);
     assert_int_equal(weft_histogram_count(&stats.failover), 13);
     assert_int_equal(weft_histogram_count(&stats.exposed), 0);
+    assert_int_equal(stats.operation_count, 2); /* a name that is no label is refused */
+    for (unsigned i = 0; i < 2; i++) {
+        assert_string_equal(stats.operations[i].kind, i == 0 ? "all_reduce" : "push_pull");
+        assert_int_equal(stats.operations[i].times.counts[3], 13);
+        assert_int_equal(stats.operations[i].times.sum_ns, (i + 1) * 1300);
+    }
     harness_leave(h, c[1], "done");
     assert_int_equal(stats_of(h).step.counts[3], 13);
     harness_free(h);
