@@ -48,6 +48,17 @@ static void store_open(struct weft_coordinator *coordinator, struct coordinator_
     member->report.open = member->report_open ? member->report_open : (char *)"";
 }
 
+/* report is UNTRUSTED. */
+static void store_links(struct coordinator_member *member, const Weft__Control__Report *report)
+{
+    member->link_count = 0;
+    for (size_t i = 0; i < report->n_link_members && i < report->n_link_bytes && i < 4; i++) {
+        member->link_members[i] = report->link_members[i];
+        member->link_bytes[i] = report->link_bytes[i];
+        member->link_count++;
+    }
+}
+
 /* Adds what a worker has counted since its report before. */
 static void add_increase(struct weft_histogram *job, struct weft_histogram *seen, const uint64_t *buckets,
                          size_t bucket_count, uint64_t sum_ns)
@@ -105,6 +116,10 @@ void coordinator_report(struct weft_coordinator *coordinator, struct coordinator
     /* the buckets end with the message */
     member->report.n_step_buckets = member->report.n_exposed_buckets = member->report.n_failover_buckets = 0;
     member->report.step_buckets = member->report.exposed_buckets = member->report.failover_buckets = NULL;
+    store_links(member, report);
+    member->report.n_link_members = member->report.n_link_bytes = 0;
+    member->report.link_members = NULL;
+    member->report.link_bytes = NULL;
     member->report.n_operations = 0;
     member->report.operations = NULL;
     /* unknown fields end with the message */

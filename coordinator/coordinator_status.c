@@ -51,6 +51,17 @@ static void add_exposed_tensor(json_t *json, const struct weft_coordinator *coor
     json_object_set_new(json, "exposed_tensor_ns", json_integer(number_of(report->exposed_tensor_ns)));
 }
 
+/* Pairs: position in the list of members, bytes sent to that member. */
+static json_t *json_of_links(const struct weft_coordinator *coordinator, const struct coordinator_member *member)
+{
+    json_t *links = json_array();
+    for (uint32_t i = 0; i < member->link_count; i++)
+        if (member->link_members[i] < coordinator->member_count && member->link_members[i] < MEMBERS_MAX)
+            json_array_append_new(links, json_pack("[I, I]", (json_int_t)member->link_members[i],
+                                                   number_of(member->link_bytes[i])));
+    return links;
+}
+
 /* The newest figures of a member, or null. */
 static json_t *json_of_report(const struct weft_coordinator *coordinator,
                               const struct coordinator_member *member)
@@ -74,6 +85,7 @@ static json_t *json_of_report(const struct weft_coordinator *coordinator,
                   number_of(report->encode_ns), "idle_ns", number_of(report->idle_ns), "open_ns",
                   number_of(report->open_ns), "open", json_of_text(report->open));
     if (json) add_exposed_tensor(json, coordinator, report);
+    if (json) json_object_set_new(json, "links", json_of_links(coordinator, member));
     return json;
 }
 

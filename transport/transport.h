@@ -489,6 +489,9 @@ size_t weft_transport_message_bytes(const struct weft_transport *transport);
  * Cut to `bytes`. */
 void weft_peer_describe(struct weft_peer *peer, char *out, size_t bytes);
 
+/* Bytes of the messages and puts to this peer that were started. */
+uint64_t weft_peer_sent_bytes(const struct weft_peer *peer);
+
 int weft_transport_progress(struct weft_transport *transport, int budget);
 /* Makes the endpoint a pollable of `loop`; close removes it. */
 enum weft_status weft_transport_attach(struct weft_transport *transport, struct weft_loop *loop);

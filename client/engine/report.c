@@ -10,6 +10,7 @@
 #include "client/engine/request.h"
 #include "client/session/control.h"
 #include "client/session/failure.h"
+#include "client/session/membership.h"
 #include "client/session/session.h"
 
 #define OLD_NS WEFT_SECONDS(1) /* an open request of this age is described */
@@ -57,6 +58,40 @@ static void fill_histograms(struct client_report *report, struct weft_session *s
     report->figures.n_step_buckets = report->figures.n_exposed_buckets = WEFT_HISTOGRAM_BOUNDS + 1;
 }
 
+static uint64_t sent_to(const struct client_engine *engine, const struct client_member *member)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < member->endpoint_count; i++) {
+        const struct weft_peer *peer = weft_transport_peer(engine->transport, member->endpoint_first + i);
+        if (peer) bytes += weft_peer_sent_bytes(peer);
+    }
+    return bytes;
+}
+
+/* Copies mapped from the memory of a peer are no bytes of a link. */
+static void fill_links(struct client_report *report, const struct client_engine *engine)
+{
+    const struct weft_session *session = report->session;
+    struct client_report_links *links = &report->links;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < session->member_count; i++) {
+        const uint64_t bytes = sent_to(engine, &session->members[i]);
+        uint32_t at = count;
+        if (bytes == 0 || (count == CLIENT_REPORT_LINKS && bytes <= links->bytes[count - 1])) continue;
+        if (count < CLIENT_REPORT_LINKS) count++;
+        else at--;
+        for (; at > 0 && links->bytes[at - 1] < bytes; at--) {
+            links->bytes[at] = links->bytes[at - 1];
+            links->members[at] = links->members[at - 1];
+        }
+        links->bytes[at] = bytes;
+        links->members[at] = session->members[i].member;
+    }
+    report->figures.link_members = links->members;
+    report->figures.link_bytes = links->bytes;
+    report->figures.n_link_members = report->figures.n_link_bytes = count;
+}
+
 /* Engine thread. */
 static void fill(struct weft_command *command)
 {
@@ -74,6 +109,7 @@ static void fill(struct weft_command *command)
     report->figures.exposed_tensor = (uint32_t)session->totals.exposed_tensor;
     report->figures.exposed_tensor_ns = session->totals.exposed_tensor_ns;
     fill_histograms(report, session);
+    fill_links(report, engine);
     report->figures.encode_ns = engine->encode_ns;
     client_engine_count_bytes(engine, &report->figures.sent_bytes, &report->figures.received_bytes);
     fill_requests(engine, weft_now_ns(session->env));

@@ -11,6 +11,12 @@
 
 struct weft_session;
 
+#define CLIENT_REPORT_LINKS 4u
+struct client_report_links {
+    uint32_t members[CLIENT_REPORT_LINKS];
+    uint64_t bytes[CLIENT_REPORT_LINKS]; /* descending */
+};
+
 struct client_report {
     struct weft_command ask, reply;
     struct weft_session *session;
@@ -20,6 +26,7 @@ struct client_report {
     /* their counts are figures.step_buckets, exposed_buckets and failover_buckets */
     struct weft_histogram step, exposed, failover;
     struct client_operation_times operations;
+    struct client_report_links links;    /* figures.link_members and link_bytes */
     uint64_t requests_seen;              /* engine: requests_done at the last report ... */
     uint64_t progress_ns;                /* ... and the time of the report that saw it change; 0: never */
 };

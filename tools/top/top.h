@@ -23,15 +23,28 @@ struct top_row {
     long long rounds_open, missing; /* shards */
 };
 
+/* What the workers of a host send to the members on another one, or on their own through a transport. */
+struct top_link {
+    char from[64], to[64]; /* hosts */
+    double sent_bytes;     /* per second */
+    long long pairs;       /* of a worker and a member to which it sends */
+};
+
 struct top_rows {
     struct top_row *rows; /* (count,) owned; workers by rank, then shards */
     size_t count;
+    struct top_link *links; /* (link_count,) owned; the busiest first */
+    size_t link_count;
 };
 
 /* Rows of `now`, a status, with rates since `before`, an earlier one `seconds` ago; NULL: since the job
  * began. false: no memory. */
 bool top_rows_make(const json_t *before, const json_t *now, double seconds, struct top_rows *rows_out);
 void top_rows_free(struct top_rows *rows);
+/* Fills links and link_count. The same arguments. */
+bool top_links_make(const json_t *before, const json_t *now, double seconds, struct top_rows *rows);
+/* The same member in another status; NULL: none. A rank that was replaced is another member. */
+const json_t *top_find_member(const json_t *status, const json_t *member);
 /* At most `lines` lines, each at most `columns` long; 0: no limit. Rows that do not fit are counted. */
 void top_print(FILE *out, const json_t *status, const struct top_rows *rows, unsigned lines,
                unsigned columns);

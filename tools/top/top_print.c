@@ -82,6 +82,21 @@ static void print_waits(struct screen *screen, const struct top_rows *rows)
     }
 }
 
+/* One line for each pair of hosts, while lines are left. */
+static void print_links(struct screen *screen, const struct top_rows *rows)
+{
+    char line[320], rate[32];
+    if (rows->link_count == 0 || screen->lines_left < 2) return;
+    snprintf(line, sizeof line, "%-16s %-16s %12s %8s", "from host", "to host", "sent", "pairs");
+    print_line(screen, line);
+    for (size_t i = 0; i < rows->link_count && screen->lines_left > 0; i++) {
+        const struct top_link *link = &rows->links[i];
+        format_rate(link->sent_bytes, rate);
+        snprintf(line, sizeof line, "%-16.16s %-16.16s %12s %8lld", link->from, link->to, rate, link->pairs);
+        print_line(screen, line);
+    }
+}
+
 static unsigned count_waits(const struct top_rows *rows)
 {
     unsigned count = 0;
@@ -105,6 +120,7 @@ void top_print(FILE *out, const json_t *status, const struct top_rows *rows, uns
         print_line(&screen, line);
     }
     print_waits(&screen, rows);
+    print_links(&screen, rows);
 }
 
 static json_t *json_of_row(const struct top_row *row)
@@ -123,14 +139,19 @@ static json_t *json_of_row(const struct top_row *row)
 
 void top_print_json(FILE *out, const json_t *status, const struct top_rows *rows)
 {
-    json_t *members = json_array();
+    json_t *members = json_array(), *links = json_array();
+    for (size_t i = 0; i < rows->link_count; i++)
+        json_array_append_new(links, json_pack("{s:s, s:s, s:f, s:I}", "from", rows->links[i].from, "to",
+                                               rows->links[i].to, "sent_bytes_per_second",
+                                               rows->links[i].sent_bytes, "pairs",
+                                               (json_int_t)rows->links[i].pairs));
     for (size_t i = 0; i < rows->count; i++) json_array_append_new(members, json_of_row(&rows->rows[i]));
-    json_t *root = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:o}", "job", tool_json_text(status, "job"),
+    json_t *root = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:o}", "job", tool_json_text(status, "job"),
                              "state", tool_json_text(status, "state"), "uptime_ms",
                              (json_int_t)tool_json_number(status, "uptime_ms"), "workers",
                              (json_int_t)tool_json_number(status, "workers"), "shards",
                              (json_int_t)tool_json_number(status, "shards"), "epoch",
-                             (json_int_t)tool_json_number(status, "epoch"), "members", members);
+                             (json_int_t)tool_json_number(status, "epoch"), "members", members, "links", links);
     if (!root) return;
     json_dumpf(root, out, JSON_COMPACT);
     fputc('\n', out);

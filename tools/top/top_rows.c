@@ -6,8 +6,7 @@
 #include "tools/target.h"
 #include "tools/top/top.h"
 
-/* The same member in another status; NULL: none. A rank that was replaced is another member. */
-static const json_t *find_member(const json_t *status, const json_t *member)
+const json_t *top_find_member(const json_t *status, const json_t *member)
 {
     size_t i;
     json_t *other;
@@ -85,14 +84,17 @@ bool top_rows_make(const json_t *before, const json_t *now, double seconds, stru
         row->pid = tool_json_number(member, "pid");
         snprintf(row->state, sizeof row->state, "%s", tool_json_text(member, "state"));
         snprintf(row->host, sizeof row->host, "%s", tool_json_text(member, "host"));
-        fill_report(row, before ? find_member(before, member) : NULL, member, seconds);
+        fill_report(row, before ? top_find_member(before, member) : NULL, member, seconds);
     }
     qsort(rows_out->rows, rows_out->count, sizeof *rows_out->rows, compare);
-    return true;
+    if (top_links_make(before, now, seconds, rows_out)) return true;
+    top_rows_free(rows_out);
+    return false;
 }
 
 void top_rows_free(struct top_rows *rows)
 {
     free(rows->rows);
+    free(rows->links);
     *rows = (struct top_rows){.rows = NULL};
 }

@@ -57,6 +57,7 @@ struct weft_peer {
     bool watcher_notified;    /* lost, and the watcher was called */
     bool has_left;            /* closed in order: its complete messages can still be received */
     uint32_t operations;      /* sends and accepts in flight */
+    uint64_t sent_bytes;      /* messages and puts started */
     char *text;               /* reason of the loss: core_peer_text */
     struct weft_peer *next;   /* next in the hash bucket */
     struct weft_list link;    /* in transport->peers, in the order added */

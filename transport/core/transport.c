@@ -190,6 +190,7 @@ enum weft_status weft_transport_send(struct weft_peer *peer, const struct weft_m
         return status;
     }
     peer->operations++;
+    peer->sent_bytes += message->header_bytes + message->payload_bytes;
     transport->stats.sent_count++;
     transport->stats.sent_bytes += message->header_bytes + message->payload_bytes;
     transport->stats.sent_payload_bytes += message->payload_bytes;

@@ -166,6 +166,7 @@ enum weft_status weft_transport_put(struct weft_remote *remote, const struct wef
     if (status >= 0) {
         transport->stats.put_count++;
         transport->stats.put_bytes += put->bytes;
+        remote->peer->sent_bytes += put->bytes;
     }
     return status;
 }
@@ -185,6 +186,8 @@ enum weft_status weft_transport_get(struct weft_remote *remote, uint64_t offset,
     }
     return status;
 }
+
+uint64_t weft_peer_sent_bytes(const struct weft_peer *peer) { return peer->sent_bytes; }
 
 void weft_peer_describe(struct weft_peer *peer, char *out, size_t bytes)
 {

@@ -68,6 +68,46 @@ static void the_first_rates_are_since_the_start(void **state)
     json_decref(now);
 }
 
+static json_t *linked_status(int age_ms, long long to_b, long long to_shard)
+{
+    return json_pack("{s:i, s:[{s:s, s:s, s:i, s:{s:i, s:[[i, I], [i, I], [i, I]]}}, {s:s, s:s, s:i, s:{s:i, s:[[i, I]]}},"
+                     " {s:s, s:s, s:i}]}",
+                     "uptime_ms", 10000, "members",
+                     /* rank 0 */
+                     "role", "worker", "host", "a", "incarnation", 1, "report", "age_ms", age_ms, "links", 1,
+                     (json_int_t)to_b, 2, (json_int_t)to_shard, 77, (json_int_t)5,
+                     /* rank 1 */
+                     "role", "worker", "host", "b", "incarnation", 2, "report", "age_ms", age_ms, "links", 2,
+                     (json_int_t)to_shard,
+                     /* shard 0, without a report */
+                     "role", "shard", "host", "b", "incarnation", 3);
+}
+
+/* Rank 0 sends to rank 1 and to the shard, both on host b; rank 1 to the shard on its own host. */
+static void links_are_between_hosts(void **state)
+{
+    json_t *before = linked_status(500, 1000, 2000), *now = linked_status(500, 5000, 6000);
+    struct top_rows rows;
+    char *text = NULL;
+    size_t bytes;
+    assert_true(top_rows_make(before, now, 4, &rows));
+    assert_int_equal(rows.link_count, 2);
+    assert_string_equal(rows.links[0].from, "a");
+    assert_string_equal(rows.links[0].to, "b");
+    assert_float_equal(rows.links[0].sent_bytes, 2000, 1e-6);
+    assert_int_equal(rows.links[0].pairs, 2);
+    assert_string_equal(rows.links[1].from, "b");
+    assert_float_equal(rows.links[1].sent_bytes, 1000, 1e-6);
+    FILE *out = open_memstream(&text, &bytes);
+    top_print_json(out, now, &rows);
+    fclose(out);
+    assert_non_null(strstr(text, "\"links\":[{\"from\":\"a\",\"to\":\"b\""));
+    free(text);
+    top_rows_free(&rows);
+    json_decref(before);
+    json_decref(now);
+}
+
 static char *screen_of(double open_s, unsigned lines, unsigned columns)
 {
     json_t *status = status_of(1000, 10, 2, open_s);
@@ -162,6 +202,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rates_are_of_the_time_between_reports),
         cmocka_unit_test(the_first_rates_are_since_the_start),
+        cmocka_unit_test(links_are_between_hosts),
         cmocka_unit_test(the_screen_shows_waits),
         cmocka_unit_test(the_screen_has_a_size),
         cmocka_unit_test(json_has_the_members),
