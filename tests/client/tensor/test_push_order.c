@@ -386,18 +386,16 @@ static uint64_t sequence_of(struct crowd *crowd, struct weft_session *session)
     return sequence;
 }
 
-/* The urgent tensor, declared first, is pushed when the others are in flight. */
-static void push_behind(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+/* Steps until one in which enough others were in flight: a busy machine may stop a rank until they have ended. */
+enum { FLIGHT_STEPS = 40, FLIGHT_OPEN = 4 };
+#define FLIGHT_LATENCY_NS WEFT_MS(5)
+
+/* Pushes the urgent tensor, declared first, when the others are in flight. */
+static void push_behind(struct crowd *crowd, struct weft_session *session, struct weft_tensor **tensors,
+                        float (*grads)[FLIGHT_ELEMS], struct completions *all)
 {
-    static float grads[2][FLIGHT + 1][FLIGHT_ELEMS];
-    struct weft_tensor *tensors[FLIGHT + 1];
     struct weft_request requests[FLIGHT + 1] = {{{0}}};
     struct completion contexts[FLIGHT + 1];
-    struct completions all = {.count = 0};
-    for (uint32_t t = 0; t <= FLIGHT; t++) {
-        declare_f32(crowd, session, &(struct kind){"f", FLIGHT_ELEMS, 0, false}, t, &tensors[t]);
-    }
-    CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 1, .weight = 1}));
     const uint64_t before = sequence_of(crowd, session);
     for (uint32_t k = 0; k <= FLIGHT; k++) {
         const uint32_t t = k == FLIGHT ? 0 : k + 1;
@@ -405,16 +403,92 @@ static void push_behind(struct crowd *crowd, struct weft_session *session, uint3
         while (k == FLIGHT && sequence_of(crowd, session) < before + FLIGHT + 1)
             (void)weft_wait(&requests[1], 1);
         CROWD_OK(crowd, session, weft_loop_acquire(session->loop, WEFT_NEVER));
-        CROWD_OK(crowd, session, weft_push_pull(tensors[t], grads[rank][t], grads[rank][t], &requests[t]));
-        contexts[t] = (struct completion){&all, t};
+        CROWD_OK(crowd, session, weft_push_pull(tensors[t], grads[t], grads[t], &requests[t]));
+        contexts[t] = (struct completion){all, t};
         client_request_of(&requests[t])->context = &contexts[t];
         client_request_of(&requests[t])->completed = completed;
         weft_loop_release(session->loop);
     }
     CROWD_OK(crowd, session, weft_step_end(session));
-    uint32_t place = 0;
-    while (place < all.count && all.order[place] != 0) place++;
-    CROWD_CHECK(crowd, session, all.count == FLIGHT + 1 && place < FLIGHT - 1);
+}
+
+/* Tensors in flight when the urgent one had started on both ranks, and those of them that ended before it. */
+struct flight {
+    uint64_t started_ns[2]; /* of the urgent one, by rank */
+    uint32_t open, before;
+};
+
+static uint64_t ns_of(struct crowd *crowd, struct weft_session *session, struct weft_tensor *tensor,
+                      bool done)
+{
+    struct weft_tensor_stats stats = {.size = sizeof stats};
+    CROWD_OK(crowd, session, weft_tensor_stats_get(tensor, &stats));
+    return done ? stats.done_ns : stats.started_ns;
+}
+
+static void count_open(struct crowd *crowd, struct weft_session *session, struct weft_tensor **tensors,
+                       struct flight *flight)
+{
+    const uint64_t *starts = flight->started_ns, done_ns = ns_of(crowd, session, tensors[0], true);
+    const uint64_t started_ns = starts[0] > starts[1] ? starts[0] : starts[1];
+    flight->open = flight->before = 0;
+    for (uint32_t t = 1; t <= FLIGHT; t++) {
+        const uint64_t other_ns = ns_of(crowd, session, tensors[t], true);
+        flight->open += other_ns > started_ns;
+        flight->before += other_ns > started_ns && other_ns < done_ns;
+    }
+}
+
+/* Small operations until one was short on each rank: the longer the shortest one was, the more bytes of others
+ * are in flight (collective/core/send_credit.c), and on a busy machine the first ones are long. */
+static void measure_latency(struct crowd *crowd, struct weft_session *session)
+{
+    uint64_t latency_ns;
+    do {
+        CROWD_OK(crowd, session, weft_loop_acquire(session->loop, WEFT_NEVER));
+        latency_ns = session->engine->group->send_credit->latency_ns;
+        weft_loop_release(session->loop);
+        if (latency_ns == 0) latency_ns = WEFT_NEVER; /* not measured */
+        struct weft_request request = {{0}};
+        CROWD_OK(crowd, session,
+                 weft_all_reduce(session, &latency_ns, &latency_ns, 1, WEFT_U64, WEFT_MAX, &request));
+        CROWD_OK(crowd, session, weft_wait(&request, 0));
+    } while (latency_ns > FLIGHT_LATENCY_NS && crowd->failures == 0);
+}
+
+/* A group has credits from its first operation with an urgency on. */
+static void open_credits(struct crowd *crowd, struct weft_session *session, struct weft_tensor *tensor,
+                         float *grad)
+{
+    struct weft_request request = {{0}};
+    CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 1, .weight = 1}));
+    CROWD_OK(crowd, session, weft_push_pull(tensor, grad, grad, &request));
+    CROWD_OK(crowd, session, weft_step_end(session));
+}
+
+/* Rank 0 decides for both ranks whether a step counts. */
+static void overtake(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static float grads[2][FLIGHT + 1][FLIGHT_ELEMS];
+    struct flight *flight = crowd->user;
+    struct weft_tensor *tensors[FLIGHT + 1];
+    struct completions all;
+    for (uint32_t t = 0; t <= FLIGHT; t++)
+        declare_f32(crowd, session, &(struct kind){"f", FLIGHT_ELEMS, 0, false}, t, &tensors[t]);
+    open_credits(crowd, session, tensors[0], grads[rank][0]);
+    for (uint32_t step = 2; step <= FLIGHT_STEPS; step++) {
+        all.count = 0;
+        CROWD_OK(crowd, session,
+                 weft_step_begin(session, &(struct weft_step){.step = step, .lr = 1, .weight = 1}));
+        measure_latency(crowd, session);
+        push_behind(crowd, session, tensors, grads[rank], &all);
+        CROWD_CHECK(crowd, session, all.count == FLIGHT + 1);
+        flight->started_ns[rank] = ns_of(crowd, session, tensors[0], false);
+        pthread_barrier_wait(&crowd->meet);
+        if (rank == 0) count_open(crowd, session, tensors, flight);
+        pthread_barrier_wait(&crowd->meet);
+        if (flight->open >= FLIGHT_OPEN) break;
+    }
 }
 
 static void test_overtakes(void **state)
@@ -426,12 +500,18 @@ static void test_overtakes(void **state)
     setenv("WEFT_COLLECTIVE_LINKS", links, 1);
     setenv("WEFT_TRANSPORT_BACKEND", "tcp", 1);
     setenv("WEFT_TRANSPORT_WRAP", "delay:rate_bytes=4000000", 1);
-    struct crowd crowd = {.user = NULL};
-    crowd_run(&crowd, 2, push_behind);
+    setenv("WEFT_CLIENT_LEARN_ORDER", "no", 1); /* the first declared one stays the most urgent */
+    struct flight flight = {.open = 0};
+    struct crowd crowd = {.user = &flight};
+    crowd_run(&crowd, 2, overtake);
     unsetenv("WEFT_COLLECTIVE_LINKS");
     unsetenv("WEFT_TRANSPORT_WRAP");
+    unsetenv("WEFT_CLIENT_LEARN_ORDER");
     unlink(links);
     assert_int_equal(crowd.failures, 0);
+    assert_in_range(flight.open, FLIGHT_OPEN, FLIGHT);
+    if (flight.before > flight.open - 2)
+        fail_msg("%u of %u tensors in flight ended before the urgent one", flight.before, flight.open);
 }
 
 /* ---- a tensor that one rank does not push ---- */
