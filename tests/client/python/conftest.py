@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forks as fork_server
 import jobs
 import pytest
 
@@ -12,8 +13,8 @@ import pytest
 class FunctionJob:
     """Starts jobs whose logs share one folder; `lines` are those of the last job."""
 
-    def __init__(self, logs):
-        self.logs, self.last = logs, None
+    def __init__(self, logs, forks):
+        self.logs, self.last, self.forks = logs, None, forks
 
     def run(self, ranks, function, *arguments, **options):
         """Run function(*arguments) on every rank; return (exit status, text of all ranks and of the launcher)."""
@@ -22,7 +23,7 @@ class FunctionJob:
             f"import sys; sys.path.insert(0, {str(path.parent)!r}); import {path.stem} as module; "
             f"module.{function.__name__}(*{arguments!r})"
         )
-        self.last = jobs.run(self.logs, ranks, "-c", code, **options)
+        self.last = jobs.run(self.logs, ranks, "-c", code, **{"forks": self.forks, **options})
         return self.last.status, self.last.text()
 
     def lines(self, word):
@@ -36,9 +37,17 @@ class FunctionJob:
         return text
 
 
+@pytest.fixture(scope="session")
+def forks():
+    """Starts ranks as forks. Made before the first test that uses it: until then the tests have only imported modules."""
+    server = fork_server.Server()
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def job(tmp_path):
-    return FunctionJob(tmp_path / "logs")
+def job(tmp_path, forks):
+    return FunctionJob(tmp_path / "logs", forks)
 
 
 def python(code, **env):

@@ -8,13 +8,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 BUILD = Path(os.environ.get("WEFT_BUILD", ROOT / "build")).resolve()
 WEFT = BUILD / "tools/weft"
+RANK = Path(__file__).resolve().parent / "rank.py"
 
 
 def environment(**more):
     """Variables of a process that imports the package of this tree."""
     path = os.pathsep.join(filter(None, [str(ROOT / "client/python"), os.environ.get("PYTHONPATH")]))
-    own = {"WEFT_LIBRARY": str(BUILD / "client/libweft.so.0"), "OMP_NUM_THREADS": "1", "WEFT_DEADLINE_MS": "60000", "PYTHONPATH": path}
-    return {**os.environ, **own, **more}
+    own = {"WEFT_LIBRARY": str(BUILD / "client/libweft.so.0"), "OMP_NUM_THREADS": "1", "WEFT_DEADLINE_MS": "60000", "PYTHONPATH": path,
+           "PYTHONPYCACHEPREFIX": str(BUILD / "pycache")}  # fmt: skip
+    return {**{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}, **own, **more}
+
+
+def python(forks=None):
+    """Words that run Python arguments: in a new interpreter, or as a fork of the test process by `forks`."""
+    return [sys.executable, "-I", "-S", RANK] if forks else [sys.executable]
 
 
 class Job:
@@ -33,9 +40,13 @@ class Job:
         return [line for text in texts for line in text.splitlines() if line.startswith(word)]
 
 
-def run(logs, ranks, *arguments, options=(), timeout=120, env=None, cwd=None):
-    """Run `python arguments` on every rank and return the Job. Each rank is a process of its own; logs: a folder."""
-    command = [WEFT, "run", "-n", ranks, "-l", logs, *options, "--", sys.executable, *arguments]
+def run(logs, ranks, *arguments, options=(), timeout=120, env=None, cwd=None, forks=None):
+    """Run `python arguments` on every rank and return the Job. logs: a folder.
+
+    Each rank is a process: a new interpreter, or a fork of the test process by `forks`, a forks.Server.
+    """
+    env = {**(env or {}), **({"WEFT_TEST_FORKS": forks.path} if forks else {})}
+    command = [WEFT, "run", "-n", ranks, "-l", logs, *options, "--", *python(forks), *arguments]
     done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          timeout=timeout, env=environment(**(env or {})), cwd=cwd)  # fmt: skip
+                          timeout=timeout, env=environment(**env), cwd=cwd)  # fmt: skip
     return Job(done, Path(logs))

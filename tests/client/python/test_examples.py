@@ -10,8 +10,8 @@ pytest.importorskip("numpy")
 EXAMPLES = jobs.ROOT / "examples/python"
 
 
-def run(tmp_path, ranks, *arguments, options=()):
-    job = jobs.run(tmp_path / "logs", ranks, *arguments, options=options, timeout=240)
+def run(tmp_path, ranks, *arguments, options=(), forks=None):
+    job = jobs.run(tmp_path / "logs", ranks, *arguments, options=options, timeout=240, forks=forks)
     assert job.status == 0, job.text()
     return job.logs["rank0.log"]
 
@@ -63,16 +63,18 @@ def torchrun(*arguments):
     return made.stdout
 
 
-def test_gpt(tmp_path):
+def test_gpt(tmp_path, request):
     torch = pytest.importorskip("torch")
     if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
         pytest.skip("torch is older than 2.1")
+    forks = request.getfixturevalue("forks")  # made now: it has torch
     text = tmp_path / "text"
     text.write_bytes(b"".join(path.read_bytes() for path in sorted((jobs.ROOT / "docs").glob("*.md"))))
     small = [EXAMPLES / "gpt.py", "--text", text, "--layers", "1", "--width", "32", "--length", "32", "--steps", "12", "--lr", "0.01"]
-    one, two = run(tmp_path, 1, *small), run(tmp_path, 2, *small)
+    one, two = (run(tmp_path, ranks, *small, forks=forks) for ranks in (1, 2))
     assert abs(held_out(one) - held_out(two)) < 2e-3
     assert held_out(torchrun(*small)) == held_out(two)
     saved = tmp_path / "gpt.pt"
-    first = held_out(run(tmp_path, 2, *small, "--codec", "powersgd:rank=2", "--checkpoint", saved))
-    assert held_out(run(tmp_path, 1, *small, "--codec", "powersgd:rank=2", "--checkpoint", saved)) < first < 5
+    small += ["--codec", "powersgd:rank=2", "--checkpoint", saved]
+    first, second = (held_out(run(tmp_path, ranks, *small, forks=forks)) for ranks in (2, 1))
+    assert second < first < 5

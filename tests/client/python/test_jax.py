@@ -75,4 +75,4 @@ def trained(shards):
 
 @pytest.mark.parametrize("shards", [0, 1])
 def test_two_ranks_train_as_one(job, shards):
-    job(2, trained, shards, options=["-s", "1"] if shards else [], env={"JAX_PLATFORMS": "cpu"})
+    job(2, trained, shards, options=["-s", "1"] if shards else [], env={"JAX_PLATFORMS": "cpu"}, forks=None)

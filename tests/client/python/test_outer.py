@@ -1,5 +1,6 @@
 """Outer steps from Python: the mean of local weights, a checkpoint, and what is refused."""
 
+import forks as fork_server
 import pytest
 
 np = pytest.importorskip("numpy")
@@ -43,19 +44,21 @@ def test_mean_of_weights(job):
     job(2, mean_of_weights)
 
 
-def test_gpt_with_outer_steps(tmp_path):
+def test_gpt_with_outer_steps(tmp_path, request):
     """The example trains, sends less than gradients of each step would be, and continues from its file."""
     torch = pytest.importorskip("torch")
     if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
         pytest.skip("torch is older than 2.1")
     import jobs
 
+    forks = fork_server.Server()  # one that has torch
+    request.addfinalizer(forks.close)
     text = tmp_path / "text"
     text.write_bytes(b"".join(path.read_bytes() for path in sorted((jobs.ROOT / "docs").glob("*.md"))))
     small = [jobs.ROOT / "examples/python/gpt.py", "--text", text, "--layers", "1", "--width", "32", "--length", "32", "--steps", "24"]
 
     def run(*more):
-        made = jobs.run(tmp_path / "logs", 2, *small, *more, timeout=240)
+        made = jobs.run(tmp_path / "logs", 2, *small, *more, timeout=240, forks=forks)
         assert made.status == 0, made.text()
         lines = made.logs["rank0.log"].splitlines()
         return float(lines[-1].split()[-1]), float(lines[-2].split(",")[1].split()[0])

@@ -386,7 +386,7 @@ static uint64_t sequence_of(struct crowd *crowd, struct weft_session *session)
     return sequence;
 }
 
-/* Steps until one in which enough others were in flight: a busy machine may stop a rank until they have ended. */
+/* Steps until one in which enough others were in flight: a busy machine may stop a rank for long. */
 enum { FLIGHT_STEPS = 40, FLIGHT_OPEN = 4 };
 #define FLIGHT_LATENCY_NS WEFT_MS(5)
 
@@ -439,8 +439,8 @@ static void count_open(struct crowd *crowd, struct weft_session *session, struct
     }
 }
 
-/* Small operations until one was short on each rank: the longer the shortest one was, the more bytes of others
- * are in flight (collective/core/send_credit.c), and on a busy machine the first ones are long. */
+/* Small operations until one was short on each rank: the longer the shortest one was, the more bytes
+ * of others are in flight (collective/core/send_credit.c), and on a busy machine the first ones are long. */
 static void measure_latency(struct crowd *crowd, struct weft_session *session)
 {
     uint64_t latency_ns;

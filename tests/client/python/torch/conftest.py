@@ -4,6 +4,7 @@ A test file has the oracle's sentence in its name; the ranks' functions lie in t
 failed job shows the log of each rank.
 """
 
+import functools
 import sys
 import tempfile
 from pathlib import Path
@@ -21,23 +22,20 @@ except ImportError:
     collect_ignore_glob = ["test_*.py"]  # PyTorch is missing or too old
 
 
-def run_job(program, functions, *arguments, ranks=2, shards=0, environment=None):
-    """Run `functions` ("one,two") of `program` on all ranks and return the Job.
-
-    Functions of one job share the start of Python and PyTorch, which takes most of the time.
-    """
-    settings = {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPYCACHEPREFIX": str(jobs.BUILD / "pycache"), **(environment or {})}
+def run_job(forks, program, functions, *arguments, ranks=2, shards=0, environment=None):
+    """Run `functions` ("one,two") of `program` on all ranks and return the Job. Ranks are forks (../forks.py)."""
+    settings = {"GLOO_SOCKET_IFNAME": "lo", **(environment or {})}
     with tempfile.TemporaryDirectory(prefix="weft-torch-") as directory:
         return jobs.run(directory, ranks, HERE / "rank_main.py", HERE / program, functions, *arguments,
-                        options=["-s", shards], env=settings, cwd=directory)  # fmt: skip
+                        options=["-s", shards], env=settings, cwd=directory, forks=forks)  # fmt: skip
 
 
 @pytest.fixture
-def run():
+def run(forks):
     """run(program, function, *arguments, ranks=2, shards=0): the job ends well on all ranks."""
 
     def checked(*arguments, **options):
-        job = run_job(*arguments, **options)
+        job = run_job(forks, *arguments, **options)
         assert job.status == 0, job.text()
         return job
 
@@ -45,6 +43,6 @@ def run():
 
 
 @pytest.fixture
-def run_failing():
+def run_failing(forks):
     """As run, for a job that fails: returns the Job."""
-    return run_job
+    return functools.partial(run_job, forks)

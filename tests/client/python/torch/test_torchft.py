@@ -33,7 +33,7 @@ class Replicas:
     def start(self, program, name, *arguments, **variables):
         """Start `program` as replica `name`; its output is in the folder."""
         command = [sys.executable, HERE / program, str(self.store.port), name, *arguments]
-        environment = jobs.environment(PYTHONPYCACHEPREFIX=str(jobs.BUILD / "pycache"), **variables)
+        environment = jobs.environment(**variables)
         with open(self.folder / f"{name}.log", "w") as log:
             self.running[name] = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
