@@ -10,6 +10,7 @@
 
 #include "compress/codec.h"
 #include "compress/device/device.h"
+#include "compress/device/device_batch.h"
 #include "kernels/kernels.h"
 
 enum weft_status weft_codec_create(struct weft_env *env, const struct weft_codec_spec *resolved,
@@ -93,9 +94,12 @@ static enum weft_status encode_on_device(struct weft_codec *codec, uint32_t roun
     int before;
     WEFT_TRY(device_enter(codec, &before));
     enum weft_status status = device_query(codec);
-    if (status == WEFT_OK) status = codec->ops->encode(codec, round, grad, grad_scale, out, bytes_out);
+    if (status == WEFT_OK) {
+        device_batch_collect(codec);
+        status = codec->ops->encode(codec, round, grad, grad_scale, out, bytes_out);
+    }
     device_leave(codec, before);
-    if (status != WEFT_IN_PROGRESS) codec->device->part = 0;
+    if (status != WEFT_IN_PROGRESS) device_encode_end(codec);
     return status;
 }
 
@@ -145,7 +149,7 @@ void weft_codec_commit(struct weft_codec *codec)
 void weft_codec_abandon(struct weft_codec *codec)
 {
     codec->progress = 0;
-    if (codec->device) codec->device->part = 0; /* queued work runs before later work of the stream */
+    if (codec->device) device_encode_end(codec); /* queued work runs before later work of the stream */
 }
 
 /* Forms a lazy residual. Its value does not change, so the codec is const to the caller. */

@@ -178,6 +178,8 @@ struct weft_codec_device {
     void (*leave)(void *context, int before); /* restores `before` as the thread's current device; NULL:
                                                * memory->leave */
     void *context;
+    struct weft_codec_batcher *batcher;   /* borrowed, of all codecs on the stream; outlives them. NULL: each
+                                           * codec launches its own kernels */
     bool *hangs;                          /* borrowed, of all codecs there: the last one to be freed waited
                                            * in vain. NULL is fine */
     bool is_forked_child;                            /* of the child after a fork: nothing of the device
@@ -186,10 +188,21 @@ struct weft_codec_device {
 enum weft_status weft_codec_create_on(struct weft_env *env, const struct weft_codec_spec *resolved,
                                       const struct weft_shape *shape, const struct weft_codec_device *device,
                                       struct weft_codec **codec_out, struct weft_error *error);
+/* Encodes of small tensors share one launch and one copy (device/device_batch.h). Queues on `stream`. The first
+ * small codec allocates memory of the device: about 2 MiB, and as much of the host. NULL: no memory. */
+struct weft_codec_batcher *weft_codec_batcher_create(struct weft_env *env,
+                                                     const struct weft_memory_ops *memory, void *stream);
+/* After all its codecs, with the device current. hangs: the device may still write, so its memory is kept.
+ * NULL is allowed. */
+void weft_codec_batcher_free(struct weft_codec_batcher *batcher, bool hangs);
 /* NULL: in host memory */
 const struct weft_codec_device *weft_codec_device_of(const struct weft_codec *codec);
-/* State of the encode in progress on the device: WEFT_OK, WEFT_IN_PROGRESS, or the device's error. */
+/* State of the encode in progress on the device: WEFT_OK, WEFT_IN_PROGRESS, or the device's error. The first
+ * call queues the kernels of an encode that shares a launch. */
 enum weft_status weft_codec_pending(struct weft_codec *codec);
+/* Queues what an encode in progress has not queued yet: what the caller queues on the stream from here on runs
+ * after it. The device is current. */
+void weft_codec_settle(struct weft_codec *codec);
 /* Text of the device's last error, or "". */
 const char *weft_codec_device_error(const struct weft_codec *codec);
 /* In the child after a fork: weft_codec_free then does not touch the device. NULL is allowed. */

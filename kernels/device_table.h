@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/device_segment.h"
 #include "kernels/parameters.h"
 #include "weft/status.h"
 
@@ -18,7 +19,7 @@ struct weft_error;
 typedef struct CUstream_st *weft_cuda_stream; /* cudaStream_t */
 typedef weft_cuda_stream weft_device_stream;  /* for callers of the table */
 
-#define WEFT_DEVICE_KERNELS_VERSION 2u
+#define WEFT_DEVICE_KERNELS_VERSION 3u
 #define WEFT_DEVICE_KERNELS_SYMBOL "weft_cuda_kernels_table"
 
 #define WEFT_DEVICE_CALLS(CALL)                                                                            \
@@ -48,6 +49,7 @@ typedef weft_cuda_stream weft_device_stream;  /* for callers of the table */
          uint32_t *max_bits, weft_cuda_stream stream))                                                     \
     CALL(scale_add_quantise_sign_f32, (uint8_t *bits_out, float *scales_out, float *out, const float *a,   \
          float factor, const float *b, size_t count, uint32_t *max_bits, weft_cuda_stream stream))         \
+    CALL(encode_segments, (const struct weft_segment *segments, size_t count, weft_cuda_stream stream))    \
     CALL(scale_add_select_top_f32, (uint32_t *indices_out, float *values_out, float *out, const float *a,  \
          float factor, const float *b, size_t count, size_t k, uint32_t *max_bits, void *workspace,        \
          weft_cuda_stream stream))                                                                         \

@@ -36,6 +36,7 @@ struct client_device {
     struct weft_session *session;
     int device;
     void *down, *up, *coding; /* streams: copies to the host, copies to the device, codecs on the device */
+    struct weft_codec_batcher *batcher; /* of `coding`: small tensors share a launch */
     bool is_stuck;               /* a codec that was freed waited for the device in vain */
     bool has_stream_order;    /* a stream-ordered call was made: new stages are gated; caller's thread */
     bool words_refused;       /* the driver has no such waits; caller's thread */
@@ -133,6 +134,7 @@ static void device_free(struct weft_session *session, struct client_device *devi
 {
     int before;
     bool entered = enter_device(device, &before, NULL) == WEFT_OK;
+    weft_codec_batcher_free(device->batcher, !entered || device->is_stuck);
     device->ops->stream_free(device->down);
     device->ops->stream_free(device->up);
     device->ops->stream_free(device->coding);
@@ -158,6 +160,8 @@ static enum weft_status device_find_or_create(struct weft_session *session, cons
         if (status == WEFT_OK) status = ops->stream_create(&device->down, error);
         if (status == WEFT_OK) status = ops->stream_create(&device->up, error);
         if (status == WEFT_OK) status = ops->stream_create(&device->coding, error);
+        if (status == WEFT_OK) /* NULL: no memory; each codec then launches its own kernels */
+            device->batcher = weft_codec_batcher_create(session->env, ops, device->coding);
         if (status == WEFT_OK) {
             weft_list_append(&staging->devices, &device->link);
         } else if (device) {
@@ -481,6 +485,7 @@ static enum weft_status start_on(struct client_request *request, const struct we
                                                 .stream = device->coding,
                                                 .leave = codec_leave,
                                                 .context = device,
+                                                .batcher = device->batcher,
                                                 .hangs = &device->is_stuck};
         WEFT_TRY(session->calls->tensor_ops->place_codec(request->tensor, &where, &coded, error));
     }
@@ -738,6 +743,8 @@ static enum weft_status order_after_copies(struct client_stage *stage, struct wi
                                            struct weft_error *error)
 {
     if (stage->coded) /* the codec's work, also of a failed call, uses the caller's buffers */
+        stage->session->calls->tensor_ops->settle_codec(stage->request->tensor);
+    if (stage->coded)
         WEFT_TRY(stage->device->ops->record(stage->windows[0].emptied, stage->device->coding, error));
     void *follower = stage->hold.is_held ? stage->device->up : stage->stream;
     for (uint32_t w = 0; w < WINDOWS; w++) {

@@ -42,6 +42,11 @@ enum weft_status client_codec_place_on_host(struct weft_tensor *tensor, struct w
     return move_codec(tensor, codec, error);
 }
 
+void client_codec_settle(struct weft_tensor *tensor)
+{
+    if (tensor->codec) weft_codec_settle(tensor->codec);
+}
+
 /* Logs the reason once for each kind of memory that the buffers are in. */
 static void log_host_codec(struct weft_tensor *tensor, const char *why)
 {

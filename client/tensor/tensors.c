@@ -91,6 +91,7 @@ void client_tensors_init(struct weft_session *session, struct client_tensors *te
         .group_ended = client_tensor_group_ended,
         .name = name,
         .place_codec = client_codec_place_on_device,
+        .settle_codec = client_codec_settle,
         .fail = copy_failed,
     };
     session->tensors = tensors;

@@ -1,5 +1,6 @@
 /* device.c - see device.h. */
 #include "compress/device/device.h"
+#include "compress/device/device_batch.h"
 
 #include <sched.h>
 #include <string.h>
@@ -130,6 +131,7 @@ void device_close(struct weft_codec *codec)
     struct codec_device *device = codec->device;
     int before;
     if (!device) return;
+    device_batch_leave(codec);
     const bool entered = !device->at.is_forked_child && device_enter(codec, &before) == WEFT_OK;
     const bool over = entered && (!device->event || drain_or_hang(codec));
     if (over) {
@@ -189,7 +191,14 @@ enum weft_status device_record_event(struct weft_codec *codec)
 enum weft_status device_query(struct weft_codec *codec)
 {
     struct codec_device *device = codec->device;
+    if (device->batch) return device_batch_query(codec);
     return device->part == 0 ? WEFT_OK : device->at.memory->passed(device->event, &device->error);
+}
+
+void device_encode_end(struct weft_codec *codec)
+{
+    device_batch_leave(codec);
+    codec->device->part = 0;
 }
 
 /* ---- waiting ---- */

@@ -21,6 +21,8 @@ enum { DEVICE_ARRAYS_MAX = 16 };
 struct codec_device {
     struct weft_codec_device at;
     void *event;             /* owned: what was queued last of an encode */
+    struct device_batch *batch; /* that has this codec's entry, and which (device_batch.h); NULL: none */
+    uint32_t place;
     uint32_t part;           /* parts of the encode under way that are queued; 0: none is under way */
     void *arrays[DEVICE_ARRAYS_MAX]; /* owned, device memory */
     uint32_t array_count;
@@ -58,6 +60,8 @@ enum weft_status device_fetch_max(struct weft_codec *codec);
 /* The part is queued: WEFT_IN_PROGRESS. */
 enum weft_status device_record_event(struct weft_codec *codec);
 enum weft_status device_query(struct weft_codec *codec);
+/* No part of an encode is under way. Any thread; touches no device. */
+void device_encode_end(struct weft_codec *codec);
 
 /* ---- waiting for the device: between steps ---- */
 enum weft_status device_read(const struct weft_codec *codec, void *out, const void *from, size_t bytes);

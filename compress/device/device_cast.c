@@ -5,6 +5,7 @@
  *     finish  copy to the device, widen, scale by the exponent and by `scale`, each only if it is not 1, as
  *             on the host */
 #include "compress/device/device.h"
+#include "compress/device/device_batch.h"
 
 #include <math.h>
 #include <string.h>
@@ -64,6 +65,24 @@ static enum weft_status queue_cast(struct weft_codec *codec, const float *grad, 
     return device_copy(codec, self->sent + head_bytes(codec), self->halves, elems * sizeof *self->halves);
 }
 
+/* The part of `kind` as an entry of a batch. False: queue it alone. */
+static bool batch_part(struct weft_codec *codec, enum weft_segment_kind kind, const float *grad,
+                       float grad_scale, int32_t exponent)
+{
+    struct device_cast *self = (struct device_cast *)codec;
+    const struct device_batch_entry entry = {
+        .segment = {.kind = kind,
+                    .count = (uint32_t)codec->elems,
+                    .a = grad,
+                    .factor = grad_scale,
+                    .factor2 = ldexpf(1.0f, -exponent)},
+        .to = self->sent + head_bytes(codec),
+        .codes_bytes = kind == WEFT_SEGMENT_MAX ? 0 : codec->elems * sizeof *self->halves};
+    if (codec->elems > WEFT_SEGMENT_ELEMS_MAX || !device_batch_add(codec, &entry)) return false;
+    if (kind == WEFT_SEGMENT_F16) memcpy(self->sent, &exponent, sizeof exponent);
+    return true;
+}
+
 static enum weft_status encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
                                void *out, size_t *bytes_out)
 {
@@ -71,6 +90,8 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
     int32_t exponent;
     switch (codec->device->part) {
     case 0:
+        if (batch_part(codec, f16 ? WEFT_SEGMENT_MAX : WEFT_SEGMENT_BF16, grad, grad_scale, 0))
+            return WEFT_IN_PROGRESS;
         WEFT_TRY(queue_max(codec, grad));
         if (!f16) WEFT_TRY(queue_cast(codec, grad, grad_scale, 0));
         return device_record_event(codec);
@@ -78,6 +99,7 @@ static enum weft_status encode(struct weft_codec *codec, uint32_t round, const f
         if (!cast_exponent(codec->spec.id, *codec->device->max_seen, grad_scale, &exponent))
             return WEFT_ERR_INVALID;
         if (!f16) break;
+        if (batch_part(codec, WEFT_SEGMENT_F16, grad, grad_scale, exponent)) return WEFT_IN_PROGRESS;
         WEFT_TRY(queue_cast(codec, grad, grad_scale, exponent));
         return device_record_event(codec);
     default: break;
@@ -133,5 +155,6 @@ enum weft_status device_cast_create(struct weft_env *env, const struct weft_code
     WEFT_TRY(device_open(&self->base, at, arrays, 2, 2 * device_window_bytes(bytes)));
     self->sent = device_window(&self->base, bytes);
     self->aggregate = device_window(&self->base, bytes);
+    device_batch_reserve(&self->base, elems);
     return WEFT_OK;
 }

@@ -4,6 +4,7 @@
  *     encode  gradient to codes, scales and residual in one pass; to the host
  *     finish  the bf16 sum goes up and is widened there */
 #include "compress/device/device.h"
+#include "compress/device/device_batch.h"
 #include "compress/lowbit.h"
 
 #include <string.h>
@@ -55,11 +56,32 @@ static enum weft_status queue_codes(struct device_lowbit *self, const float *gra
     return device_fetch_max(codec);
 }
 
+/* The encode as an entry of a batch. False: queue it alone. */
+static bool batch_encode(struct device_lowbit *self, const float *grad, float grad_scale)
+{
+    struct weft_codec *codec = &self->base;
+    const struct device_batch_entry entry = {
+        .segment = {.kind = codec->spec.id == WEFT_CODEC_SIGN   ? WEFT_SEGMENT_SIGN
+                            : codec->spec.id == WEFT_CODEC_E4M3 ? WEFT_SEGMENT_E4M3
+                                                                : WEFT_SEGMENT_E5M2,
+                    .count = (uint32_t)codec->elems,
+                    .a = grad,
+                    .factor = grad_scale,
+                    .b = codec->residual,
+                    .x = codec->shadow},
+        .to = self->sent,
+        .scales_bytes = self->scales_bytes,
+        .codes_bytes = self->codes_bytes};
+    if (codec->elems > WEFT_SEGMENT_ELEMS_MAX || codec->piece != codec->elems) return false;
+    return device_batch_add(codec, &entry);
+}
+
 static enum weft_status encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
                                void *out, size_t *bytes_out)
 {
     struct device_lowbit *self = (struct device_lowbit *)codec;
     if (codec->device->part == 0) {
+        if (batch_encode(self, grad, grad_scale)) return WEFT_IN_PROGRESS;
         WEFT_TRY(queue_codes(self, grad, grad_scale));
         return device_record_event(codec);
     }
@@ -113,5 +135,6 @@ enum weft_status device_lowbit_create(struct weft_env *env, const struct weft_co
         device_open(&self->base, at, arrays, 5, device_window_bytes(bytes) + device_window_bytes(sum_bytes)));
     self->sent = device_window(&self->base, bytes);
     self->aggregate = device_window(&self->base, sum_bytes);
+    device_batch_reserve(&self->base, elems);
     return WEFT_OK;
 }

@@ -5,6 +5,7 @@
  *     encode(1)  shared exponents to the device; codes and residual in one pass; n or n / 2 bytes to the host
  *     finish     integer sums to the device in their width (1, 2 or 4 bytes), widened there */
 #include "compress/device/device.h"
+#include "compress/device/device_batch.h"
 #include "compress/quantise.h"
 
 #include <string.h>
@@ -14,6 +15,7 @@ struct device_quantise {
     uint64_t steps;
     size_t sums_bytes;           /* of the aggregate that was taken */
     uint8_t *own, *shared;       /* device (blocks,) */
+    bool shared_is_there;        /* the step's encode has copied `shared` to the device, for itself */
     int8_t *codes;               /* device (elems,); also sums of one byte */
     uint8_t *packed;             /* device: int4's codes as they go */
     void *sums;                  /* device (elems,) i16 or i32 */
@@ -51,11 +53,41 @@ static enum weft_status queue_codes(struct device_quantise *self)
     return device_copy(codec, self->sent, from, quantise_contribution_bytes(codec->spec.id, codec->elems, 1));
 }
 
+/* The round as an entry of a batch. False: queue it alone. */
+static bool batch_round(struct device_quantise *self, uint32_t round, const float *grad, float grad_scale)
+{
+    struct weft_codec *codec = &self->base;
+    const size_t bytes = quantise_contribution_bytes(codec->spec.id, codec->elems, round);
+    struct device_batch_entry entry = {.segment = {.count = (uint32_t)codec->elems, .x = codec->shadow}};
+    self->shared_is_there = true;
+    if (codec->elems > WEFT_SEGMENT_ELEMS_MAX) return false;
+    if (round == 0) {
+        entry.segment.kind = WEFT_SEGMENT_BLOCKS;
+        entry.segment.a = grad;
+        entry.segment.factor = grad_scale;
+        entry.segment.b = codec->residual;
+        entry.segment.limit = quantise_limit(codec->spec.id);
+        entry.to = self->own_seen;
+        entry.scales_bytes = bytes;
+    } else {
+        entry.segment.kind = codec->spec.id == WEFT_CODEC_INT4 ? WEFT_SEGMENT_INT4 : WEFT_SEGMENT_INT8;
+        entry.segment.noise = weft_noise_of(codec->spec.seed, codec->tensor, codec->worker, self->steps);
+        entry.up = self->shared_seen;
+        entry.up_bytes = quantise_blocks(codec->elems);
+        entry.to = self->sent;
+        entry.codes_bytes = bytes;
+    }
+    const bool is_in_batch = device_batch_add(codec, &entry);
+    self->shared_is_there = !is_in_batch;
+    return is_in_batch;
+}
+
 static enum weft_status encode(struct weft_codec *codec, uint32_t round, const float *grad, float grad_scale,
                                void *out, size_t *bytes_out)
 {
     struct device_quantise *self = (struct device_quantise *)codec;
     if (codec->device->part == 0) {
+        if (batch_round(self, round, grad, grad_scale)) return WEFT_IN_PROGRESS;
         WEFT_TRY(round == 0 ? queue_exponents(self, grad, grad_scale) : queue_codes(self));
         return device_record_event(codec);
     }
@@ -96,6 +128,8 @@ static enum weft_status finish(struct weft_codec *codec, float scale, float *out
     const struct weft_device_kernels *kernels = device_kernels(codec);
     weft_device_stream stream = device_stream(codec);
     const size_t elems = codec->elems;
+    if (!self->shared_is_there)
+        WEFT_TRY(device_copy(codec, self->shared, self->shared_seen, quantise_blocks(elems)));
     if (self->sums_bytes == elems) {
         WEFT_TRY(device_copy(codec, self->codes, self->sums_seen, elems));
         WEFT_TRY(device_zero(codec, self->sums, elems * sizeof(int16_t)));
@@ -152,5 +186,6 @@ enum weft_status device_quantise_create(struct weft_env *env, const struct weft_
     self->shared_seen = device_window(&self->base, blocks);
     self->sent = device_window(&self->base, code_bytes);
     self->sums_seen = device_window(&self->base, sum_bytes);
+    device_batch_reserve(&self->base, elems);
     return WEFT_OK;
 }

@@ -1,29 +1,16 @@
-/* cast.cu - f32 to and from the narrow floats. f16 goes by the hardware's converters, which round to nearest
- * even and keep denormals and Inf; NaN apart, whose sign and payload the converters do not keep. The others
- * are integer arithmetic. */
-#include <cuda_fp16.h>
-
-#include "kernels/templates/cast_element.h"
-#include "kernels/cuda/device.h"
+/* cast.cu - f32 to and from the narrow floats. f16 goes by the hardware's converters (narrow_float.h), the
+ * others are integer arithmetic. */
+#include "kernels/cuda/narrow_float.h"
 #include "kernels/templates/fp8_element.h"
 
 namespace
 {
 
-struct to_f16 {
-    __device__ uint16_t operator()(float x) const
-    {
-        return magnitude(x) > FLOAT_INF ? f16_from_f32(x) : __half_as_ushort(__float2half_rn(x));
-    }
-};
 struct from_f16 {
     __device__ float operator()(uint16_t x) const
     {
         return (x & 0x7fffu) > 0x7c00u ? f32_from_f16(x) : __half2float(__ushort_as_half(x));
     }
-};
-struct to_bf16 {
-    __device__ uint16_t operator()(float x) const { return bf16_from_f32(x); }
 };
 struct from_bf16 {
     __device__ float operator()(uint16_t x) const { return f32_from_bf16(x); }

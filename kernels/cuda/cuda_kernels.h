@@ -24,6 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/device_segment.h"
 #include "kernels/parameters.h"
 #include "weft/status.h"
 
@@ -110,6 +111,11 @@ enum weft_status weft_cuda_scale_add_quantise_sign_f32(uint8_t *bits_out, float 
                                                        const float *a, float factor, const float *b,
                                                        size_t count, uint32_t *max_bits,
                                                        weft_cuda_stream stream);
+
+/* Encodes `count` (0 to WEFT_SEGMENTS_MAX) small tensors in one launch; the bits are those of the calls that
+ * device_segment.h names. segments is host memory and is copied before the call returns. */
+enum weft_status weft_cuda_encode_segments(const struct weft_segment *segments, size_t count,
+                                           weft_cuda_stream stream);
 
 /* ---- top-k, random-k, sparse to dense. workspace: weft_cuda_select_workspace(count) bytes, from 16 bytes
  * ---- */

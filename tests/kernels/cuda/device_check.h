@@ -32,6 +32,7 @@ static inline bool check_this(void)
 
 /* Each runs its tests against the scalar kernels; 0 when all passed. */
 int check_elementwise(void);
+int check_segments(void);
 int check_select(void);
 int check_products(void);
 int check_optimizer(void);

@@ -89,6 +89,7 @@ static int run_tests(bool host, bool device)
     static const struct group gpu[] = {
         {"gpu: memory by kind, streams, events", check_memory_kinds},
         {"gpu: sums, casts, quantisers", check_elementwise},
+        {"gpu: tables of small tensors", check_segments},
         {"gpu: top-k, random-k", check_select},
         {"gpu: products, orthogonalise", check_products},
         {"gpu: update rules", check_optimizer},

@@ -8,6 +8,7 @@
 #include "fake_cuda.h"
 #include "kernels/device_table.h"
 #include "kernels/kernels.h"
+#include "tests/lib/segment_scalar.h"
 
 struct call {
     void (*fn)(const struct call *call);
@@ -252,6 +253,41 @@ static enum weft_status scale_add_quantise_sign_f32(uint8_t *bits_out, float *sc
                                                     size_t count, uint32_t *max_bits, weft_cuda_stream stream)
 {
     QUEUE(do_sign, .p = {bits_out, scales_out, out, a, b, max_bits}, .factor = factor, .a = count);
+}
+
+/* ---- many small tensors ---- */
+
+struct segments {
+    struct weft_segment of[WEFT_SEGMENTS_MAX];
+    size_t count;
+};
+
+static void run_segments(void *context)
+{
+    struct segments *segments = context;
+    for (size_t i = 0; i < segments->count; i++) {
+        struct weft_segment g = segments->of[i];
+        const void **const pointers[] = {(const void **)&g.a,         (const void **)&g.b,
+                                         (const void **)&g.x,         (const void **)&g.exponents,
+                                         (const void **)&g.codes,     (const void **)&g.scales,
+                                         (const void **)&g.max_bits};
+        for (size_t p = 0; p < sizeof pointers / sizeof pointers[0]; p++)
+            if (*pointers[p]) *pointers[p] = fake_cuda_shadow(*pointers[p]);
+        segment_encode_scalar(&g);
+    }
+}
+
+static enum weft_status encode_segments(const struct weft_segment *segments, size_t count,
+                                        weft_cuda_stream stream)
+{
+    if (count > WEFT_SEGMENTS_MAX) return WEFT_ERR_INVALID;
+    struct segments *own = malloc(sizeof *own);
+    if (!own) abort();
+    memcpy(own->of, segments, count * sizeof *segments);
+    own->count = count;
+    if (fake_cuda_launch_owned(stream, run_segments, own) == 0) return WEFT_OK;
+    free(own);
+    return WEFT_ERR_STATE;
 }
 
 /* ---- select ---- */
