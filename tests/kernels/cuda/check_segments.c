@@ -1,9 +1,9 @@
 /* check_segments.c - one launch over a table of small tensors writes the scalar kernels' bits, and nothing
  * else: each segment and its guards lie in one block of memory, which is compared whole. */
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <cmocka.h>
 
 #include "kernels/cuda/cuda_kernels.h"
 #include "tests/kernels/cuda/device_check.h"
