@@ -125,7 +125,26 @@ enum weft_status weft_codec_take(struct weft_codec *codec, uint32_t round, const
     return WEFT_OK;
 }
 
+enum weft_status weft_codec_take_sum(struct weft_codec *codec, uint32_t round, float *sum, size_t bytes,
+                                     uint32_t ranks)
+{
+    if (!codec->ops->take_sum) {
+        weft_codec_sum_to_aggregate(&codec->spec, &codec->shape, round, sum);
+        return weft_codec_take(codec, round, sum, bytes, ranks);
+    }
+    if (round >= codec->rounds || codec->progress != 2 * round + 1) return WEFT_ERR_STATE;
+    WEFT_TRY(codec->ops->take_sum(codec, round, sum, bytes));
+    codec->progress = 2 * round + 2;
+    return WEFT_OK;
+}
+
 enum weft_status weft_codec_finish(struct weft_codec *codec, float scale, float *out)
+{
+    WEFT_TRY(weft_codec_finish_begin(codec, scale, out));
+    return weft_codec_settle(codec);
+}
+
+enum weft_status weft_codec_finish_begin(struct weft_codec *codec, float scale, float *out)
 {
     if (codec->progress != 2 * codec->rounds) return WEFT_ERR_STATE;
     if (!codec->device) return codec->ops->finish(codec, scale, out);

@@ -35,6 +35,8 @@ struct codec_ops {
                                      float grad_scale, void *out, size_t *bytes_out);
     enum weft_status (*take)(struct weft_codec *codec, uint32_t round, const void *aggregate, size_t bytes,
                              uint32_t ranks);
+    /* take of a sum before sum_to_aggregate; NULL: that, then take */
+    enum weft_status (*take_sum)(struct weft_codec *codec, uint32_t round, const float *sum, size_t bytes);
     enum weft_status (*finish)(struct weft_codec *codec, float scale, float *out);
     void (*commit)(struct weft_codec *codec);   /* after the residual's; NULL: nothing else to do */
     void (*materialise)(struct weft_codec *codec);   /* forms a lazy `residual`; NULL: it is always formed */

@@ -28,7 +28,7 @@ struct client_call_tensor_ops {
                                     bool *placed_out,
                                     /* move its codec to the device, if it can run there */
                                     struct weft_error *error);
-    /* queues what its codec has not queued yet; the device is current */
+    /* queues what its codec has not queued yet */
     void (*settle_codec)(struct weft_tensor *tensor);
     /* engine: its input could not be copied */
     void (*fail)(struct weft_tensor *tensor, enum weft_status status, const char *text);

@@ -44,7 +44,8 @@ enum weft_status client_codec_place_on_host(struct weft_tensor *tensor, struct w
 
 void client_codec_settle(struct weft_tensor *tensor)
 {
-    if (tensor->codec) weft_codec_settle(tensor->codec);
+    /* if the device refuses, its stream cannot run either */
+    if (tensor->codec) (void)weft_codec_settle(tensor->codec);
 }
 
 /* Logs the reason once for each kind of memory that the buffers are in. */

@@ -14,7 +14,7 @@ struct weft_tensor;
 enum weft_status client_codec_place_on_device(struct weft_tensor *tensor,
                                               const struct weft_codec_device *where, bool *coded_out,
                                               struct weft_error *error);
-/* Queues what the tensor's codec has not queued on the device yet. The device is current. */
+/* Queues what the tensor's codec has not queued on the device yet. */
 void client_codec_settle(struct weft_tensor *tensor);
 /* Call before push_pull of buffers in host memory. Caller's thread. */
 enum weft_status client_codec_place_on_host(struct weft_tensor *tensor, struct weft_error *error);

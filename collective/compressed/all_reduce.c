@@ -1,6 +1,6 @@
 /* compressed/all_reduce.c - a compressed all-reduce: the rounds of a codec (compress.h) over a group.
  *
- *     sum rounds     encode ─► all_reduce of f32 by T, in place ─► sum_to_aggregate on every rank ─► take
+ *     sum rounds     encode ─► all_reduce of f32 by T, in place ─► take_sum on every rank
  *     gather rounds  encode ─► all_gather_bytes ─► a local combiner adds 0..ranks-1 ─► take
  *     regions        encode ─► two exchanges that split a sparse sum by regions (sparse.c) ─► take
  *     slices         encode ─► each rank combines one slice of the elements (slices.c) ─► take
@@ -367,9 +367,14 @@ static enum weft_status encode(struct codec_op *op, uint32_t stage)
 
 static enum weft_status finish(struct codec_op *op)
 {
-    for (uint32_t i = 0; i < op->count; i++)
-        WEFT_TRY(weft_codec_finish(op->members[i].codec, op->result_scale, op->members[i].out));
-    return WEFT_OK;
+    enum weft_status all = WEFT_OK;
+    for (uint32_t i = 0; i < op->count && all == WEFT_OK; i++)
+        all = weft_codec_finish_begin(op->members[i].codec, op->result_scale, op->members[i].out);
+    for (uint32_t i = 0; i < op->count; i++) {
+        const enum weft_status status = weft_codec_settle(op->members[i].codec);
+        if (all == WEFT_OK) all = status;
+    }
+    return all;
 }
 
 static enum weft_status not_finite(struct codec_op *op, uint32_t rank)
@@ -388,10 +393,8 @@ static enum weft_status take_sum(struct codec_op *op)
     size_t bytes = weft_codec_contribution_bytes_max(&op->spec, &op->shape, round);
     const size_t elems = bytes / sizeof(float);
     if (!weft_kernels()->finite_f32(sum, op->count * elems)) return not_finite(op, UINT32_MAX);
-    for (uint32_t i = 0; i < op->count; i++, sum += elems) {
-        weft_codec_sum_to_aggregate(&op->spec, &op->shape, round, sum);
-        WEFT_TRY(weft_codec_take(op->members[i].codec, round, sum, bytes, op->group->ranks));
-    }
+    for (uint32_t i = 0; i < op->count; i++, sum += elems)
+        WEFT_TRY(weft_codec_take_sum(op->members[i].codec, round, sum, bytes, op->group->ranks));
     return WEFT_OK;
 }
 

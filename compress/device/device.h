@@ -60,7 +60,7 @@ enum weft_status device_fetch_max(struct weft_codec *codec);
 /* The part is queued: WEFT_IN_PROGRESS. */
 enum weft_status device_record_event(struct weft_codec *codec);
 enum weft_status device_query(struct weft_codec *codec);
-/* No part of an encode is under way. Any thread; touches no device. */
+/* No part of an encode is under way. */
 void device_encode_end(struct weft_codec *codec);
 
 /* ---- waiting for the device: between steps ---- */

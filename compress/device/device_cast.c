@@ -155,6 +155,6 @@ enum weft_status device_cast_create(struct weft_env *env, const struct weft_code
     WEFT_TRY(device_open(&self->base, at, arrays, 2, 2 * device_window_bytes(bytes)));
     self->sent = device_window(&self->base, bytes);
     self->aggregate = device_window(&self->base, bytes);
-    device_batch_reserve(&self->base, elems);
+    if (elems <= WEFT_SEGMENT_ELEMS_MAX) device_batch_reserve(&self->base);
     return WEFT_OK;
 }

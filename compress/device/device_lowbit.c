@@ -135,6 +135,6 @@ enum weft_status device_lowbit_create(struct weft_env *env, const struct weft_co
         device_open(&self->base, at, arrays, 5, device_window_bytes(bytes) + device_window_bytes(sum_bytes)));
     self->sent = device_window(&self->base, bytes);
     self->aggregate = device_window(&self->base, sum_bytes);
-    device_batch_reserve(&self->base, elems);
+    if (elems <= WEFT_SEGMENT_ELEMS_MAX) device_batch_reserve(&self->base);
     return WEFT_OK;
 }

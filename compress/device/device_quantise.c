@@ -186,6 +186,6 @@ enum weft_status device_quantise_create(struct weft_env *env, const struct weft_
     self->shared_seen = device_window(&self->base, blocks);
     self->sent = device_window(&self->base, code_bytes);
     self->sums_seen = device_window(&self->base, sum_bytes);
-    device_batch_reserve(&self->base, elems);
+    if (elems <= WEFT_SEGMENT_ELEMS_MAX) device_batch_reserve(&self->base);
     return WEFT_OK;
 }

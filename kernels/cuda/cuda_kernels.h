@@ -24,6 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/device_matrix.h"
 #include "kernels/device_segment.h"
 #include "kernels/parameters.h"
 #include "weft/status.h"
@@ -160,6 +161,21 @@ enum weft_status weft_cuda_outer_sub_f32(float *m, const float *p, const float *
 size_t weft_cuda_orthogonalise_workspace(void); /* bytes; the scratch begins at 16 bytes */
 enum weft_status weft_cuda_orthogonalise(float *p, size_t rows, size_t rank, uint8_t *dropped,
                                          uint32_t *kept_out, void *workspace, weft_cuda_stream stream);
+
+/* The same on `count` (0 to WEFT_MATRICES_MAX) matrices of one shape, one launch of each kernel. `matrices` is host
+ * memory and is copied before the call returns.
+ *   matmul_many         p = m q; adds: m = a*factor + b first, with max_bits
+ *   matmul_t_many       q = m^T p; scratch: weft_cuda_matmul_t_workspace
+ *   outer_many          m = p^T q; subtracts: m = m - p^T q
+ *   orthogonalise_many  p; scratch: weft_cuda_orthogonalise_workspace */
+enum weft_status weft_cuda_matmul_many_f32(const struct weft_matrix *matrices, size_t count, bool adds,
+                                           size_t rows, size_t cols, size_t rank, weft_cuda_stream stream);
+enum weft_status weft_cuda_matmul_t_many_f32(const struct weft_matrix *matrices, size_t count, size_t rows,
+                                             size_t cols, size_t rank, weft_cuda_stream stream);
+enum weft_status weft_cuda_outer_many_f32(const struct weft_matrix *matrices, size_t count, bool subtracts,
+                                          size_t rows, size_t cols, size_t rank, weft_cuda_stream stream);
+enum weft_status weft_cuda_orthogonalise_many(const struct weft_matrix *matrices, size_t count, size_t rows,
+                                              size_t rank, weft_cuda_stream stream);
 
 /* ---- update rules, as kernels.h; the parameters are host memory ---- */
 enum weft_status weft_cuda_sgd_f32(float *weights, float *velocity, const float *grad, float grad_scale,

@@ -30,17 +30,25 @@ inline enum weft_status status_of(cudaError_t error)
     }
 }
 
+/* A grid of `blocks` for each of `many` (blockIdx.y), which is small. */
+template <typename... Parameters, typename... Arguments>
+inline enum weft_status launch_many(weft_cuda_stream stream, size_t blocks, size_t many, unsigned threads,
+                                    void (*kernel)(Parameters...), Arguments... arguments)
+{
+    cudaLaunchConfig_t config = {};
+    if (blocks == 0 || many == 0) return WEFT_OK;
+    if (blocks > 0x7fffffff) return WEFT_ERR_INVALID;
+    config.gridDim = dim3((unsigned)blocks, (unsigned)many);
+    config.blockDim = dim3(threads);
+    config.stream = stream;
+    return status_of(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
+}
+
 template <typename... Parameters, typename... Arguments>
 inline enum weft_status launch(weft_cuda_stream stream, size_t blocks, unsigned threads,
                                void (*kernel)(Parameters...), Arguments... arguments)
 {
-    cudaLaunchConfig_t config = {};
-    if (blocks == 0) return WEFT_OK;
-    if (blocks > 0x7fffffff) return WEFT_ERR_INVALID;
-    config.gridDim = dim3((unsigned)blocks);
-    config.blockDim = dim3(threads);
-    config.stream = stream;
-    return status_of(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
+    return launch_many(stream, blocks, 1, threads, kernel, arguments...);
 }
 
 inline size_t pieces(size_t count, size_t piece)

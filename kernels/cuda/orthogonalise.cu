@@ -11,7 +11,7 @@
  * on which it is. */
 #include <float.h>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/matrix_table.h"
 
 namespace
 {
@@ -32,6 +32,11 @@ struct orthogonal_state {
     uint32_t ended;          /* blocks of dots */
 };
 
+__device__ inline orthogonal_state *state_of(const matrix_table &table)
+{
+    return (orthogonal_state *)table.of[blockIdx.y].scratch;
+}
+
 /* 2^-ilogb of a finite magnitude above zero, exact. */
 __device__ inline double unit_factor(uint32_t bits)
 {
@@ -43,8 +48,10 @@ __device__ inline double unit_factor(uint32_t bits)
     return __longlong_as_double((long long)(1023 - exponent) << 52);
 }
 
-__global__ void __launch_bounds__(SCALE_THREADS) scale_kernel(float *p, size_t rows, orthogonal_state *state)
+__global__ void __launch_bounds__(SCALE_THREADS) scale_kernel(const matrix_table table, size_t rows)
 {
+    float *const p = table.of[blockIdx.y].p;
+    orthogonal_state *const state = state_of(table);
     __shared__ uint32_t max_bits;
     float *vector = p + blockIdx.x * rows;
     uint32_t max = 0;
@@ -156,9 +163,10 @@ struct factors {
 
 /* Block n has pair n of the lower half: row a, column b <= a. */
 __global__ void __launch_bounds__(DOT_THREADS)
-    dots_kernel(const float *p, size_t rows, unsigned rank, double noise, bool first_pass,
-                orthogonal_state *state)
+    dots_kernel(const matrix_table table, size_t rows, unsigned rank, double noise, bool first_pass)
 {
+    const float *const p = table.of[blockIdx.y].p;
+    orthogonal_state *const state = state_of(table);
     __shared__ double products[PART];
     __shared__ bool last;
     unsigned a = 0;
@@ -206,17 +214,18 @@ __device__ inline void combine(float *p, size_t rows, size_t i, const orthogonal
 }
 
 __global__ void __launch_bounds__(COMBINE_THREADS)
-    combine_kernel(float *p, size_t rows, const orthogonal_state *s)
+    combine_kernel(const matrix_table table, size_t rows)
 {
     const size_t i = thread_number();
-    if (i < rows) combine(p, rows, i, s);
+    if (i < rows) combine(table.of[blockIdx.y].p, rows, i, state_of(table));
 }
 
 /* The second pass, where it is due, and what was dropped becomes zero. */
 __global__ void __launch_bounds__(COMBINE_THREADS)
-    finish_kernel(float *p, size_t rows, unsigned rank, const orthogonal_state *s, uint8_t *dropped,
-                  uint32_t *kept_out)
+    finish_kernel(const matrix_table table, size_t rows, unsigned rank, uint8_t *dropped, uint32_t *kept_out)
 {
+    float *const p = table.of[blockIdx.y].p;
+    const orthogonal_state *const s = state_of(table);
     __shared__ bool kept[RANK_MAX];
     const size_t i = thread_number();
     kept[threadIdx.x] = false;
@@ -231,6 +240,29 @@ __global__ void __launch_bounds__(COMBINE_THREADS)
     if (kept_out && threadIdx.x == 0) *kept_out = s->count;
 }
 
+/* dropped and kept_out are of a single matrix. */
+enum weft_status orthogonalise(const matrix_table &table, size_t rows, size_t rank, uint8_t *dropped,
+                               uint32_t *kept_out, weft_cuda_stream stream)
+{
+    const double noise = 32.0 * sqrt((double)rows) * (double)FLT_EPSILON;
+    const unsigned pairs = (unsigned)(rank * (rank + 1) / 2);
+    const size_t blocks = pieces(rows, COMBINE_THREADS), count = table.count;
+    if (rank < 1 || rank > RANK_MAX || rows < 1) return WEFT_ERR_INVALID;
+    static_assert(COMBINE_THREADS == RANK_MAX && DOT_THREADS >= RANK_MAX, "a thread a vector");
+    enum weft_status status = launch_many(stream, rank, count, SCALE_THREADS, scale_kernel, table, rows);
+    if (status == WEFT_OK)
+        status = launch_many(stream, pairs, count, DOT_THREADS, dots_kernel, table, rows, (unsigned)rank, noise,
+                             true);
+    if (status == WEFT_OK)
+        status = launch_many(stream, blocks, count, COMBINE_THREADS, combine_kernel, table, rows);
+    if (status == WEFT_OK)
+        status = launch_many(stream, pairs, count, DOT_THREADS, dots_kernel, table, rows, (unsigned)rank, -1.0,
+                             false);
+    if (status != WEFT_OK) return status;
+    return launch_many(stream, blocks, count, COMBINE_THREADS, finish_kernel, table, rows, (unsigned)rank,
+                       dropped, kept_out);
+}
+
 } // namespace
 
 size_t weft_cuda_orthogonalise_workspace(void)
@@ -241,24 +273,14 @@ size_t weft_cuda_orthogonalise_workspace(void)
 enum weft_status weft_cuda_orthogonalise(float *p, size_t rows, size_t rank, uint8_t *dropped,
                                          uint32_t *kept_out, void *workspace, weft_cuda_stream stream)
 {
-    orthogonal_state *state = (orthogonal_state *)workspace;
-    const double noise = 32.0 * sqrt((double)rows) * (double)FLT_EPSILON;
-    const unsigned pairs = (unsigned)(rank * (rank + 1) / 2);
-    if (rank < 1 || rank > RANK_MAX || rows < 1) return WEFT_ERR_INVALID;
-    static_assert(COMBINE_THREADS == RANK_MAX && DOT_THREADS >= RANK_MAX, "a thread a vector");
-    const float *vectors = p;
-    const size_t blocks = pieces(rows, COMBINE_THREADS);
-    enum weft_status status = launch(stream, rank, SCALE_THREADS, scale_kernel, p, rows, state);
-    if (status == WEFT_OK)
-        status = launch(stream, pairs, DOT_THREADS, dots_kernel, vectors, rows, (unsigned)rank, noise, true,
-                        state);
-    if (status == WEFT_OK)
-        status =
-            launch(stream, blocks, COMBINE_THREADS, combine_kernel, p, rows, (const orthogonal_state *)state);
-    if (status == WEFT_OK)
-        status = launch(stream, pairs, DOT_THREADS, dots_kernel, vectors, rows, (unsigned)rank, -1.0, false,
-                        state);
-    if (status != WEFT_OK) return status;
-    return launch(stream, blocks, COMBINE_THREADS, finish_kernel, p, rows, (unsigned)rank,
-                  (const orthogonal_state *)state, dropped, kept_out);
+    const matrix_table table = one_matrix({nullptr, nullptr, nullptr, p, nullptr, nullptr, workspace, 1.0f});
+    return orthogonalise(table, rows, rank, dropped, kept_out, stream);
+}
+
+enum weft_status weft_cuda_orthogonalise_many(const struct weft_matrix *matrices, size_t count, size_t rows,
+                                              size_t rank, weft_cuda_stream stream)
+{
+    matrix_table table;
+    if (!fill_table(&table, matrices, count)) return WEFT_ERR_INVALID;
+    return orthogonalise(table, rows, rank, nullptr, nullptr, stream);
 }

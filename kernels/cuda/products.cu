@@ -8,9 +8,11 @@
  *                the bands in order.
  *   P^T Q        a thread has four columns of a few rows; Q's part stays in registers.
  *
+ * Each kernel works on a table of matrices of one shape (matrix_table.h): blockIdx.y is the matrix.
+ *
  * Bytes an element of M: 12 + 4 + 8 (residual) + 4 (decoded) = 28 a step. More than eight ranks go in
  * several walks. */
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/matrix_table.h"
 
 namespace
 {
@@ -73,9 +75,14 @@ template <bool FUSED, int W> struct coming {
 /* N ranks. FUSED: m = a*factor + b is made and written here; otherwise a is M. */
 template <bool FUSED, int N, int W>
 __global__ void __launch_bounds__(THREADS)
-    matmul_kernel(float *p, size_t p_stride, float *m, const float *a, float factor, const float *b,
-                  const float *q, size_t rows, size_t cols, uint32_t *max_bits)
+    matmul_kernel(const matrix_table table, size_t p_stride, size_t rows, size_t cols, size_t first_rank)
 {
+    const struct weft_matrix &matrix = table.of[blockIdx.y];
+    float *const p = matrix.p + first_rank * p_stride, *const m = matrix.m;
+    const float *const a = FUSED ? matrix.a : matrix.m, *const b = FUSED ? matrix.b : nullptr,
+                       *const q = matrix.q + first_rank * cols;
+    const float factor = matrix.factor;
+    uint32_t *const max_bits = matrix.max_bits;
     alignas(16) __shared__ float tile[TILE_ROWS][TILE_STRIDE];
     constexpr unsigned CHAINS = (N + GROUPS - 1) / GROUPS;
     const size_t first = (size_t)blockIdx.x * TILE_ROWS, at = first * cols;
@@ -115,15 +122,14 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <bool FUSED, int W>
-enum weft_status matmul_ranks(size_t ranks, float *p, size_t p_stride, float *m, const float *a, float factor,
-                              const float *b, const float *q, size_t rows, size_t cols, uint32_t *max_bits,
-                              weft_cuda_stream stream)
+enum weft_status matmul_ranks(size_t ranks, const matrix_table &table, size_t p_stride, size_t rows,
+                              size_t cols, size_t first_rank, weft_cuda_stream stream)
 {
     const size_t blocks = pieces(rows, TILE_ROWS);
-#define RANKS_CASE(n)                                                                                       \
-    case n:                                                                                                 \
-        return launch(stream, blocks, THREADS, matmul_kernel<FUSED, n, W>, p, p_stride, m, a, factor, b, q, \
-                      rows, cols, max_bits)
+#define RANKS_CASE(n)                                                                                     \
+    case n:                                                                                               \
+        return launch_many(stream, blocks, table.count, THREADS, matmul_kernel<FUSED, n, W>, table, p_stride, \
+                           rows, cols, first_rank)
     switch (ranks) {
         RANKS_CASE(1);
         RANKS_CASE(2);
@@ -133,24 +139,34 @@ enum weft_status matmul_ranks(size_t ranks, float *p, size_t p_stride, float *m,
         RANKS_CASE(6);
         RANKS_CASE(7);
     default:
-        return launch(stream, blocks, THREADS, matmul_kernel<FUSED, 8, W>, p, p_stride, m, a, factor, b, q,
-                      rows, cols, max_bits);
+        return launch_many(stream, blocks, table.count, THREADS, matmul_kernel<FUSED, 8, W>, table, p_stride,
+                           rows, cols, first_rank);
     }
 #undef RANKS_CASE
 }
 
 /* What is left of Q after `done` ranks, in walks over M as it stands. */
-enum weft_status matmul_rest(size_t done, float *p, size_t p_stride, const float *m, const float *q,
-                             size_t rows, size_t cols, size_t rank, weft_cuda_stream stream)
+enum weft_status matmul_rest(size_t done, const matrix_table &table, size_t p_stride, size_t rows,
+                             size_t cols, size_t rank, weft_cuda_stream stream)
 {
-    const bool wide = cols % 4 == 0 && aligned(m);
+    bool wide = cols % 4 == 0;
     enum weft_status status = WEFT_OK;
+    for (size_t i = 0; i < table.count; i++) wide = wide && aligned(table.of[i].m);
     for (size_t r = done; r < rank && status == WEFT_OK; r += RANKS)
-        status = (wide ? matmul_ranks<false, 4> : matmul_ranks<false, 1>)(at_most(rank - r, RANKS),
-                                                                          p + r * p_stride, p_stride, nullptr,
-                                                                          m, 1.0f, nullptr, q + r * cols,
-                                                                          rows, cols, nullptr, stream);
+        status = (wide ? matmul_ranks<false, 4> : matmul_ranks<false, 1>)(at_most(rank - r, RANKS), table,
+                                                                          p_stride, rows, cols, r, stream);
     return status;
+}
+
+enum weft_status matmul_fused(const matrix_table &table, size_t p_stride, size_t rows, size_t cols,
+                              size_t rank, weft_cuda_stream stream)
+{
+    bool wide = cols % 4 == 0;
+    for (size_t i = 0; i < table.count; i++)
+        wide = wide && aligned(table.of[i].m, table.of[i].a, table.of[i].b);
+    const enum weft_status status = (wide ? matmul_ranks<true, 4> : matmul_ranks<true, 1>)(
+        at_most(rank, RANKS), table, p_stride, rows, cols, 0, stream);
+    return status == WEFT_OK ? matmul_rest(RANKS, table, p_stride, rows, cols, rank, stream) : status;
 }
 
 /* ---- Q = M^T P ---- */
@@ -159,9 +175,11 @@ enum weft_status matmul_rest(size_t done, float *p, size_t p_stride, const float
  * q itself. */
 template <int N>
 __global__ void __launch_bounds__(BAND_THREADS)
-    band_kernel(float *sums, const float *m, const float *p, size_t rows, size_t cols, size_t rank,
+    band_kernel(const matrix_table table, size_t rows, size_t cols, size_t rank,
                 size_t first_rank, size_t column_blocks)
 {
+    const float *const m = table.of[blockIdx.y].m, *const p = table.of[blockIdx.y].p;
+    float *const sums = (float *)table.of[blockIdx.y].scratch;
     alignas(16) __shared__ float factors[N][WEFT_MATMUL_T_BAND];
     const size_t band = gridDim.x / column_blocks - 1 - blockIdx.x / column_blocks;
     const size_t j = blockIdx.x % column_blocks * BAND_THREADS + threadIdx.x;
@@ -193,8 +211,10 @@ __global__ void __launch_bounds__(BAND_THREADS)
 }
 
 __global__ void __launch_bounds__(THREADS)
-    add_bands_kernel(float *q, const float *sums, size_t elems, size_t bands)
+    add_bands_kernel(const matrix_table table, size_t elems, size_t bands)
 {
+    float *const q = table.of[blockIdx.y].q;
+    const float *const sums = (const float *)table.of[blockIdx.y].scratch;
     const size_t at = thread_number();
     if (at >= elems) return;
     float sum = 0.0f;
@@ -210,9 +230,10 @@ enum { OUTER_ROWS = 8 };
  * memory. */
 template <bool SUBTRACT, int NMAX, int W>
 __global__ void __launch_bounds__(THREADS)
-    outer_kernel(float *out, const float *p, const float *q, size_t rows, size_t cols, size_t rank,
-                 size_t column_blocks)
+    outer_kernel(const matrix_table table, size_t rows, size_t cols, size_t rank, size_t column_blocks)
 {
+    float *const out = table.of[blockIdx.y].m;
+    const float *const p = table.of[blockIdx.y].p, *const q = table.of[blockIdx.y].q;
     const size_t j = (blockIdx.x % column_blocks * THREADS + threadIdx.x) * W,
                  first = blockIdx.x / column_blocks * OUTER_ROWS;
     if (j >= cols) return;
@@ -234,15 +255,15 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <bool SUBTRACT, int W>
-enum weft_status outer_ranks(float *out, const float *p, const float *q, size_t rows, size_t cols,
-                             size_t rank, weft_cuda_stream stream)
+enum weft_status outer_ranks(const matrix_table &table, size_t rows, size_t cols, size_t rank,
+                             weft_cuda_stream stream)
 {
     const size_t column_blocks = pieces(pieces(cols, W), THREADS),
                  blocks = column_blocks * pieces(rows, OUTER_ROWS);
 #define RANKS_CASE(n)                                                                                     \
     case n:                                                                                               \
-        return launch(stream, blocks, THREADS, outer_kernel<SUBTRACT, n, W>, out, p, q, rows, cols, rank, \
-                      column_blocks)
+        return launch_many(stream, blocks, table.count, THREADS, outer_kernel<SUBTRACT, n, W>, table, rows, \
+                           cols, rank, column_blocks)
     switch (rank) {
         RANKS_CASE(1);
         RANKS_CASE(2);
@@ -253,18 +274,51 @@ enum weft_status outer_ranks(float *out, const float *p, const float *q, size_t 
         RANKS_CASE(7);
         RANKS_CASE(8);
     default:
-        return launch(stream, blocks, THREADS, outer_kernel<SUBTRACT, 0, W>, out, p, q, rows, cols, rank,
-                      column_blocks);
+        return launch_many(stream, blocks, table.count, THREADS, outer_kernel<SUBTRACT, 0, W>, table, rows,
+                           cols, rank, column_blocks);
     }
 #undef RANKS_CASE
 }
 
 template <bool SUBTRACT>
-enum weft_status outer(float *out, const float *p, const float *q, size_t rows, size_t cols, size_t rank,
+enum weft_status outer(const matrix_table &table, size_t rows, size_t cols, size_t rank,
                        weft_cuda_stream stream)
 {
-    return cols % 4 == 0 && aligned(out, q) ? outer_ranks<SUBTRACT, 4>(out, p, q, rows, cols, rank, stream)
-                                            : outer_ranks<SUBTRACT, 1>(out, p, q, rows, cols, rank, stream);
+    bool wide = cols % 4 == 0;
+    for (size_t i = 0; i < table.count; i++) wide = wide && aligned(table.of[i].m, table.of[i].q);
+    return wide ? outer_ranks<SUBTRACT, 4>(table, rows, cols, rank, stream)
+                : outer_ranks<SUBTRACT, 1>(table, rows, cols, rank, stream);
+}
+
+enum weft_status matmul_t(const matrix_table &table, size_t rows, size_t cols, size_t rank,
+                          weft_cuda_stream stream)
+{
+    const size_t bands = pieces(rows, WEFT_MATMUL_T_BAND), column_blocks = pieces(cols, BAND_THREADS),
+                 blocks = bands * column_blocks;
+    enum weft_status status = WEFT_OK;
+    for (size_t r = 0; r < rank && status == WEFT_OK; r += RANKS) {
+#define RANKS_CASE(n)                                                                                       \
+    case n:                                                                                                 \
+        status = launch_many(stream, blocks, table.count, BAND_THREADS, band_kernel<n>, table, rows, cols, rank, \
+                             r, column_blocks);                                                             \
+        break
+        switch (rank - r) {
+            RANKS_CASE(1);
+            RANKS_CASE(2);
+            RANKS_CASE(3);
+            RANKS_CASE(4);
+            RANKS_CASE(5);
+            RANKS_CASE(6);
+            RANKS_CASE(7);
+        default:
+            status = launch_many(stream, blocks, table.count, BAND_THREADS, band_kernel<8>, table, rows, cols,
+                                 rank, r, column_blocks);
+        }
+#undef RANKS_CASE
+    }
+    if (status != WEFT_OK) return status;
+    return launch_many(stream, pieces(rank * cols, THREADS), table.count, THREADS, add_bands_kernel, table,
+                       rank * cols, bands);
 }
 
 bool has_invalid_shape(size_t rows, size_t cols, size_t rank)
@@ -277,8 +331,9 @@ bool has_invalid_shape(size_t rows, size_t cols, size_t rank)
 enum weft_status weft_cuda_matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows,
                                       size_t cols, size_t rank, weft_cuda_stream stream)
 {
+    const matrix_table table = one_matrix({(float *)m, nullptr, nullptr, p, (float *)q, nullptr, nullptr, 1.0f});
     return has_invalid_shape(rows, cols, rank) ? WEFT_ERR_INVALID
-                                   : matmul_rest(0, p, p_stride, m, q, rows, cols, rank, stream);
+                                               : matmul_rest(0, table, p_stride, rows, cols, rank, stream);
 }
 
 enum weft_status weft_cuda_scale_add_matmul_f32(float *m, const float *a, float factor, const float *b,
@@ -286,11 +341,18 @@ enum weft_status weft_cuda_scale_add_matmul_f32(float *m, const float *a, float 
                                                 size_t cols, size_t rank, uint32_t *max_bits,
                                                 weft_cuda_stream stream)
 {
-    if (has_invalid_shape(rows, cols, rank)) return WEFT_ERR_INVALID;
-    const bool wide = cols % 4 == 0 && aligned(m, a, b);
-    const enum weft_status status = (wide ? matmul_ranks<true, 4> : matmul_ranks<true, 1>)(
-        at_most(rank, RANKS), p, p_stride, m, a, factor, b, q, rows, cols, max_bits, stream);
-    return status == WEFT_OK ? matmul_rest(RANKS, p, p_stride, m, q, rows, cols, rank, stream) : status;
+    const matrix_table table = one_matrix({m, a, b, p, (float *)q, max_bits, nullptr, factor});
+    return has_invalid_shape(rows, cols, rank) ? WEFT_ERR_INVALID
+                                               : matmul_fused(table, p_stride, rows, cols, rank, stream);
+}
+
+enum weft_status weft_cuda_matmul_many_f32(const struct weft_matrix *matrices, size_t count, bool adds,
+                                           size_t rows, size_t cols, size_t rank, weft_cuda_stream stream)
+{
+    matrix_table table;
+    if (has_invalid_shape(rows, cols, rank) || !fill_table(&table, matrices, count)) return WEFT_ERR_INVALID;
+    return adds ? matmul_fused(table, rows, rows, cols, rank, stream)
+                : matmul_rest(0, table, rows, rows, cols, rank, stream);
 }
 
 size_t weft_cuda_matmul_t_workspace(size_t rows, size_t cols, size_t rank)
@@ -301,46 +363,41 @@ size_t weft_cuda_matmul_t_workspace(size_t rows, size_t cols, size_t rank)
 enum weft_status weft_cuda_matmul_t_f32(float *q, const float *m, const float *p, size_t rows, size_t cols,
                                         size_t rank, void *workspace, weft_cuda_stream stream)
 {
-    const size_t bands = pieces(rows, WEFT_MATMUL_T_BAND), column_blocks = pieces(cols, BAND_THREADS),
-                 blocks = bands * column_blocks;
-    float *sums = (float *)workspace;
-    enum weft_status status = WEFT_OK;
-    if (has_invalid_shape(rows, cols, rank)) return WEFT_ERR_INVALID;
-    for (size_t r = 0; r < rank && status == WEFT_OK; r += RANKS) {
-#define RANKS_CASE(n)                                                                                        \
-    case n:                                                                                                  \
-        status =                                                                                             \
-            launch(stream, blocks, BAND_THREADS, band_kernel<n>, sums, m, p, rows, cols, rank, r, column_blocks); \
-        break
-        switch (rank - r) {
-            RANKS_CASE(1);
-            RANKS_CASE(2);
-            RANKS_CASE(3);
-            RANKS_CASE(4);
-            RANKS_CASE(5);
-            RANKS_CASE(6);
-            RANKS_CASE(7);
-        default:
-            status = launch(stream, blocks, BAND_THREADS, band_kernel<8>, sums, m, p, rows, cols, rank, r,
-                            column_blocks);
-        }
-#undef RANKS_CASE
-    }
-    if (status != WEFT_OK) return status;
-    return launch(stream, pieces(rank * cols, THREADS), THREADS, add_bands_kernel, q, (const float *)sums,
-                  rank * cols, bands);
+    const matrix_table table = one_matrix({(float *)m, nullptr, nullptr, (float *)p, q, nullptr, workspace, 1.0f});
+    return has_invalid_shape(rows, cols, rank) ? WEFT_ERR_INVALID
+                                               : matmul_t(table, rows, cols, rank, stream);
+}
+
+enum weft_status weft_cuda_matmul_t_many_f32(const struct weft_matrix *matrices, size_t count, size_t rows,
+                                             size_t cols, size_t rank,
+                                             weft_cuda_stream stream)
+{
+    matrix_table table;
+    if (has_invalid_shape(rows, cols, rank) || !fill_table(&table, matrices, count)) return WEFT_ERR_INVALID;
+    return matmul_t(table, rows, cols, rank, stream);
 }
 
 enum weft_status weft_cuda_outer_f32(float *out, const float *p, const float *q, size_t rows, size_t cols,
                                      size_t rank, weft_cuda_stream stream)
 {
+    const matrix_table table = one_matrix({out, nullptr, nullptr, (float *)p, (float *)q, nullptr, nullptr, 1.0f});
     return has_invalid_shape(rows, cols, rank) ? WEFT_ERR_INVALID
-                                               : outer<false>(out, p, q, rows, cols, rank, stream);
+                                               : outer<false>(table, rows, cols, rank, stream);
 }
 
 enum weft_status weft_cuda_outer_sub_f32(float *m, const float *p, const float *q, size_t rows, size_t cols,
                                          size_t rank, weft_cuda_stream stream)
 {
+    const matrix_table table = one_matrix({m, nullptr, nullptr, (float *)p, (float *)q, nullptr, nullptr, 1.0f});
     return has_invalid_shape(rows, cols, rank) ? WEFT_ERR_INVALID
-                                               : outer<true>(m, p, q, rows, cols, rank, stream);
+                                               : outer<true>(table, rows, cols, rank, stream);
+}
+
+enum weft_status weft_cuda_outer_many_f32(const struct weft_matrix *matrices, size_t count, bool subtracts,
+                                          size_t rows, size_t cols, size_t rank, weft_cuda_stream stream)
+{
+    matrix_table table;
+    if (has_invalid_shape(rows, cols, rank) || !fill_table(&table, matrices, count)) return WEFT_ERR_INVALID;
+    return subtracts ? outer<true>(table, rows, cols, rank, stream)
+                     : outer<false>(table, rows, cols, rank, stream);
 }

@@ -137,6 +137,24 @@ static enum weft_status encode_there(struct pair *pair, uint32_t round, float sc
     return status;
 }
 
+/* The device's codec takes the sum of the contributions, as in an all-reduce, and makes the aggregate itself. */
+static void take_sum(struct pair *pair, uint32_t round)
+{
+    const size_t bytes = weft_codec_contribution_bytes_max(&pair->spec, &shape, round),
+                 count = bytes / sizeof(float);
+    float *sum = malloc(bytes), *part = malloc(bytes);
+    assert_true(sum && part);
+    memcpy(sum, pair->bytes[0], bytes);
+    for (int r = 1; r < RANKS; r++) { /* T of three: (0 + 1) + 2 */
+        memcpy(part, pair->bytes[r], bytes);
+        weft_kernels()->sum_f32(sum, sum, part, count);
+    }
+    assert_int_equal(weft_codec_take_sum(pair->device, round, sum, bytes, RANKS), WEFT_OK);
+    assert_int_equal(weft_codec_take_sum(pair->device, round, sum, bytes, RANKS), WEFT_ERR_STATE);
+    free(sum);
+    free(part);
+}
+
 /* One round on all ranks; both of rank 0's codecs give the same bytes, twice, and take the same aggregate. */
 static void one_round(struct pair *pair, uint32_t round, float scale, struct weft_combiner *combiner)
 {
@@ -163,7 +181,9 @@ static void one_round(struct pair *pair, uint32_t round, float scale, struct wef
     assert_int_equal(weft_codec_take(pair->device, round, aggregate, aggregate_bytes - 1, RANKS),
                      WEFT_ERR_MALFORMED);
     assert_int_equal(weft_codec_take(pair->host, round, aggregate, aggregate_bytes, RANKS), WEFT_OK);
-    assert_int_equal(weft_codec_take(pair->device, round, aggregate, aggregate_bytes, RANKS), WEFT_OK);
+    if (weft_codec_combine_kind(&pair->spec, round) == WEFT_COMBINE_SUM_F32 && draw() % 2)
+        take_sum(pair, round);
+    else assert_int_equal(weft_codec_take(pair->device, round, aggregate, aggregate_bytes, RANKS), WEFT_OK);
     for (int r = 1; r < RANKS; r++)
         assert_int_equal(weft_codec_take(pair->others[r - 1], round, aggregate, aggregate_bytes, RANKS),
                          WEFT_OK);

@@ -11,6 +11,7 @@
 #include "compress/compress.h"
 #include "kernels/device_segment.h"
 #include "kernels/device_table.h"
+#include "kernels/kernels.h"
 #include "tests/lib/fake_cuda/fake_cuda.h"
 
 enum { TENSORS = 40, ELEMS_MAX = 3000, STEPS = 3, RANKS = 2 };
@@ -42,6 +43,7 @@ struct many {
     struct weft_codec_device where;
     struct tensor tensors[TENSORS];
     uint32_t count;
+    bool takes_sums; /* powersgd on the device takes sums, as in an all-reduce */
 };
 
 static uint64_t drawn;
@@ -52,11 +54,11 @@ static uint32_t draw(void)
     return (uint32_t)(drawn >> 33);
 }
 
-static void tensor_open(struct many *many, struct tensor *tensor, const char *text)
+static void tensor_open(struct many *many, struct tensor *tensor, const char *text, struct weft_shape shape)
 {
     struct weft_error error = {0};
-    tensor->elems = 1 + draw() % ELEMS_MAX;
-    tensor->shape = (struct weft_shape){.dim_count = 2, .dims = {1, tensor->elems}};
+    tensor->elems = weft_shape_elems(&shape);
+    tensor->shape = shape;
     assert_int_equal(weft_codec_parse(text, &tensor->spec, &error), WEFT_OK);
     tensor->spec = weft_codec_resolve(&tensor->spec, &tensor->shape);
     assert_int_equal(weft_codec_create(weft_env_system(), &tensor->spec, &tensor->shape, &tensor->host),
@@ -95,7 +97,9 @@ static struct many *many_open(uint64_t seed, uint32_t count)
         weft_codec_batcher_create(weft_env_system(), many->where.memory, many->where.stream);
     assert_non_null(many->where.batcher);
     many->count = count;
-    for (uint32_t t = 0; t < count; t++) tensor_open(many, &many->tensors[t], codecs[(t + seed) % CODECS]);
+    for (uint32_t t = 0; t < count; t++)
+        tensor_open(many, &many->tensors[t], codecs[(t + seed) % CODECS],
+                    (struct weft_shape){.dim_count = 2, .dims = {1, 1 + draw() % ELEMS_MAX}});
     return many;
 }
 
@@ -154,7 +158,21 @@ static void encode_all(struct many *many, uint32_t round)
     }
 }
 
-static void combine(struct tensor *tensor, uint32_t round)
+/* T of two contributions. */
+static void take_sum(struct tensor *tensor, uint32_t round)
+{
+    const size_t bytes = tensor->length[0], count = bytes / sizeof(float);
+    float *sum = malloc(bytes), *other = malloc(bytes);
+    assert_true(sum && other);
+    memcpy(sum, tensor->bytes[0], bytes);
+    memcpy(other, tensor->bytes[1], bytes);
+    weft_kernels()->sum_f32(sum, sum, other, count);
+    assert_int_equal(weft_codec_take_sum(tensor->device, round, sum, bytes, RANKS), WEFT_OK);
+    free(sum);
+    free(other);
+}
+
+static void combine(struct tensor *tensor, uint32_t round, bool takes_sums)
 {
     struct weft_combiner *combiner;
     const void *aggregate;
@@ -168,8 +186,10 @@ static void combine(struct tensor *tensor, uint32_t round)
         assert_int_equal(weft_combiner_add(combiner, tensor->bytes[r], tensor->length[r]), WEFT_OK);
     assert_int_equal(weft_combiner_close(combiner, &aggregate, &bytes), WEFT_OK);
     struct weft_codec *const all[] = {tensor->host, tensor->device, tensor->other};
-    for (int c = 0; c < 3; c++)
-        assert_int_equal(weft_codec_take(all[c], round, aggregate, bytes, RANKS), WEFT_OK);
+    for (int c = 0; c < 3; c++) {
+        if (c == 1 && takes_sums) take_sum(tensor, round);
+        else assert_int_equal(weft_codec_take(all[c], round, aggregate, bytes, RANKS), WEFT_OK);
+    }
     weft_combiner_free(combiner);
 }
 
@@ -187,7 +207,7 @@ static void one_round(struct many *many, uint32_t round)
         assert_int_equal(weft_codec_encode(tensor->other, round, tensor->grad[1], 1.0f, tensor->bytes[1],
                                            &tensor->length[1]),
                          WEFT_OK);
-        combine(tensor, round);
+        combine(tensor, round, many->takes_sums);
     }
 }
 
@@ -196,7 +216,11 @@ static void finish_all(struct many *many)
     for (uint32_t t = 0; t < many->count; t++) {
         struct tensor *tensor = &many->tensors[t];
         assert_int_equal(weft_codec_finish(tensor->host, 0.5f, tensor->out), WEFT_OK);
-        assert_int_equal(weft_codec_finish(tensor->device, 0.5f, tensor->out_there), WEFT_OK);
+        assert_int_equal(weft_codec_finish_begin(tensor->device, 0.5f, tensor->out_there), WEFT_OK);
+    }
+    for (uint32_t t = 0; t < many->count; t++) {
+        struct tensor *tensor = &many->tensors[t];
+        assert_int_equal(weft_codec_settle(tensor->device), WEFT_OK);
         weft_codec_commit(tensor->host);
         weft_codec_commit(tensor->device);
         weft_codec_commit(tensor->other);
@@ -293,6 +317,67 @@ static void test_leaving(void **state)
     many_close(many);
 }
 
+/* ---- matrices of equal shape ---- */
+
+enum { EQUAL = 7, OTHER = 3 };
+
+/* EQUAL tensors of one shape, OTHER of another. */
+static struct many *matrices_open(uint64_t seed)
+{
+    struct many *many = many_open(seed, 0);
+    for (; many->count < EQUAL + OTHER; many->count++)
+        tensor_open(many, &many->tensors[many->count], "powersgd:rank=2",
+                    many->count < EQUAL ? (struct weft_shape){.dim_count = 2, .dims = {24, 30}}
+                                        : (struct weft_shape){.dim_count = 2, .dims = {17, 40}});
+    for (uint32_t t = 0; t < many->count; t++)
+        assert_int_equal(many->tensors[t].spec.id, WEFT_CODEC_POWERSGD);
+    return many;
+}
+
+static int launches_of_round(struct many *many, uint32_t round)
+{
+    const int before = fake_cuda_launches();
+    one_round(many, round);
+    return fake_cuda_launches() - before;
+}
+
+/* One launch of each kernel for each of the two shapes. */
+static void test_equal_matrices(void **state)
+{
+    struct many *many = matrices_open(8);
+    for (int s = 0; s < STEPS; s++) {
+        draw_gradients(many);
+        /* from the second step on the lazy residual, too */
+        assert_int_equal(launches_of_round(many, 0), s == 0 ? 2 : 4);
+        assert_int_equal(launches_of_round(many, 1), many->takes_sums ? 4 : 2);
+        const int before = fake_cuda_launches();
+        finish_all(many);
+        assert_int_equal(fake_cuda_launches() - before, 2);
+        many->takes_sums = s == 0; /* the next step's P is orthogonalised on the device */
+    }
+    for (uint32_t t = 0; t < many->count; t++) same_state(&many->tensors[t]);
+    many_close(many);
+}
+
+/* A member that leaves before its batch is queued has its residual, and the others go on. */
+static void test_matrices_leave(void **state)
+{
+    struct many *many = matrices_open(9);
+    for (int s = 0; s < STEPS; s++) {
+        size_t bytes;
+        draw_gradients(many);
+        for (uint32_t t = 0; t < many->count; t++)
+            assert_int_equal(weft_codec_encode(many->tensors[t].device, 0, many->tensors[t].grad_there, 1.0f,
+                                               many->tensors[t].there, &bytes),
+                             WEFT_IN_PROGRESS);
+        for (uint32_t t = 0; t < many->count; t++) weft_codec_abandon(many->tensors[t].device);
+        for (uint32_t round = 0; round < 2; round++) one_round(many, round);
+        finish_all(many);
+    }
+    for (uint32_t t = 0; t < many->count; t++) same_state(&many->tensors[t]);
+    many_close(many);
+}
+
 /* A gradient that is not finite is refused alone. */
 static void test_not_finite(void **state)
 {
@@ -357,8 +442,10 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_steps),      cmocka_unit_test(test_launches), cmocka_unit_test(test_leaving),
-        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_failures), cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_steps),          cmocka_unit_test(test_launches),
+        cmocka_unit_test(test_leaving),        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_failures),       cmocka_unit_test(test_equal_matrices),
+        cmocka_unit_test(test_matrices_leave), cmocka_unit_test(test_no_memory),
     };
     setenv("WEFT_CUDA_RUNTIME", FAKE_CUDART, 1);
     setenv("WEFT_CUDA_KERNELS", FAKE_KERNELS, 1);

@@ -99,6 +99,62 @@ static void test_products(void **state)
                       vector_ranks[(a * 5 + b) % VECTOR_RANKS], a + b < 4 ? 0 : (a + b) % 2);
 }
 
+/* Three matrices by one call of each, beside the scalar kernels one by one. */
+static void check_many(struct sample *sample, size_t rows, size_t cols, size_t rank)
+{
+    enum { MANY = 3 };
+    const size_t elems = rows * cols, scratch = (weft_cuda_orthogonalise_workspace() + 63) / 16 * 16;
+    struct weft_matrix matrices[MANY];
+    uint32_t max, expected = 0;
+    for (int i = M; i <= OUT; i++) fill(sample, SAMPLE_NORMAL, i, MANY * (i == P || i == Q ? rank * (rows + cols) : elems));
+    for (size_t b = 0; b < MANY; b++)
+        matrices[b] = (struct weft_matrix){.m = device[M] + b * elems,
+                                           .a = device[A] + b * elems,
+                                           .b = device[OUT] + b * elems,
+                                           .p = device[P] + b * rank * rows,
+                                           .q = device[Q] + b * rank * cols,
+                                           .max_bits = device_max,
+                                           .scratch = (char *)device_workspace + b * scratch,
+                                           .factor = 0.5f};
+    device_set(device_max, 0, sizeof max);
+#define EACH(call)                                                                                           \
+    for (size_t b = 0; b < MANY; b++) {                                                                      \
+        float *const m = slow[M] + b * elems, *const p = slow[P] + b * rank * rows,                          \
+                    *const q = slow[Q] + b * rank * cols;                                                    \
+        call;                                                                                                \
+    }                                                                                                        \
+    same(M, MANY * elems, #call, rows, cols, rank);                                                          \
+    same(P, MANY * rank * rows, #call, rows, cols, rank);                                                    \
+    same(Q, MANY * rank * cols, #call, rows, cols, rank)
+    MUST(weft_cuda_matmul_many_f32(matrices, MANY, true, rows, cols, rank, NULL));
+    EACH(const uint32_t bits = scalar->scale_add_matmul_f32(m, slow[A] + b * elems, 0.5f, slow[OUT] + b * elems, p,
+                                                            rows, q, rows, cols, rank);
+         if (bits > expected) expected = bits);
+    device_get(&max, device_max, sizeof max);
+    assert_int_equal(max, expected);
+    MUST(weft_cuda_orthogonalise_many(matrices, MANY, rows, rank, NULL));
+    EACH((void)m; (void)q; weft_orthogonalise(p, rows, rank, NULL));
+    MUST(weft_cuda_matmul_t_many_f32(matrices, MANY, rows, cols, rank, NULL));
+    EACH(scalar->matmul_t_f32(q, m, p, rows, cols, rank));
+    MUST(weft_cuda_outer_many_f32(matrices, MANY, true, rows, cols, rank, NULL));
+    EACH(scalar->outer_sub_f32(m, p, q, rows, cols, rank));
+    MUST(weft_cuda_matmul_many_f32(matrices, MANY, false, rows, cols, rank, NULL));
+    EACH(scalar->matmul_f32(p, rows, m, q, rows, cols, rank));
+    MUST(weft_cuda_outer_many_f32(matrices, MANY, false, rows, cols, rank, NULL));
+    EACH(scalar->outer_f32(m, p, q, rows, cols, rank));
+#undef EACH
+}
+
+static void test_many(void **state)
+{
+    static const struct weft_matrix none[WEFT_MATRICES_MAX + 1];
+    struct sample sample = {sample_seed(74)};
+    check_many(&sample, 37, 52, 4);
+    check_many(&sample, 33, 21, 9);
+    assert_int_equal(weft_cuda_matmul_many_f32(none, WEFT_MATRICES_MAX + 1, false, 1, 1, 1, NULL), WEFT_ERR_INVALID);
+    assert_int_equal(weft_cuda_outer_many_f32(none, 1, false, 1, 1, 65, NULL), WEFT_ERR_INVALID);
+}
+
 /* Several bands of rows, several blocks of columns. */
 static void test_large_products(void **state)
 {
@@ -170,7 +226,7 @@ int check_products(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products),
-        cmocka_unit_test(test_large_products),
+        cmocka_unit_test(test_large_products), cmocka_unit_test(test_many),
         cmocka_unit_test(test_orthogonalise),
     };
     scalar = weft_kernels_by_name("scalar");

@@ -353,65 +353,86 @@ static enum weft_status scatter_f32(float *out, size_t count, const uint32_t *in
     QUEUE(do_scatter, .p = {out, indices, values}, .factor = factor, .a = count, .b = k);
 }
 
-/* ---- products; a: rows, b: cols, c: rank; the stride of P is rows ---- */
-
-static void do_matmul(const struct call *c)
-{
-    scalar()->matmul_f32(at(c, 0), c->option, at(c, 1), at(c, 2), c->a, c->b, c->c);
-}
-static enum weft_status matmul_f32(float *p, size_t p_stride, const float *m, const float *q, size_t rows,
-                                   size_t cols, size_t rank, weft_cuda_stream stream)
-{
-    QUEUE(do_matmul, .p = {p, m, q}, .option = (unsigned)p_stride, .a = rows, .b = cols, .c = rank);
-}
-
-static void do_scale_add_matmul(const struct call *c)
-{
-    raise(at(c, 5), scalar()->scale_add_f32(at(c, 0), at(c, 1), c->factor, at(c, 2), c->a * c->b));
-    scalar()->matmul_f32(at(c, 3), c->option, at(c, 0), at(c, 4), c->a, c->b, c->c);
-}
-static enum weft_status scale_add_matmul_f32(float *m, const float *a, float factor, const float *b, float *p,
-                                             size_t p_stride, const float *q, size_t rows, size_t cols,
-                                             size_t rank, uint32_t *max_bits, weft_cuda_stream stream)
-{
-    QUEUE(do_scale_add_matmul, .p = {m, a, b, p, q, max_bits}, .factor = factor, .option = (unsigned)p_stride,
-          .a = rows, .b = cols, .c = rank);
-}
-
 static size_t matmul_t_workspace(size_t rows, size_t cols, size_t rank)
 {
     return (rows / WEFT_MATMUL_T_BAND + 1) * cols * rank * sizeof(float);
 }
 
-static void do_matmul_t(const struct call *c)
+static size_t orthogonalise_workspace(void)
 {
-    scalar()->matmul_t_f32(at(c, 0), at(c, 1), at(c, 2), c->a, c->b, c->c);
-}
-static enum weft_status matmul_t_f32(float *q, const float *m, const float *p, size_t rows, size_t cols,
-                                     size_t rank, void *workspace, weft_cuda_stream stream)
-{
-    if (!workspace) return WEFT_ERR_INVALID;
-    QUEUE(do_matmul_t, .p = {q, m, p}, .a = rows, .b = cols, .c = rank);
+    return 64;
 }
 
-static void do_outer(const struct call *c)
+/* ---- matrices of one shape ---- */
+
+enum many { MATMUL, ADD_MATMUL, MATMUL_T, OUTER, OUTER_SUB, ORTHOGONALISE };
+
+struct matrices {
+    struct weft_matrix of[WEFT_MATRICES_MAX];
+    enum many what;
+    size_t count, rows, cols, rank;
+};
+
+static void run_matrix(const struct matrices *all, const struct weft_matrix *x)
 {
-    scalar()->outer_f32(at(c, 0), at(c, 1), at(c, 2), c->a, c->b, c->c);
-}
-static enum weft_status outer_f32(float *out, const float *p, const float *q, size_t rows, size_t cols,
-                                  size_t rank, weft_cuda_stream stream)
-{
-    QUEUE(do_outer, .p = {out, p, q}, .a = rows, .b = cols, .c = rank);
+    float *const m = x->m ? fake_cuda_shadow(x->m) : NULL, *const p = fake_cuda_shadow(x->p),
+                 *const q = x->q ? fake_cuda_shadow(x->q) : NULL;
+    const size_t rows = all->rows, cols = all->cols, rank = all->rank;
+    switch (all->what) {
+    case ADD_MATMUL:
+        raise(x->max_bits ? fake_cuda_shadow(x->max_bits) : NULL,
+              scalar()->scale_add_f32(m, fake_cuda_shadow(x->a), x->factor, fake_cuda_shadow(x->b),
+                                      rows * cols));
+        /* fall through */
+    case MATMUL: scalar()->matmul_f32(p, rows, m, q, rows, cols, rank); return;
+    case MATMUL_T: scalar()->matmul_t_f32(q, m, p, rows, cols, rank); return;
+    case OUTER: scalar()->outer_f32(m, p, q, rows, cols, rank); return;
+    case OUTER_SUB: scalar()->outer_sub_f32(m, p, q, rows, cols, rank); return;
+    case ORTHOGONALISE: weft_orthogonalise(p, rows, rank, NULL); return;
+    }
 }
 
-static void do_outer_sub(const struct call *c)
+static void run_matrices(void *context)
 {
-    scalar()->outer_sub_f32(at(c, 0), at(c, 1), at(c, 2), c->a, c->b, c->c);
+    const struct matrices *all = context;
+    for (size_t i = 0; i < all->count; i++) run_matrix(all, &all->of[i]);
 }
-static enum weft_status outer_sub_f32(float *m, const float *p, const float *q, size_t rows, size_t cols,
-                                      size_t rank, weft_cuda_stream stream)
+
+static enum weft_status queue_many(enum many what, const struct weft_matrix *matrices, size_t count,
+                                   size_t rows, size_t cols, size_t rank, weft_cuda_stream stream)
 {
-    QUEUE(do_outer_sub, .p = {m, p, q}, .a = rows, .b = cols, .c = rank);
+    if (count > WEFT_MATRICES_MAX) return WEFT_ERR_INVALID;
+    if (count == 0) return WEFT_OK;
+    for (size_t i = 0; i < count; i++)
+        if ((what == MATMUL_T || what == ORTHOGONALISE) && !matrices[i].scratch) return WEFT_ERR_INVALID;
+    struct matrices *own = malloc(sizeof *own);
+    if (!own) abort();
+    *own = (struct matrices){.what = what, .count = count, .rows = rows, .cols = cols, .rank = rank};
+    memcpy(own->of, matrices, count * sizeof *matrices);
+    if (fake_cuda_launch_owned(stream, run_matrices, own) == 0) return WEFT_OK;
+    free(own);
+    return WEFT_ERR_STATE;
+}
+
+static enum weft_status matmul_many_f32(const struct weft_matrix *matrices, size_t count, bool adds,
+                                        size_t rows, size_t cols, size_t rank, weft_cuda_stream stream)
+{
+    return queue_many(adds ? ADD_MATMUL : MATMUL, matrices, count, rows, cols, rank, stream);
+}
+static enum weft_status matmul_t_many_f32(const struct weft_matrix *matrices, size_t count, size_t rows,
+                                          size_t cols, size_t rank, weft_cuda_stream stream)
+{
+    return queue_many(MATMUL_T, matrices, count, rows, cols, rank, stream);
+}
+static enum weft_status outer_many_f32(const struct weft_matrix *matrices, size_t count, bool subtracts,
+                                       size_t rows, size_t cols, size_t rank, weft_cuda_stream stream)
+{
+    return queue_many(subtracts ? OUTER_SUB : OUTER, matrices, count, rows, cols, rank, stream);
+}
+static enum weft_status orthogonalise_many(const struct weft_matrix *matrices, size_t count, size_t rows,
+                                           size_t rank, weft_cuda_stream stream)
+{
+    return queue_many(ORTHOGONALISE, matrices, count, rows, 0, rank, stream);
 }
 
 extern const struct weft_device_kernels weft_cuda_kernels_table;
@@ -423,4 +444,5 @@ __attribute__((visibility("default"))) const struct weft_device_kernels weft_cud
 #undef ENTRY
         .select_workspace = select_workspace,
     .matmul_t_workspace = matmul_t_workspace,
+    .orthogonalise_workspace = orthogonalise_workspace,
 };

@@ -135,8 +135,9 @@ void on_host_launch(dim3 grid, dim3 block, void (*body)(void *), void *context)
     job_context = context;
     gridDim = grid;
     blockDim = block;
-    for (unsigned b = 0; b < grid.x; b++) {
-        blockIdx = dim3(b);
-        run_block(block.x);
-    }
+    for (unsigned y = 0; y < grid.y; y++)
+        for (unsigned b = 0; b < grid.x; b++) {
+            blockIdx = dim3(b, y);
+            run_block(block.x);
+        }
 }
