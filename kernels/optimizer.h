@@ -32,9 +32,10 @@ struct weft_optimizer {
     float beta1, beta2; /* adam, adamw, lamb */
     float eps;          /* adam, adamw, adagrad, lamb */
     float beta, l1, l2; /* ftrl */
+    bool is_sum;        /* kind none: a round results in the sum, not the mean */
 };
 
-/* "" and "none"; "sgd", "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1";
+/* "" and "none"; "sum"; "sgd", "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1";
  * "adam:beta1=0.9,beta2=0.999,eps=1e-8,weight_decay=0"; "adamw" likewise, decay 0.01;
  * "adagrad:eps=1e-10,weight_decay=0"; "ftrl:beta=1,l1=0,l2=0"; "lamb:beta1=0.9,beta2=0.999,
  * eps=1e-6,weight_decay=0.01". The learning rate is a parameter of each step. WEFT_ERR_INVALID and a sentence
@@ -44,6 +45,12 @@ enum weft_status weft_optimizer_parse(const char *text, struct weft_optimizer *o
 
 /* "adam"; "none" for WEFT_OPTIMIZER_NONE. */
 const char *weft_optimizer_name(enum weft_optimizer_kind kind);
+
+/* What turns the sum of a round into its result or mean: 1 / weight_sum, or 1 for "sum". */
+static inline float weft_optimizer_grad_scale(const struct weft_optimizer *optimizer, float weight_sum)
+{
+    return optimizer->is_sum ? 1.0f : (float)(1.0 / (double)weight_sum);
+}
 
 /* Arrays of state, each as long as the weights. */
 uint32_t weft_optimizer_states(const struct weft_optimizer *optimizer);

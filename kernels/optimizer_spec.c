@@ -1,6 +1,6 @@
 /* optimizer_spec.c - "adamw:beta2=0.95,weight_decay=0.1" parsed, equal on workers and shards.
  *
- *     spec   = "" | "none" | name [ ":" option { "," option } ]
+ *     spec   = "" | "none" | "sum" | name [ ":" option { "," option } ]
  *     option = name "=" number
  *
  * Numbers are read in the C locale whatever the trainer has set, each option at most once, so equal text
@@ -90,12 +90,16 @@ enum weft_status weft_optimizer_parse(const char *text, struct weft_optimizer *o
         *optimizer_out = (struct weft_optimizer){0};
         return WEFT_OK;
     }
+    if (strcmp(text, "sum") == 0) {
+        *optimizer_out = (struct weft_optimizer){.is_sum = true};
+        return WEFT_OK;
+    }
     while (k < KINDS && (strlen(kinds[k].name) != name_bytes || memcmp(kinds[k].name, text, name_bytes) != 0))
         k++;
     if (k == KINDS)
         return weft_error_set(error, WEFT_ERR_INVALID,
-                              "optimizer '%.100s' is not known: give 'none', 'sgd', 'adam', 'adamw', "
-                              "'adagrad', 'ftrl' or 'lamb', for example %s",
+                              "optimizer '%.100s' is not known: give 'none', 'sum', 'sgd', 'adam', "
+                              "'adamw', 'adagrad', 'ftrl' or 'lamb', for example %s",
                               text, kinds[0].allowed);
     struct weft_optimizer made = kinds[k].defaults;
     const char *at = text + name_bytes + (text[name_bytes] == ':');

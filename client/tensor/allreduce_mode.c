@@ -41,13 +41,14 @@ const void *client_allreduce_mode_input(const struct weft_tensor *tensor) { retu
 
 enum weft_op client_allreduce_mode_op(const struct weft_tensor *tensor)
 {
-    return tensor->dtype == WEFT_F32 ? WEFT_SUM : WEFT_AVG;
+    return tensor->dtype == WEFT_F32 || tensor->optimizer.is_sum ? WEFT_SUM : WEFT_AVG;
 }
 
-/* Turns the sum into the mean. Valid once the records have arrived. */
+/* Turns the sum into the mean, or into the result of optimizer "sum". Valid once the records have arrived. */
 static float mean_scale(const struct weft_tensor *tensor)
 {
-    return tensor->session->step.grad_scale * client_mean_unscale(tensor);
+    const float scale = tensor->optimizer.is_sum ? 1.0f : tensor->session->step.grad_scale;
+    return scale * client_mean_unscale(tensor);
 }
 
 /* A codec has applied the scale to its sum. */

@@ -738,7 +738,7 @@ static bool result_fits(struct client_chunk *chunk, const struct weft_wire_heade
     }
     count_late(tensor, header);
     op->aggregate_bytes += payload_bytes;
-    if (is_scaled_here) op->grad_scale = client_grad_scale(header->weight_sum);
+    if (is_scaled_here) op->grad_scale = weft_optimizer_grad_scale(&tensor->optimizer, header->weight_sum);
     return true;
 }
 

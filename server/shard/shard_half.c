@@ -5,7 +5,7 @@
  * factor = weight / loss scale, as workers scale a gradient of f32 before they send it: an update has the
  * bits of a tensor of f32 with the widened gradients. A mean without an optimiser is not larger than the
  * largest gradient, but a sum of bf16 may exceed f32: its factors are divided by a power of two that is not
- * below the number of workers. Each rounding is to nearest even.
+ * below the number of workers. With "sum" the excess is the result. Each rounding is to nearest even.
  *
  * A contribution is received in the second half of its slot, and widened there from its first element on. */
 #include <math.h>
@@ -38,6 +38,7 @@ static int headroom(const struct shard_chunk *chunk)
     const struct shard_tensor *tensor = chunk->tensor;
     int exponent = 0;
     if (tensor->dtype != WEFT_BF16 || tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) return 0;
+    if (tensor->optimizer.is_sum) return 0;
     while (tensor->engine->workers > 1u << exponent) exponent++;
     return exponent;
 }

@@ -322,7 +322,8 @@ static void close_done(struct weft_task *task)
 bool shard_round_scale(struct shard_chunk *chunk)
 {
     chunk->result_weight_sum = weight_sum(chunk);
-    chunk->grad_scale = (float)(1.0 / (double)chunk->result_weight_sum) * shard_half_unscale(chunk);
+    chunk->grad_scale = weft_optimizer_grad_scale(&chunk->tensor->optimizer, chunk->result_weight_sum) *
+                        shard_half_unscale(chunk);
     return isfinite(chunk->result_weight_sum) && isfinite(chunk->grad_scale);
 }
 

@@ -21,6 +21,10 @@ static void test_accepts(void **state)
     struct weft_optimizer o = parsed("");
     assert_int_equal(o.kind, WEFT_OPTIMIZER_NONE);
     assert_int_equal(parsed("none").kind, WEFT_OPTIMIZER_NONE);
+    o = parsed("sum");
+    assert_true(o.kind == WEFT_OPTIMIZER_NONE && o.is_sum && weft_optimizer_grad_scale(&o, 3) == 1);
+    o = parsed("none");
+    assert_true(!o.is_sum && weft_optimizer_grad_scale(&o, 4) == 0.25f);
     o = parsed("sgd");
     assert_true(o.kind == WEFT_OPTIMIZER_SGD && o.momentum == 0 && o.weight_decay == 0 && !o.nesterov);
     o = parsed("sgd:nesterov=1,momentum=0.9,weight_decay=1e-4");
@@ -51,6 +55,7 @@ static void test_refuses(void **state)
                                       "sgd,",
                                       "sgdx",
                                       "none:momentum=1",
+                                      "sum:momentum=1",
                                       "sgd:momentum",
                                       "sgd:momentum=",
                                       "sgd:momentum=1",

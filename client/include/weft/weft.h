@@ -188,7 +188,8 @@ struct weft_tensor_options {
     const char *codec;       /* default: the job's option client.codec, else "dense". "f16", "bf16", "int8",
                               * "int4", "e4m3", "e5m2", "sign", "powersgd:rank=4", "topk:ratio=0.01",
                               * "randomk:ratio=0.01"; "auto": the library chooses (weft_choice_get) */
-    const char *optimizer;   /* default "none". "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1", "adam",
+    const char *optimizer;   /* default "none", the mean; "sum", the sum of the gradients;
+                              * "sgd:momentum=0.9,weight_decay=1e-4,nesterov=1", "adam",
                               * "adamw:beta1=0.9,beta2=0.999,eps=1e-8,weight_decay=0.01", "adagrad",
                               * "ftrl:beta=1,l1=0,l2=0", and with one chunk per tensor
                               * "lamb:beta1=0.9,beta2=0.999,eps=1e-6,weight_decay=0.01". The bias correction
@@ -325,6 +326,7 @@ struct weft_request {
 /* weft_push_pull() - start one round of a tensor: contribute grad (elems,), receive out (elems,). Once in a
  * step.
  *   optimizer "none"    out receives the weighted mean of the gradients; out may be grad
+ *   optimizer "sum"     out receives the weighted sum; out may be grad
  *   with an optimiser   out receives the new weights. In all-reduce mode and with a codec the library updates
  *                       out in place: it must hold the weights of the last step
  * Any other overlap is WEFT_ERR_INVALID. Ranks may push in different orders: in all-reduce mode the most

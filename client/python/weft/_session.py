@@ -406,7 +406,7 @@ class Session:
 
         shape: int or ints; mode: "server" or "all_reduce", default by the job; codec: "bf16", "powersgd:rank=4",
         "topk:ratio=0.01", "auto", ...; optimizer: "adamw:weight_decay=0.01", ..., default "none": push_pull returns
-        the mean gradient; group: index of the parameter group; priority: of several tensors that are ready the highest
+        the mean gradient, with "sum" the sum; group: index of the parameter group; priority: of several tensors that are ready the highest
         is reduced first, of equal ones the first needed, learned from the first steps; consistency: "ssp:4" or "asp",
         default "bsp", with an optimizer on the shards; pull_dtype: "bf16" or "f16", results of f32 that the shards
         round, half the bytes. See struct weft_tensor_options.

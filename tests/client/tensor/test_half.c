@@ -30,6 +30,8 @@ static const struct plan {
     {"small mean", "none", WEFT_F16, 0},
     {"pulled", "adamw", WEFT_F32, WEFT_BF16},
     {"pulled mean", "none", WEFT_F32, WEFT_F16},
+    {"sum", "sum", WEFT_BF16, 0},
+    {"small sum", "sum", WEFT_F16, 0},
 };
 enum { TENSORS = sizeof plans / sizeof plans[0] };
 /* steps of the first job; the checkpoint is saved before the last one */
@@ -100,6 +102,11 @@ static void put(enum weft_dtype dtype, uint8_t *array, uint32_t i, float value)
     if (dtype != WEFT_F32) memcpy(array + 2 * i, &bits, 2);
 }
 
+static bool updates_weights(const struct plan *plan)
+{
+    return strcmp(plan->optimizer, "none") != 0 && strcmp(plan->optimizer, "sum") != 0;
+}
+
 static enum weft_dtype result_dtype(const struct plan *plan)
 {
     return plan->pull_dtype ? plan->pull_dtype : plan->dtype;
@@ -138,7 +145,7 @@ static int begin(struct trainee *trainee, bool continues)
             put(plan->dtype, trainee->out[t], i, trainee->rank == 0 ? first : -1);
         }
         if (continues && trainee->rank == 0) memcpy(trainee->out[t], shared->weights[t], ELEMS * 4);
-        if (strcmp(plan->optimizer, "none") == 0) continue;
+        if (!updates_weights(plan)) continue;
         MUST(trainee->session, weft_tensor_init(trainee->tensor[t], trainee->out[t]));
         MUST(trainee->session, weft_tensor_init(trainee->twin[t], trainee->twin_out[t]));
     }
@@ -195,7 +202,7 @@ static int check_results(struct trainee *trainee, uint32_t step)
 {
     for (uint32_t t = 0; t < TENSORS; t++) {
         const struct plan *plan = &plans[t];
-        const bool updates = strcmp(plan->optimizer, "none") != 0;
+        const bool updates = updates_weights(plan);
         if (!updates && (step == SKIPPED || (step == NONE && trainee->rank == 1))) continue;
         for (uint32_t i = 0; i < ELEMS; i++) {
             const float got = value_at(plan->dtype, trainee->out[t], i),
@@ -207,11 +214,11 @@ static int check_results(struct trainee *trainee, uint32_t step)
     return 0;
 }
 
-/* Of the mean, with the weights of all ranks. */
+/* Of the mean or sum, with the weights of all ranks. */
 static int check_means(struct trainee *trainee, uint32_t step)
 {
     for (uint32_t t = 0; t < TENSORS; t++) {
-        if (strcmp(plans[t].optimizer, "none") != 0) continue;
+        if (updates_weights(&plans[t])) continue;
         for (uint32_t i = 0; i < ELEMS; i++) {
             double sum = 0, size = 0, weights = 0;
             for (uint32_t rank = 0; rank < WORKERS; rank++) {
@@ -222,6 +229,7 @@ static int check_means(struct trainee *trainee, uint32_t step)
                 size += weight * fabs(grad);
                 weights += weight;
             }
+            if (strcmp(plans[t].optimizer, "sum") == 0) weights = 1;
             const double mean = sum / weights, got = (double)value_at(plans[t].dtype, trainee->out[t], i);
             const double bound = ldexp(fabs(mean), -precision(result_dtype(&plans[t]))) +
                                  ldexp(size / weights, -21) + ldexp(1, -25);
@@ -254,7 +262,7 @@ static int save(struct trainee *trainee)
 {
     enum { HEAD_BYTES = 56, DIGEST_BYTES = 8 };
     for (uint32_t t = 0; t < TENSORS; t++) {
-        const bool updates = strcmp(plans[t].optimizer, "none") != 0;
+        const bool updates = updates_weights(&plans[t]);
         const uint64_t bytes = weft_state_bytes(trainee->tensor[t]),
                        twin_bytes = weft_state_bytes(trainee->twin[t]);
         uint8_t *const state = shared->state[t];

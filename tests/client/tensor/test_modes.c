@@ -31,6 +31,7 @@ static bool small;
 static const struct mode_plan tensors_small[] = {
     {"matrix", "dense", "sgd:momentum=0.9,weight_decay=1e-4", 2, {120, 70}},
     {"bias", "dense", "sgd", 1, {513}},
+    {"sum", "dense", "sum", 1, {700}},
 };
 static const struct mode_plan tensors_full[] = {
     /* of 256 KiB, on both shards */
@@ -54,6 +55,7 @@ static const struct mode_plan tensors_codec[] = {
     {"wide", "e5m2:min_count=0", "none", 2, {50, 90}, 8192, .chunks = 3},
     {"layer", "bf16", "lamb:weight_decay=0.02", 2, {50, 90}, 8192, .chunks = 1},
     {"drawn", "randomk:ratio=0.02,min_count=0", "sgd", 2, {40, 75}, 4096, .chunks = 1},
+    {"sum", "int8:min_count=0", "sum", 1, {3001}, 4096, .chunks = 3},
 };
 
 /* Several slices each: the codec runs on the compute thread. */

@@ -136,9 +136,10 @@ static void sgd(const struct weft_optimizer *spec, float lr, float *weights, flo
     }
 }
 
-static float scale_of(const struct fleet *fleet, uint64_t step)
+static float scale_of(const struct fleet *fleet, uint32_t t, uint64_t step)
 {
     double sum = 0;
+    if (fleet->optimizer[t].is_sum) return 1;
     for (uint32_t w = 0; w < fleet->options.workers; w++) sum += (double)fleet_weight(fleet, w, step);
     float weight_sum = (float)sum;
     return (float)(1.0 / (double)weight_sum);
@@ -159,7 +160,7 @@ static void dense_step(struct reference *reference, uint32_t t, uint64_t step)
             for (uint64_t i = 0; i < elems; i++) contributions[w][i] *= weight;
     }
     for (uint64_t i = 0; i < elems; i++) sum[i] = tree(contributions, i, 0, fleet->options.workers);
-    float scale = scale_of(fleet, step);
+    float scale = scale_of(fleet, t, step);
     if (fleet->optimizer[t].kind == WEFT_OPTIMIZER_SGD) {
         memcpy(values, tensor->steps[step - 1].values, elems * sizeof(float));
         sgd(&fleet->optimizer[t], fleet_lr(step), values, tensor->velocity, sum, scale, elems);
@@ -195,10 +196,10 @@ static void codec_step(struct reference *reference, uint32_t t, uint64_t step)
             weft_codec_take(tensor->codec[w], round, aggregate, out->aggregate_bytes[round],
                             fleet->options.workers);
     }
-    weft_codec_finish(tensor->codec[0], scale_of(fleet, step), grad);
+    weft_codec_finish(tensor->codec[0], scale_of(fleet, t, step), grad);
     for (uint32_t w = 1; w < fleet->options.workers; w++) {
         float *other = malloc(elems * sizeof(float));
-        weft_codec_finish(tensor->codec[w], scale_of(fleet, step), other);
+        weft_codec_finish(tensor->codec[w], scale_of(fleet, t, step), other);
         free(other);
     }
     for (uint32_t w = 0; w < fleet->options.workers; w++) weft_codec_commit(tensor->codec[w]);

@@ -23,8 +23,10 @@ static const struct fleet_tensor_spec tensors[] = {
     TENSOR("weights f16", "sgd", WEFT_F16, 0),
     TENSOR("pulled bf16", "sgd:momentum=0.9", WEFT_F32, WEFT_BF16),
     TENSOR("pulled f16", "none", WEFT_F32, WEFT_F16),
+    TENSOR("sum bf16", "sum", WEFT_BF16, 0),
+    TENSOR("sum f32", "sum", WEFT_F32, 0),
 };
-enum { TENSORS = 6 };
+enum { TENSORS = 8 };
 static const struct fleet_tensor_spec small[] = {
     {.name = "w", .codec = "dense", .optimizer = "sgd", .dim_count = 1, .dims = {7}, .dtype = WEFT_BF16},
     {.name = "m", .codec = "dense", .optimizer = "none", .dim_count = 1, .dims = {3}, .dtype = WEFT_BF16},
