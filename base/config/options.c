@@ -113,6 +113,10 @@ const struct weft_option weft_option_table[] = {
     SWITCH("nccl.reproducible", "no",
            "All_reduce of NCCL's CollNet plugin with bits that depend on the ranks only. Equal on all "
            "ranks."),
+    TEXT("nccl.fleet", "",
+         "Coordinators, HOST:PORT, of the fleets whose shards sum all_reduces of NCCL's CollNet plugin: one "
+         "for each entry of transport.devices, separated by commas. The job's workers are the nodes. Empty: "
+         "none."),
     TEXT(
         "nccl.trace", "",
         "File in which NCCL's profiler plugin records collectives and their network steps; %h, %p and %e are "

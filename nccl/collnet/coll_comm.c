@@ -3,8 +3,9 @@
 
 #include <limits.h>
 
-#define END_NS WEFT_MS(500)     /* limit of deregMr and close with operations open */
-#define RELEASE_NS WEFT_MS(250) /* then a rank that does not release buffers loses its connection */
+#define END_NS WEFT_MS(500)      /* limit of deregMr and close with operations open */
+#define LEAVE_NS WEFT_SECONDS(3) /* to leave a fleet; later its thread does */
+#define RELEASE_NS WEFT_MS(250)  /* then a rank that does not release buffers loses its connection */
 
 static struct weft_env *env(void)
 {
@@ -81,6 +82,8 @@ static bool is_drained(struct coll_comm *comm)
 
 void coll_comm_free(struct coll_comm *comm)
 {
+    const uint64_t leave_ns = comm->failed == NCCL_RESULT_SUCCESS ? LEAVE_NS : END_NS;
+    fleet_leave(comm->fleet, weft_now_ns(env()) + leave_ns);
     if (comm->group) {
         weft_group_leave(comm->group);
         step_until(comm, has_left);
@@ -101,10 +104,40 @@ void coll_comm_free(struct coll_comm *comm)
     weft_free_bytes(env(), comm);
 }
 
+/* ---- completion ---- */
+
+static void operation_done(void *context, enum weft_status status, const char *text)
+{
+    struct coll_request *request = context;
+    request->is_done = true;
+    request->status = status;
+    if (status < 0 && status != WEFT_ERR_CANCELLED && request->comm->failed == NCCL_RESULT_SUCCESS) {
+        request->comm->failed = net_report(status, "CollNet: all_reduce: %s", text ? text : "");
+        if (status == WEFT_ERR_MISMATCH) request->comm->failed = NCCL_RESULT_USAGE;
+    }
+}
+
+/* Completes a request whose sum has arrived from the shards, or failed. */
+static void request_poll(struct coll_request *request)
+{
+    char text[NET_TEXT_BYTES] = "";
+    if (request->is_done || !request->call) return;
+    const enum weft_status status = fleet_call_test(request->comm->fleet, request->call);
+    if (status == WEFT_IN_PROGRESS) return;
+    if (status < 0) fleet_error_text(request->comm->fleet, text, sizeof text);
+    fleet_call_release(request->comm->fleet, request->call);
+    request->call = NULL;
+    operation_done(request, status, text);
+}
+
 static bool is_quiet(struct coll_comm *comm)
 {
-    for (struct weft_list *node = comm->open_requests.next; node != &comm->open_requests; node = node->next)
-        if (!weft_container_of(node, struct coll_request, link)->is_done) return false;
+    struct weft_list *node, *spare;
+    weft_list_foreach (node, spare, &comm->open_requests) {
+        struct coll_request *request = weft_container_of(node, struct coll_request, link);
+        request_poll(request);
+        if (!request->is_done) return false;
+    }
     return true;
 }
 
@@ -113,6 +146,7 @@ static void abandon(struct coll_comm *comm)
 {
     if (comm->failed == NCCL_RESULT_SUCCESS) comm->failed = NCCL_RESULT_SYSTEM;
     weft_group_fail(comm->group, WEFT_ERR_CANCELLED, "NCCL ended the communicator with operations open");
+    if (comm->fleet) fleet_abort(comm->fleet);
     if (!step_until(comm, is_quiet))
         net_report(WEFT_ERR_DEADLINE, "CollNet: a rank still holds buffers of an ended communicator");
 }
@@ -166,17 +200,6 @@ enum nccl_result coll_dereg_mr(void *comm, void *memory)
 
 /* ---- operations ---- */
 
-static void operation_done(void *context, enum weft_status status, const char *text)
-{
-    struct coll_request *request = context;
-    request->is_done = true;
-    request->status = status;
-    if (status < 0 && status != WEFT_ERR_CANCELLED && request->comm->failed == NCCL_RESULT_SUCCESS) {
-        request->comm->failed = net_report(status, "CollNet: all_reduce: %s", text ? text : "");
-        if (status == WEFT_ERR_MISMATCH) request->comm->failed = NCCL_RESULT_USAGE;
-    }
-}
-
 static void request_release(struct coll_request *request)
 {
     for (int i = 0; i < 2; i++)
@@ -200,7 +223,9 @@ static enum nccl_result post(struct coll_comm *comm, const struct weft_coll_args
         request->memories[i] = memories[i];
         if (memories[i]) memories[i]->open_count++;
     }
-    enum weft_status status = weft_coll_post(comm->group, args, operation_done, request, NULL, &error);
+    request->call = coll_fleet_post(comm, args);
+    enum weft_status status = WEFT_IN_PROGRESS;
+    if (!request->call) status = weft_coll_post(comm->group, args, operation_done, request, NULL, &error);
     if (status == WEFT_IN_PROGRESS) {
         *request_out = request;
         return NCCL_RESULT_SUCCESS;
@@ -240,6 +265,7 @@ enum nccl_result coll_test(void *request, int *is_done_out, int *bytes_out)
     struct coll_comm *comm = own->comm;
     if (pthread_mutex_trylock(&comm->lock) != 0) return NCCL_RESULT_SUCCESS;
     if (!own->is_done) weft_loop_step(comm->loop);
+    request_poll(own);
     enum nccl_result result = NCCL_RESULT_SUCCESS;
     if (own->is_done) {
         if (own->status < 0) result = comm->failed;

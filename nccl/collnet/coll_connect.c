@@ -184,13 +184,16 @@ static enum weft_status rendezvous_run(struct rendezvous *rendezvous, void *hand
     return WEFT_OK;
 }
 
+static uint64_t patience(void)
+{
+    return net_process()->deadline_ns < COLL_CONNECT_NS ? net_process()->deadline_ns : COLL_CONNECT_NS;
+}
+
 static enum weft_status rendezvous_hold(struct coll_comm *comm, void *handles[], void *listener,
                                         struct weft_error *error)
 {
     struct rendezvous rendezvous = {
         .comm = comm, .listener = net_listener_identity(listener), .listener_handle = listener};
-    uint64_t patience_ns =
-        net_process()->deadline_ns < COLL_CONNECT_NS ? net_process()->deadline_ns : COLL_CONNECT_NS;
     uint32_t places = comm->ranks + UNPROVEN_MAX;
     rendezvous.dialed = weft_alloc_zero(env(), comm->ranks * sizeof *rendezvous.dialed);
     rendezvous.accepted = weft_alloc_zero(env(), places * sizeof *rendezvous.accepted);
@@ -199,7 +202,7 @@ static enum weft_status rendezvous_hold(struct coll_comm *comm, void *handles[],
     if (rendezvous.dialed && rendezvous.accepted && rendezvous.is_connected)
         status = weft_transport_address(comm->transport, &rendezvous.blob, &rendezvous.blob_bytes);
     if (status == WEFT_OK)
-        status = rendezvous_run(&rendezvous, handles, weft_now_ns(env()) + patience_ns, error);
+        status = rendezvous_run(&rendezvous, handles, weft_now_ns(env()) + patience(), error);
     for (uint32_t i = 0; rendezvous.dialed && i < comm->ranks; i++) link_end(&rendezvous.dialed[i]);
     for (uint32_t i = 0; rendezvous.accepted && i < places; i++) link_end(&rendezvous.accepted[i]);
     weft_free_bytes(env(), rendezvous.dialed);
@@ -239,6 +242,8 @@ enum nccl_result coll_connect(void *handles[], int ranks, int rank, void *listen
         endpoint_open(comm, net_listener_identity(listener)->device, handles[0], &error);
     if (status == WEFT_OK) status = rendezvous_hold(comm, handles, listener, &error);
     if (status == WEFT_OK) status = coll_group_create(comm, &error);
+    if (status == WEFT_OK)
+        status = coll_fleet_open(comm, net_listener_identity(listener)->device, patience(), &error);
     if (status == WEFT_OK) {
         *comm_out = comm;
         return NCCL_RESULT_SUCCESS;

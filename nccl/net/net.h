@@ -42,6 +42,7 @@ struct net_process {
     char tune[NET_TEXT_BYTES], wrap[NET_TEXT_BYTES];
     char secret[WEFT_SECRET_BYTES_MAX + 1]; /* of the job; "": none */
     char trace[NET_TEXT_BYTES];             /* file of the profiler; "": none */
+    char fleet[NET_TEXT_BYTES];             /* CollNet: list of coordinators, one for each device; "": none */
     size_t eager_bytes;
     uint64_t deadline_ns;
     bool is_reproducible; /* CollNet: bits depend on the ranks only */

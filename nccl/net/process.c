@@ -31,6 +31,7 @@ enum nccl_result net_result(enum weft_status status)
     case WEFT_ERR_UNREACHABLE:
     case WEFT_ERR_AUTH:
     case WEFT_ERR_VERSION:
+    case WEFT_ERR_ABORTED: /* another rank has ended the job of the fleet */
     case WEFT_ERR_DEADLINE: return NCCL_RESULT_REMOTE;
     case WEFT_ERR_INVALID: return NCCL_RESULT_ARGUMENT;
     case WEFT_ERR_MALFORMED:
@@ -82,6 +83,7 @@ static enum weft_status read_options(const struct weft_config *config, struct we
     WEFT_TRY(copy_text(config, "transport.tune", process.tune, sizeof process.tune, error));
     WEFT_TRY(copy_text(config, "transport.wrap", process.wrap, sizeof process.wrap, error));
     WEFT_TRY(copy_text(config, "nccl.trace", process.trace, sizeof process.trace, error));
+    WEFT_TRY(copy_text(config, "nccl.fleet", process.fleet, sizeof process.fleet, error));
     default_tune();
     process.eager_bytes = weft_config_u64(config, "transport.eager_bytes");
     process.deadline_ns = weft_config_u64(config, "nccl.deadline");

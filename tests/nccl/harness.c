@@ -82,7 +82,7 @@ static bool run(struct harness *harness, const struct point *point, int limit_s)
 static int usage(void)
 {
     fprintf(stderr, "usage: nccl_harness --plugin PATH [--version N] [--points a,b] [--seeds N] [--first N] "
-                    "[--large] [--limit SECONDS] [--log]\npoints:");
+                    "[--ranks N] [--shard PID] [--large] [--limit SECONDS] [--log]\npoints:");
     for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)
         for (const struct point *point = groups[g]; point->name; point++) fprintf(stderr, " %s", point->name);
     fprintf(stderr, "\n");
@@ -94,7 +94,8 @@ int main(int count, char **arguments)
     static const struct option options[] = {
         {"plugin", 1, NULL, 'p'}, {"version", 1, NULL, 'v'}, {"points", 1, NULL, 'o'},
         {"seeds", 1, NULL, 's'},  {"first", 1, NULL, 'f'},   {"large", 0, NULL, 'l'},
-        {"limit", 1, NULL, 'm'},  {"log", 0, NULL, 'g'},     {NULL, 0, NULL, 0}};
+        {"limit", 1, NULL, 'm'},  {"log", 0, NULL, 'g'},     {"ranks", 1, NULL, 'r'},
+        {"shard", 1, NULL, 'k'},  {NULL, 0, NULL, 0}};
     struct harness harness = {.seeds = 20, .first_seed = 1};
     const char *points = NULL;
     int limit_s = 60, failed = 0, ran = 0;
@@ -106,6 +107,8 @@ int main(int count, char **arguments)
         case 's': harness.seeds = atoi(optarg); break;
         case 'f': harness.first_seed = atoi(optarg); break;
         case 'l': harness.is_large = true; break;
+        case 'r': harness.ranks = atoi(optarg); break;
+        case 'k': harness.shard = atoi(optarg); break;
         case 'm': limit_s = atoi(optarg); break;
         case 'g': driver_logs = true; break;
         default: return usage();

@@ -1,6 +1,7 @@
 /* harness.h - conformance points for network plugins, and what they share.
  *
- *     nccl_harness --plugin PATH [--version N] [--points a,b] [--seeds N] [--first N] [--large] [--limit S]
+ *     nccl_harness --plugin PATH [--version N] [--points a,b] [--seeds N] [--first N] [--ranks N]
+ *                  [--shard PID] [--large] [--limit S]
  *
  * Each point runs in a process of its own, which opens the plugin, so a crash or a hang is a failure of one
  * point. A failed check ends that process with a sentence. */
@@ -17,6 +18,8 @@ struct harness {
     struct driver driver;
     const char *plugin;
     int version, seeds, first_seed;
+    int ranks;    /* of CollNet points; 0: several numbers */
+    pid_t shard;  /* a process that coll-shard kills; 0: none */
     bool is_large;
     struct nccl_properties_v12 properties; /* of device 0 */
 };

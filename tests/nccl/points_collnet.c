@@ -128,6 +128,7 @@ static void node_open(struct node *node)
     node_listen(node, &listener);
     pthread_barrier_wait(node->barrier);
     node_connect(node, listener);
+    pthread_barrier_wait(node->barrier); /* NCCL gathers the results of connect before the first call */
 }
 
 /* ---- values ---- */
@@ -209,7 +210,10 @@ static void *all_types(void *context)
 static void types(struct harness *harness)
 {
     if (!coll_open(harness)) return;
-    for (int ranks = 1; ranks <= RANKS_MAX; ranks += ranks == 2 ? 3 : 1) run_nodes(harness, ranks, all_types);
+    if (harness->ranks) run_nodes(harness, harness->ranks, all_types);
+    else
+        for (int ranks = 1; ranks <= RANKS_MAX; ranks += ranks == 2 ? 3 : 1)
+            run_nodes(harness, ranks, all_types);
 }
 
 /* ---- bits ---- */
@@ -258,7 +262,9 @@ static void *same_bits(void *context)
 static void bits(struct harness *harness)
 {
     if (!coll_open(harness)) return;
-    for (int ranks = 3; ranks <= RANKS_MAX; ranks += 2) run_nodes(harness, ranks, same_bits);
+    if (harness->ranks) run_nodes(harness, harness->ranks, same_bits);
+    else
+        for (int ranks = 3; ranks <= RANKS_MAX; ranks += 2) run_nodes(harness, ranks, same_bits);
 }
 
 /* ---- full queue ---- */
@@ -374,6 +380,64 @@ static void death(struct harness *harness)
     waitpid(pid, &status, 0);
 }
 
+/* ---- a fleet (nccl.fleet), test_fleet.py ---- */
+
+/* Calls of equal size, several in flight. The test reads the plugin's log: bytes sent and received. */
+static void *send_sums(void *context)
+{
+    enum { CALLS = 40, OPEN = 6 };
+    struct node *node = context;
+    void *requests[OPEN] = {NULL};
+    node_open(node);
+    for (int i = 0; i < CALLS + OPEN; i++) {
+        void **request = &requests[i % OPEN];
+        if (*request) wait_done(*request, NULL);
+        for (*request = NULL; i < CALLS && !*request; sched_yield())
+            CHECK_OK(iallreduce(node->comm, node->in, node->out, COUNT, F32, SUM, node->in_memory,
+                                node->out_memory, request));
+    }
+    node_close(node);
+    return NULL;
+}
+
+static void traffic(struct harness *harness)
+{
+    if (harness->ranks && coll_open(harness)) run_nodes(harness, harness->ranks, send_sums);
+}
+
+/* A shard is killed between two calls. With copies (WEFT_SERVER_COPIES) all sums are right; else all ranks
+ * get a remote error. */
+static void *lose_shard(void *context)
+{
+    enum { BEFORE = 20, AFTER = 60 };
+    struct node *node = context;
+    const bool has_copies = getenv("WEFT_SERVER_COPIES");
+    enum nccl_result result = NCCL_RESULT_SUCCESS;
+    node_open(node);
+    for (int i = 0; i < BEFORE; i++) one_call(node, F32, SUM, COUNT);
+    pthread_barrier_wait(node->barrier);
+    if (node->rank == 0) kill(node->harness->shard, SIGKILL);
+    for (int i = 0; has_copies && i < AFTER; i++) one_call(node, F32, SUM, COUNT);
+    while (!has_copies && result == NCCL_RESULT_SUCCESS) {
+        void *request = NULL;
+        int done = 0;
+        while (!request && result == NCCL_RESULT_SUCCESS)
+            result = iallreduce(node->comm, node->in, node->out, COUNT, F32, SUM, node->in_memory,
+                                node->out_memory, &request);
+        for (; result == NCCL_RESULT_SUCCESS && !done; sched_yield())
+            result = EACH(test(request, &done, NULL));
+    }
+    CHECK(result == (has_copies ? NCCL_RESULT_SUCCESS : NCCL_RESULT_REMOTE), "a killed shard gave %d",
+          (int)result);
+    node_close(node);
+    return NULL;
+}
+
+static void shard(struct harness *harness)
+{
+    if (harness->shard && coll_open(harness)) run_nodes(harness, harness->ranks, lose_shard);
+}
+
 /* Needs a deadline of the plugin: rank 1 listens and never connects. */
 static void missing(struct harness *harness)
 {
@@ -394,4 +458,5 @@ static void missing(struct harness *harness)
 
 const struct point collnet_points[] = {
     {"coll-types", types}, {"coll-bits", bits},       {"coll-full", full}, {"coll-abort", abort_open},
-    {"coll-death", death}, {"coll-missing", missing}, {NULL, NULL}};
+    {"coll-death", death}, {"coll-missing", missing}, {"coll-traffic", traffic},
+    {"coll-shard", shard}, {NULL, NULL}};
