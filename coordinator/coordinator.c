@@ -975,8 +975,13 @@ static void observer_message(struct weft_coordinator *coordinator, struct coordi
         close_connection(coordinator, connection, "left");
         return;
     }
+    if (message->body_case == WEFT__CONTROL__CONTROL__BODY_HOST_HEALTH) {
+        coordinator_host_health(coordinator, message->host_health);
+        return;
+    }
     if (message->body_case != WEFT__CONTROL__CONTROL__BODY_STATUS_REQUEST) {
-        refuse(coordinator, connection, WEFT_ERR_STATE, "an observer may only ask for the status");
+        refuse(coordinator, connection, WEFT_ERR_STATE,
+               "an observer may only ask for the status, or report the health of a host");
         return;
     }
     char *json = weft_coordinator_status_json(coordinator);
@@ -1242,6 +1247,7 @@ void weft_coordinator_free(struct weft_coordinator *coordinator)
     coordinator_tensors_free(coordinator);
     coordinator_slots_free(coordinator);
     cost_fini(coordinator);
+    coordinator_host_health_free(coordinator);
     weft_free_bytes(env, coordinator->snapshot.answered);
     weft_free_bytes(env, coordinator->endpoints);
     weft_free_bytes(env, coordinator->connections);

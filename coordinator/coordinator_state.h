@@ -5,6 +5,7 @@
 
 #include "compress/compress.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/health/host_health.h"
 
 #define COORDINATOR_LABEL_BYTES 320 /* "rank 3 (host, pid 41)", with a host name of at most 255 bytes */
 #define COORDINATOR_EPOCH 1         /* the epoch of the first membership */
@@ -255,6 +256,7 @@ struct weft_coordinator {
     bool liveness_is_running;                      /* a worker has not replied to it yet */
     struct coordinator_stall stall;
     struct coordinator_snapshot snapshot;
+    struct coordinator_host_health host_health;
 
     struct coordinator_tensor **tensors; /* owned, by ordinal */
     uint32_t tensor_count, tensor_capacity;

@@ -149,6 +149,21 @@ const char *coordinator_state_name(enum coordinator_state state)
     return weft_coordinator_states[state - COORDINATOR_JOINING];
 }
 
+/* Findings about hosts, a row each. */
+static json_t *json_of_host_health(const struct weft_coordinator *coordinator)
+{
+    json_t *rows = json_array();
+    for (uint32_t i = 0; i < coordinator->host_health.count; i++) {
+        const struct coordinator_sick_host *host = coordinator->host_health.hosts[i];
+        for (uint32_t k = 0; k < host->count; k++)
+            json_array_append_new(rows, json_pack("{s:o, s:o, s:o, s:o}", "host", json_of_text(host->host),
+                                                  "subject", json_of_text(host->findings[k].subject), "text",
+                                                  json_of_text(host->findings[k].text), "advice",
+                                                  json_of_text(host->findings[k].advice)));
+    }
+    return rows;
+}
+
 char *weft_coordinator_status_json(struct weft_coordinator *coordinator)
 {
     json_t *members = json_array(), *tensors = json_array();
@@ -170,6 +185,7 @@ char *weft_coordinator_status_json(struct weft_coordinator *coordinator)
         (json_int_t)(coordinator_stall_ns(coordinator, weft_now_ns(coordinator->env)) / WEFT_MS(1)),
         "stall_text", json_of_text(coordinator->stall.text));
     if (!root) return NULL;
+    json_object_set_new(root, "host_findings", json_of_host_health(coordinator));
     size_t bytes = json_dumpb(root, NULL, 0, JSON_COMPACT);
     char *text =
         bytes && bytes <= WEFT_LIMIT_STATUS_BYTES ? weft_alloc_bytes(coordinator->env, bytes + 1) : NULL;

@@ -150,6 +150,17 @@ bool control_cost_ok(const Weft__Control__LinkCost *cost)
     return ring_ok && runs_ok && calibration_ok && cost->unknown <= cost->pairs;
 }
 
+static bool host_health_ok(const Weft__Control__HostHealth *health)
+{
+    if (!control_name_ok(health->host, 1) || health->n_findings > WEFT_LIMIT_HOST_FINDINGS) return false;
+    for (size_t i = 0; i < health->n_findings; i++) {
+        const Weft__Control__HostFinding *finding = health->findings[i];
+        if (!control_name_ok(finding->subject, 1) || !text_ok(finding->text) || !text_ok(finding->advice))
+            return false;
+    }
+    return true;
+}
+
 static bool progress_ok(const Weft__Control__Progress *progress)
 {
     return !progress || (progress->waits_for <= WEFT_LIMIT_WORKERS && control_name_ok(progress->call, 0));
@@ -381,6 +392,7 @@ static bool control_ok(const Control *message)
         return slot_ok(message->slot_quiet->slot, message->slot_quiet->term);
     case WEFT__CONTROL__CONTROL__BODY_DRAIN:
         return message->drain->shard < WEFT_LIMIT_SHARDS && text_ok(message->drain->text);
+    case WEFT__CONTROL__CONTROL__BODY_HOST_HEALTH: return host_health_ok(message->host_health);
     case WEFT__CONTROL__CONTROL__BODY__NOT_SET:
     default: return false;
     }
@@ -413,6 +425,12 @@ static void clean_texts(Control *message)
     case WEFT__CONTROL__CONTROL__BODY_DRAIN: clean_text(message->drain->text); break;
     case WEFT__CONTROL__CONTROL__BODY_CLOSE: clean_text(message->close->text); break;
     case WEFT__CONTROL__CONTROL__BODY_SNAP_PIECES: clean_text(message->snap_pieces->error); break;
+    case WEFT__CONTROL__CONTROL__BODY_HOST_HEALTH:
+        for (size_t i = 0; i < message->host_health->n_findings; i++) {
+            clean_text(message->host_health->findings[i]->text);
+            clean_text(message->host_health->findings[i]->advice);
+        }
+        break;
     case WEFT__CONTROL__CONTROL__BODY_SNAP_PART: clean_text(message->snap_part->error); break;
     case WEFT__CONTROL__CONTROL__BODY_SNAP_FETCHED: clean_text(message->snap_fetched->error); break;
     default: break;

@@ -86,6 +86,17 @@ static void print_tensors(const json_t *root)
     printf("%lld tensors, %s%s\n", count, bytes, listed < count ? " in those listed" : "");
 }
 
+/* Of `weft doctor --notify`. */
+static void print_host_findings(const json_t *findings)
+{
+    size_t i;
+    json_t *finding;
+    json_array_foreach (findings, i, finding)
+        printf("host %s: %s: %s; advice: %s\n", tool_json_text(finding, "host"),
+               tool_json_text(finding, "subject"), tool_json_text(finding, "text"),
+               tool_json_text(finding, "advice"));
+}
+
 static int print_table(const char *json)
 {
     json_t *root = json_loads(json, 0, NULL);
@@ -102,6 +113,7 @@ static int print_table(const char *json)
     if (tool_json_number(root, "stall_ms") > 0)
         printf("stalled for %.1f s: %s\n", (double)tool_json_number(root, "stall_ms") / 1000,
                tool_json_text(root, "stall_text"));
+    print_host_findings(json_object_get(root, "host_findings"));
     puts("");
     print_members(json_object_get(root, "members"));
     print_exposed(json_object_get(root, "members"));

@@ -37,6 +37,9 @@ void tool_target_free(struct tool_target *target);
 /* Joins the coordinator as an observer, sends one query, leaves. NULL: *error has the sentence. Free with
  * free(). (target_status.c) */
 char *tool_target_status(const struct tool_target *target, struct weft_error *error);
+/* The same, and sends a message before the query: with the answer the coordinator has it. */
+char *tool_target_send(const struct tool_target *target, const Weft__Control__Control *message,
+                       struct weft_error *error);
 
 /* Values of a status; "?" and 0 if the key is missing. */
 const char *tool_json_text(const json_t *object, const char *key);

@@ -14,6 +14,7 @@
 
 struct status_query {
     struct weft_control_client *member;
+    const Weft__Control__Control *first; /* sent before the query; NULL: none */
     char *json; /* owned; the answer; NULL: none yet */
     struct weft_error error;
     bool done;
@@ -26,6 +27,7 @@ static void on_welcomed(void *context, const Weft__Control__Welcome *welcome)
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_STATUS_REQUEST;
     message.status_request = &request;
+    if (status_query->first) (void)weft_control_client_send(status_query->member, status_query->first);
     (void)weft_control_client_send(status_query->member, &message);
 }
 
@@ -103,7 +105,13 @@ static bool is_refused(const char *host, uint16_t port)
 
 char *tool_target_status(const struct tool_target *target, struct weft_error *error)
 {
-    struct status_query status_query = {.json = NULL};
+    return tool_target_send(target, NULL, error);
+}
+
+char *tool_target_send(const struct tool_target *target, const Weft__Control__Control *first,
+                       struct weft_error *error)
+{
+    struct status_query status_query = {.first = first};
     const char *host = target->options.host;
     if (is_refused(host, target->options.port)) {
         weft_error_set(error, WEFT_ERR_UNREACHABLE,

@@ -367,6 +367,37 @@ static void broken_protocol(void **state)
     }
 }
 
+/* 70 hosts, of which 64 are kept; one is well again, and one has another finding. */
+static void report_health(struct harness *h, uint64_t observer)
+{
+    Weft__Control__StatusRequest request = WEFT__CONTROL__STATUS_REQUEST__INIT;
+    Weft__Control__HostFinding finding = WEFT__CONTROL__HOST_FINDING__INIT, *findings[] = {&finding};
+    Weft__Control__HostHealth health = WEFT__CONTROL__HOST_HEALTH__INIT;
+    struct weft_coordinator_stats stats;
+    char host[16];
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    finding.subject = (char *)"GPU 0", finding.text = (char *)"lost", finding.advice = (char *)"restart";
+    health.host = host, health.findings = findings;
+    message.body_case = BODY(HOST_HEALTH);
+    message.host_health = &health;
+    for (int i = 0; i < 72; i++) {
+        snprintf(host, sizeof host, "host%d", i < 70 ? i : i - 70);
+        health.n_findings = i != 70;
+        if (i == 71) finding.text = (char *)"\"2 errors\"";
+        harness_deliver(h, observer, &message);
+    }
+    weft_coordinator_stats(h->coordinator, &stats);
+    assert_int_equal(stats.sick_hosts, 63);
+    message.body_case = BODY(STATUS_REQUEST);
+    message.status_request = &request;
+    harness_deliver(h, observer, &message);
+    const char *json = harness_expect(h, observer, BODY(STATUS_REPLY))->status_reply->json;
+    assert_non_null(strstr(json, "{\"host\":\"host1\",\"subject\":\"GPU 0\",\"text\":\"\\\"2 errors\\\"\","
+                                 "\"advice\":\"restart\"}"));
+    assert_null(strstr(json, "\"host0\""));
+    assert_non_null(strstr(json, "\"host63\""));
+}
+
 static void observers(void **state)
 {
     uint64_t c[3];
@@ -389,6 +420,7 @@ static void observers(void **state)
     assert_non_null(
         strstr(json, "\"role\":\"shard\",\"index\":0,\"state\":\"ready\",\"host\":\"hostb\",\"pid\":45"));
     assert_null(strstr(json, "key"));
+    report_health(h, o);
     harness_close(h, o, "");
     assert_int_equal(h->ended_count, 0);
     o = harness_join(h, WEFT__CONTROL__ROLE__ROLE_OBSERVER, -1, 0, NULL);

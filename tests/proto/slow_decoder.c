@@ -271,6 +271,10 @@ static const struct field slot[] = {
     {1, "slot", U32}, {2, "term", U32}, {3, "leader", U32}, {4, "copies", U64_REPEATED}, {0}};
 static const struct field map[] = {
     {1, "version", U32}, {2, "slots", PART_REPEATED, slot}, {3, "lost", U32}, {4, "text", TEXT}, {0}};
+static const struct field host_finding[] = {
+    {1, "subject", NAME}, {2, "text", TEXT}, {3, "advice", TEXT}, {0}};
+static const struct field host_health[] = {
+    {1, "host", NAME}, {2, "findings", PART_REPEATED, host_finding}, {0}};
 static const struct field bodies[] = {{1, "challenge", PART, challenge},
                                       {2, "hello", PART, hello},
                                       {3, "welcome", PART, welcome},
@@ -297,6 +301,7 @@ static const struct field bodies[] = {{1, "challenge", PART, challenge},
                                       {24, "left", PART, left},
                                       {25, "tensor_free", PART, tensor_only},
                                       {30, "map", PART, map},
+                                      {117, "host_health", PART, host_health},
                                       {0}};
 
 struct writer {

@@ -47,6 +47,8 @@ struct samples {
     Weft__Control__TensorFree tensor_free;
     Weft__Control__Slot slot[2], *slots[2];
     Weft__Control__Map map;
+    Weft__Control__HostFinding host_finding, *host_findings[17];
+    Weft__Control__HostHealth host_health;
     uint32_t copy;
     uint32_t ranks[2];
     ProtobufCBinaryData addresses[2];
@@ -58,7 +60,7 @@ struct samples {
 #define READ_16                                                                                              \
     "616263646162636461626364616263646162636461626364616263646162636461626364616263646162636461626364616263" \
     "64616263646162636461626364"
-#define BODIES 30 /* the highest number; some below it have no body */
+#define BODIES 117 /* the highest number; some below it have no body */
 static const char *const readings[BODIES + 1] = {
     "",
     "challenge\n  wire_version 1\n  nonce 30313233343536373839616263646566\n  weft_version \"0.1.0\"\n  "
@@ -114,7 +116,9 @@ static const char *const readings[BODIES + 1] = {
     "left\n  member 2\n  text \"rank 2 left\"\n  index 1\n",
     "tensor_free\n  tensor 3\n",
     [30] = "map\n  version 2\n  slots\n    slot 1\n    term 3\n    leader 7\n    copies 8\n"
-           "  slots\n    slot 300\n    term 1\n    leader 8\n  lost 2\n  text \"shard 0 lost\"\n"};
+           "  slots\n    slot 300\n    term 1\n    leader 8\n  lost 2\n  text \"shard 0 lost\"\n",
+    [117] = "host_health\n  host \"hostb\"\n  findings\n    subject \"GPU 0\"\n    text \"lost\"\n"
+            "    advice \"restart\"\n"};
 
 static void fill(struct samples *s)
 {
@@ -229,6 +233,13 @@ static void fill(struct samples *s)
     s->slot[1].slot = 300, s->slot[1].term = 1, s->slot[1].leader = 8;
     weft__control__map__init(&s->map), s->map.version = 2, s->map.n_slots = 2, s->map.slots = s->slots,
                                        s->map.lost = 2, s->map.text = (char *)"shard 0 lost";
+    weft__control__host_finding__init(&s->host_finding);
+    s->host_finding.subject = (char *)"GPU 0", s->host_finding.text = (char *)"lost",
+    s->host_finding.advice = (char *)"restart";
+    for (int i = 0; i < 17; i++) s->host_findings[i] = &s->host_finding;
+    weft__control__host_health__init(&s->host_health);
+    s->host_health.host = (char *)"hostb", s->host_health.n_findings = 1,
+    s->host_health.findings = s->host_findings;
     weft__control__left__init(&s->left), s->left.member = 2, s->left.text = (char *)"rank 2 left",
                                          s->left.index = 1;
 }
@@ -261,7 +272,8 @@ static Control wrap(struct samples *s, int body)
                                       &s->grow,
                                       &s->left,
                                       &s->tensor_free,
-                                      [30] = &s->map};
+                                      [30] = &s->map,
+                                      [117] = &s->host_health};
     Control message = WEFT__CONTROL__CONTROL__INIT;
     message.body_case = (Weft__Control__Control__BodyCase)body;
     message.challenge = bodies[body]; /* the members of the union share their memory */
@@ -436,6 +448,11 @@ static void limits(void **state)
     REFUSED(24, s.left.index = WEFT_LIMIT_WORKERS);
     REFUSED(24, s.left.text = text_1001);
     REFUSED(25, s.tensor_free.tensor = WEFT_LIMIT_TENSORS);
+    REFUSED(117, s.host_health.host = (char *)"");
+    REFUSED(117, s.host_health.n_findings = WEFT_LIMIT_HOST_FINDINGS + 1);
+    REFUSED(117, s.host_finding.subject = name_256);
+    REFUSED(117, s.host_finding.text = text_1001);
+    REFUSED(117, s.host_finding.advice = text_1001);
 }
 
 static void other_versions_can_be_refused_in_words(void **state)

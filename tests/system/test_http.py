@@ -1,6 +1,7 @@
 """test_http.py - HTTP of weftd apart from the control plane: the token, the health pages, and strangers that hold connections."""
 
 import os
+import re
 import resource
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import harness
 WORKER = os.path.join(harness.BUILD, "examples", "02_push_pull")
 SECRET = "a-secret-of-32-characters-or-so"
 SECONDS = 60
+FAKE_NVML = os.path.join(harness.BUILD, "tests", "lib", "libfake_nvml.so")
 
 
 def get(address, path, token=None):
@@ -84,6 +86,38 @@ class Http(harness.JobTest):
         self.assertEqual(get(http, "/metrics")[0], 200)
         self.run_worker(group, coordinator)
 
+    def status(self, coordinator):
+        done = subprocess.run([harness.PROGRAMS.weft, "status", coordinator], stdout=subprocess.PIPE, text=True, env={**os.environ, **self.common})
+        self.assertEqual(done.returncode, 0)
+        return done.stdout
+
+    def notify(self, coordinator, mode):
+        """Exit status of `weft doctor --notify` on a host whose GPUs are as `mode` (tests/lib/fake_nvml.c)."""
+        fake = {"WEFT_NVML": FAKE_NVML, "FAKE_NVML": mode}
+        done = subprocess.run([harness.PROGRAMS.weft, "doctor", "--notify", coordinator], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, env={**os.environ, **self.common, **fake})
+        return done.returncode, done.stdout
+
+    def test_gpus_that_fail(self):
+        """The findings of a host are in the log once, in the status and in a metric, until it reports others."""
+        group, coordinator, http = self.start()
+        for _ in range(2):
+            self.assertEqual(self.notify(coordinator, "failed")[0], 3)
+        self.assertRegex(self.status(coordinator), r"host \S+: GPU 2: the driver has lost this GPU; advice: restart the host")
+        self.wait_for("the metric", lambda: 'weft_job_sick_hosts{weft_job="http"} 1\n' in get(http, "/metrics")[1], group)
+        log = self.log(group, "shard0")
+        self.assertEqual(len(re.findall(r"job http: host \S+ with shard 0: GPU 0: 2 uncorrected memory errors.*; advice: end the work on this GPU", log)), 1, log)
+        code, text = self.notify(coordinator, "refuses")  # unknown is not well: what the host has sent stays
+        self.assertEqual(code, 0)
+        self.assertIn("cannot be read", text)
+        self.assertIn("has lost this GPU", self.status(coordinator))
+        self.assertEqual(self.notify(coordinator, "healthy")[0], 1)
+        self.assertNotIn("has lost this GPU", self.status(coordinator))
+        self.assertRegex(self.status(coordinator), r"host \S+: GPU 1: a memory row waits for its remapping")
+        code, text = self.notify("127.0.0.1:1", "failed")
+        self.assertEqual(code, 3)
+        self.assertIn("the coordinator was not notified: no process listens at 127.0.0.1:1", text)
+
     def test_half_open_requests(self):
         """With few descriptors, 400 clients that send half a request do not keep the status and a worker out."""
         group, coordinator, http = self.start(descriptors=200)
@@ -97,9 +131,7 @@ class Http(harness.JobTest):
             self.addCleanup(client.close)
             client.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
             held.append(client)
-        status = subprocess.run([harness.PROGRAMS.weft, "status", coordinator], stdout=subprocess.PIPE, text=True, env={**os.environ, **self.common})
-        self.assertEqual(status.returncode, 0)
-        self.assertIn("job http is joining", status.stdout)
+        self.assertIn("job http is joining", self.status(coordinator))
         logs = self.run_worker(group, coordinator)
         self.assertIn("for a newer connection, since 64 are open", logs)
         self.assertLessEqual(logs.count("http:"), 3, logs)  # once, and a count every 10 s

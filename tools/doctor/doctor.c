@@ -20,6 +20,7 @@
 #include "tools/commands.h"
 #include "tools/common.h"
 #include "tools/doctor/machine.h"
+#include "tools/doctor/notify.h"
 #include "tools/doctor/rdma_port.h"
 #include "tools/doctor/remote.h"
 #include "tools/gpu/health.h"
@@ -37,7 +38,7 @@ struct doctor {
     char lanes[LANES_MAX][DOCTOR_LANE_MAX];
     size_t lane_count;
     bool asked; /* --transport was given: each of the lanes must work */
-    const char *devices, *root, *cache_path, *secret_path;
+    const char *devices, *root, *cache_path, *secret_path, *coordinator;
     char default_cache[512], *secret;
     bool json, all, no_cache, links_only, no_tries, gpu_metrics;
     uint32_t deadline_s;
@@ -427,6 +428,9 @@ static int parse_options(struct doctor *doctor, struct doctor_listen *listen, bo
          CLI_FLAG(&doctor->links_only)},
         {"gpu-metrics", 0, NULL, "print the health of the GPUs as metrics, check nothing else",
          CLI_FLAG(&doctor->gpu_metrics)},
+        {"notify", 0, "HOST:PORT",
+         "check the GPUs only, and report the findings to the coordinator of the job WEFT_JOB",
+         CLI_TEXT(&doctor->coordinator)},
         {"cache", 0, "FILE", "file of the link table", "~/.cache/weft/links", CLI_TEXT(&doctor->cache_path)},
         {"no-cache", 0, NULL, "no file for the link table", CLI_FLAG(&doctor->no_cache)},
         {"root", 0, "DIR", "read /proc, /sys and /dev below DIR (files of another machine; no tries)", "",
@@ -528,6 +532,19 @@ static int print_gpu_metrics(const struct doctor *doctor)
     return flush_report(EXIT_FINE);
 }
 
+/* For a timer of each GPU host: the coordinator logs and shows what is wrong with it. */
+static int notify(struct doctor *doctor)
+{
+    doctor_check_gpus(&doctor->report, doctor->root ? doctor->root : "");
+    doctor_print(&doctor->report, stdout, doctor->all);
+    const int answer = exit_status(doctor);
+    /* health that cannot be read replaces nothing */
+    if (answer == EXIT_FINE && doctor_newest_finding(&doctor->report, "gpu-nvml"))
+        return flush_report(answer);
+    if (doctor_notify(&doctor->report, doctor->coordinator, doctor->secret_path) != 0) return EXIT_BROKEN;
+    return flush_report(answer);
+}
+
 int weft_doctor_main(int argc, char **argv)
 {
     struct doctor doctor = {.deadline_s = 5};
@@ -545,7 +562,8 @@ int weft_doctor_main(int argc, char **argv)
         listen.deadline_s = doctor.deadline_s;
         answer = doctor_serve(&listen);
     } else {
-        answer = doctor.gpu_metrics  ? print_gpu_metrics(&doctor)
+        answer = doctor.coordinator  ? notify(&doctor)
+                 : doctor.gpu_metrics ? print_gpu_metrics(&doctor)
                  : doctor.links_only ? print_cached(&doctor)
                                      : examine(&doctor, argc - first, argv + first);
     }
