@@ -15,7 +15,7 @@
 
 #include "stop_file.h"
 
-enum { COUNT = 200000, STEPS_MAX = 1500 };
+enum { COUNT = 200000, STEPS_MAX = 4000 };
 
 static float mean[COUNT], grad[COUNT], weights[COUNT], model[COUNT], moved[COUNT];
 static double moved_model[COUNT], velocity[COUNT];
