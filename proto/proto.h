@@ -29,7 +29,8 @@ enum weft_wire_kind {
     WEFT_WIRE_STATE_PULL = 6, /* no payload; requests a state of the chunk (enum weft_wire_part) */
     WEFT_WIRE_STATE_INIT = 7, /* rank 0 -> shard: a state, before the first step */
     /* leader -> copy: what closed `step`: the dense sum if there is an optimiser, else the mean; no payload:
-     * the step was skipped. Step 0: first weights or a state, `round` is its part */
+     * the step was skipped; else by `round`, enum weft_wire_change. Step 0: first weights or a state, `round`
+     * is its part */
     WEFT_WIRE_REPLICATE = 8,
     WEFT_WIRE_REPLICATED = 9, /* copy -> leader: it holds that, or status says why not */
     /* leader -> new copy: a part of the chunk as it is after `step`; flags: enum weft_wire_copy_flag */
@@ -44,8 +45,16 @@ enum weft_wire_kind {
 /* State in the header's `round`: optimiser arrays in order, or the codec's residual. */
 enum weft_wire_part {
     WEFT_WIRE_PART_OPTIMIZER = 0,
+    WEFT_WIRE_PART_VERDICT = 13, /* COPY: of a step with clip_norm, struct shard_verdict_last */
     WEFT_WIRE_PART_WEIGHTS = 14, /* f32, whatever the dtype of results */
     WEFT_WIRE_PART_RESIDUAL = 15
+};
+
+/* `round` of a REPLICATE with step > 0. */
+enum weft_wire_change {
+    WEFT_WIRE_CHANGE_STEP = 0,    /* what closed the step */
+    WEFT_WIRE_CHANGE_HELD = 1,    /* the sum of a step with clip_norm, which is not closed */
+    WEFT_WIRE_CHANGE_VERDICT = 2, /* its factor, one f32, which closes it */
 };
 
 /* Flags of COPY. The weights are the last part; the flags but BEFORE are theirs. */
@@ -86,7 +95,8 @@ struct weft_wire_header {
     uint64_t step;
     uint64_t payload_bytes;
     float lr;              /* from weft_step_begin; must be equal on all workers */
-    float weight;          /* sample weight of this worker in this step, >= 0 */
+    float weight;          /* sample weight of this worker in this step, >= 0; COPY of the weights: 1: after
+                            * PART_VERDICT */
     float weight_sum;      /* RESULT: sum over workers; codecs scale by 1 / weight_sum. A contribution with
                             * WEFT_WIRE_DECAY: weight decay of the step, >= 0; equal on all workers */
     uint32_t text_bytes;   /* RESULT with an error: bytes of the text after the header, <= 128 */

@@ -116,6 +116,8 @@ enum weft_shard_mutant {
     WEFT_MUTANT_COPY_WITHOUT_STATES = 32,   /* the leader copies no state of the optimiser */
     WEFT_MUTANT_COPY_REPORTED_EARLY = 64,   /* the leader reports a copy whose last part is under way */
     WEFT_MUTANT_QUIET_EARLY = 128,          /* the leader hands over while a change is not held */
+    WEFT_MUTANT_SUM_NOT_COPIED = 256,       /* the leader does not send the sum of a step with clip_norm */
+    WEFT_MUTANT_FACTOR_NOT_KEPT = 512,      /* the copy applies the sum without its factor */
 };
 void weft_shard_engine_options_init(struct weft_shard_engine_options *options);
 enum weft_status weft_shard_engine_create(struct weft_env *env,

@@ -32,7 +32,7 @@ static enum weft_status check_call(struct weft_tensor *tensor, const void *buffe
 static bool shards_can_clip(const struct weft_tensor *tensor, const char *call)
 {
     return !tensor->codec && !client_tensor_has_codec_choice(tensor) && !client_tensor_has_clock(tensor) &&
-           !tensor->session->is_elastic && tensor->session->control.copies == 0 && strcmp(call, "push") != 0;
+           !tensor->session->is_elastic && strcmp(call, "push") != 0;
 }
 
 /* Checks that this rank can make the update that the step requires. */
@@ -48,7 +48,7 @@ static enum weft_status check_update(struct weft_tensor *tensor, const char *cal
     if (step->clip_norm > 0 && tensor->mode == WEFT_MODE_SERVER && !shards_can_clip(tensor, call))
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "%s of tensor '%s', which is in server mode: clip_norm needs push_pull, a dense "
-                            "tensor with consistency bsp, and a job that ends when a rank or a shard is lost",
+                            "tensor with consistency bsp, and a job that ends when a rank is lost",
                             call, tensor->name);
     if (step->clip_norm > 0 && weft_memory_is_device(tensor->memory))
         return client_error(session, WEFT_ERR_UNSUPPORTED,

@@ -669,12 +669,15 @@ bool shard_map_admits(struct shard_chunk *chunk, const struct weft_wire_header *
                       struct weft_arrival *arrival);
 
 /* shard_replicate.c */
-/* The replies of the chunk wait until the copy holds this change. Call before they are noted. step 0: `part`
- * is an enum weft_wire_part. payload NULL: `step` was skipped. No effect on a slot without a copy. */
+/* The replies of the chunk wait until the copy holds this change. Call before they are noted. `part`: enum
+ * weft_wire_change, of step 0 enum weft_wire_part. payload NULL: `step` was skipped. No effect on a slot without a copy. */
 void shard_replicate(struct shard_chunk *chunk, uint64_t step, uint64_t step_before, uint8_t part,
                      const void *payload);
 /* The same for the step that the chunk closes. Call before its slots are released. */
 void shard_replicate_close(struct shard_chunk *chunk, uint64_t step_before);
+/* Bytes of a dense change. */
+size_t shard_replicate_payload_bytes(const struct shard_chunk *chunk, uint64_t step, uint8_t part,
+                                     bool has_payload);
 /* Most bytes of a change that the chunk's copy receives. */
 size_t shard_replicate_bytes_max(const struct shard_chunk *chunk);
 /* Of them, what closes a codec's step with any number of workers; 0: dense. */

@@ -34,7 +34,7 @@ void shard_push_again(struct shard_chunk *chunk, const struct weft_wire_header *
         return;
     }
     if (!chunk->result_is_resendable || header->step != chunk->result_step ||
-        header->round != chunk->result_round || holds != shard_verdict_is_due(chunk, header->step)) {
+        header->round != chunk->result_round || holds != shard_verdict_is_result(chunk)) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_STALE,
                            "step %" PRIu64 " round %u of tensor '%.30s' is over, steps up to %" PRIu64 " are",
                            header->step, header->round, chunk->tensor->name, chunk->closed_step);

@@ -60,17 +60,14 @@ static bool contribution_fits(struct shard_chunk *chunk, const struct weft_wire_
     return true;
 }
 
-/* A shard holds a sum that its optimiser can apply, where all workers stay. */
 static bool hold_fits(struct shard_chunk *chunk, const struct weft_wire_header *header,
                       struct weft_arrival *arrival)
 {
-    struct shard_tensor *tensor = chunk->tensor;
-    if (shard_chunk_is_dense(chunk) && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && !chunk->clock &&
-        !tensor->engine->elastic && !shard_map_is_on(tensor->engine))
-        return true;
+    const struct shard_tensor *tensor = chunk->tensor;
+    if (shard_verdict_is_possible(chunk)) return true;
     shard_reply_refuse(tensor->engine, arrival, header, WEFT_ERR_UNSUPPORTED,
-                       "tensor '%.40s' is clipped by the norm of a step: shards without copies do that for "
-                       "dense tensors with an optimizer",
+                       "tensor '%.40s' is clipped by the norm of a step: shards do that for dense tensors "
+                       "with an optimizer and consistency bsp",
                        tensor->name);
     return false;
 }
@@ -90,7 +87,6 @@ static void dispatch_kind(struct shard_chunk *chunk, const struct weft_wire_head
         if (chunk->clock && chunk->computing) shard_reply_defer(chunk->tensor->engine, arrival);
         else shard_state_request(chunk, header, arrival);
         return;
-    case WEFT_WIRE_APPLY: shard_verdict_request(chunk, header, arrival); return;
     case WEFT_WIRE_PUSH_HOLD:
         if (!hold_fits(chunk, header, arrival)) return;
         /* fall through */
@@ -100,6 +96,7 @@ static void dispatch_kind(struct shard_chunk *chunk, const struct weft_wire_head
         if (chunk->clock) shard_clock_push(chunk, header, arrival);
         else shard_push_request(chunk, header, arrival);
         return;
+    case WEFT_WIRE_APPLY:
     case WEFT_WIRE_RESULT:
     case WEFT_WIRE_REPLICATE:
     case WEFT_WIRE_REPLICATED:
@@ -112,9 +109,14 @@ static void dispatch_kind(struct shard_chunk *chunk, const struct weft_wire_head
 static void dispatch(struct shard_chunk *chunk, const struct weft_wire_header *header,
                      struct weft_arrival *arrival)
 {
-    const bool pushes = header->kind == WEFT_WIRE_PUSH || header->kind == WEFT_WIRE_PUSH_PULL;
-    if (!chunk->contributions && !chunk->clock && pushes && header->step <= chunk->closed_step) {
-        /* Others may have begun the next step, whose chunks have all blocks and wait for this worker. */
+    const bool pushes = weft_wire_contributes(header->kind);
+    if (header->kind == WEFT_WIRE_APPLY) {
+        shard_verdict_request(chunk, header, arrival);
+        return;
+    }
+    if (!chunk->contributions && !chunk->clock && pushes &&
+        (header->step <= chunk->closed_step || shard_verdict_is_due(chunk, header->step))) {
+        /* Others may have begun the next step or push, whose chunks have all blocks and wait for this worker. */
         if (contribution_fits(chunk, header, arrival)) shard_push_again(chunk, header, arrival);
         return;
     }

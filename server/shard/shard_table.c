@@ -444,6 +444,7 @@ void shard_table_release_chunk(struct shard_chunk *chunk)
         weft_memory_free(env, chunk->own_values);
         chunk->own_values = chunk->values = NULL;
     }
+    shard_verdict_free(chunk);
     chunk->backup.valid = false;
     chunk->result_is_resendable = chunk->initialised = false;
     chunk->closed_step = chunk->open_step = chunk->result_step = chunk->error_step = 0;

@@ -6,7 +6,11 @@
  *
  * The workers have the squares of all chunks, so shards exchange nothing, and the factor does not depend on
  * their number. Until the first verdict the chunk is as before the step: a skipped step is a sum that is
- * dropped. The memory of sums is that of the weights once more, allocated with the first such step. */
+ * dropped. The memory of sums is that of the weights once more, allocated with the first such step.
+ *
+ * With copies the held sum is a change, and so is the factor: no squares leave before the copy holds the sum,
+ * and no weights before it has the factor. So a new leader has the sum, or the step; workers may have freed
+ * their gradients. */
 #include "server/shard/shard_verdict.h"
 
 #include <inttypes.h>
@@ -35,13 +39,13 @@ void shard_verdict_hold(struct shard_chunk *chunk, const float *sum)
 {
     struct shard_verdict *held = chunk->verdict;
     memcpy(held->sum, sum, chunk->count * sizeof *sum);
-    held->squares = chunk->tensor->engine->kernels->dot_f32(sum, sum, chunk->count);
+    held->last.squares = chunk->tensor->engine->kernels->dot_f32(sum, sum, chunk->count);
     held->scale = chunk->grad_scale;
     held->lr = chunk->lr;
     held->has_decay = chunk->flags & WEFT_WIRE_DECAY;
     held->weight_decay = chunk->weight_decay;
-    chunk->result_data = &held->squares;
-    chunk->result_bytes = sizeof held->squares;
+    chunk->result_data = &held->last.squares;
+    chunk->result_bytes = sizeof held->last.squares;
 }
 
 void shard_verdict_closed(struct shard_chunk *chunk, uint64_t step)
@@ -58,25 +62,49 @@ void shard_verdict_forget(struct shard_chunk *chunk)
 
 /* ---- the verdict ---- */
 
-static void apply(struct weft_task *task)
+void shard_verdict_update(struct shard_chunk *chunk)
 {
-    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
     const struct shard_verdict *held = chunk->verdict;
     struct weft_optimizer rule = chunk->tensor->optimizer;
     if (held->has_decay) rule.weight_decay = held->weight_decay;
     weft_optimizer_step(&rule, held->lr, held->step, chunk->values, chunk->states, held->sum,
-                        (float)((double)held->scale * (double)held->factor), chunk->count);
+                        (float)((double)held->scale * (double)held->last.factor), chunk->count);
     shard_half_round(chunk);
 }
 
-/* Requests that were deferred meanwhile, the first one included, get the weights. */
-static void applied(struct shard_chunk *chunk)
+void shard_verdict_updated(struct shard_chunk *chunk)
 {
     struct shard_verdict *held = chunk->verdict;
     chunk->closed_step = held->applied_step = held->step;
     held->step = 0;
     chunk->backup.valid = false;
-    chunk->result_is_resendable = false;
+    /* a worker may repeat its push under a new term: it lacks the squares of other chunks */
+    chunk->result_is_resendable = shard_map_is_on(chunk->tensor->engine);
+}
+
+void shard_verdict_copied(struct shard_chunk *chunk, uint64_t step, bool has_verdict)
+{
+    struct shard_verdict *held = chunk->verdict;
+    if (!held) return;
+    held->step = 0;
+    held->applied_step = has_verdict ? step : 0;
+    if (!has_verdict) return;
+    chunk->result_data = &held->last.squares;
+    chunk->result_bytes = sizeof held->last.squares;
+}
+
+static void apply(struct weft_task *task)
+{
+    shard_verdict_update(weft_container_of(task, struct shard_chunk, task));
+}
+
+/* Requests that were deferred meanwhile, the first one included, get the weights. */
+static void applied(struct shard_chunk *chunk)
+{
+    const uint64_t step_before = chunk->closed_step;
+    shard_verdict_updated(chunk);
+    shard_replicate(chunk, chunk->closed_step, step_before, WEFT_WIRE_CHANGE_VERDICT,
+                    &chunk->verdict->last.factor);
     shard_round_resume(chunk);
     shard_pull_reply_waiting(chunk);
     shard_engine_resume(chunk->tensor->engine);
@@ -92,7 +120,7 @@ static void apply_done(struct weft_task *task)
 static void start(struct shard_chunk *chunk, float factor)
 {
     const uint64_t elements = chunk->count * (1 + weft_optimizer_states(&chunk->tensor->optimizer));
-    chunk->verdict->factor = factor;
+    chunk->verdict->last.factor = factor;
     shard_round_enter(chunk, SHARD_PHASE_APPLYING);
     if (elements > WEFT_LOOP_SLICE) {
         shard_round_start_task(chunk, apply, apply_done, elements);
@@ -124,16 +152,18 @@ void shard_verdict_request(struct shard_chunk *chunk, const struct weft_wire_hea
         const bool is_first = !shard_result_is_in_use(chunk);
         shard_reply_defer(engine, arrival); /* until the update is made */
         if (is_first) start(chunk, factor);
-    } else if (!held || held->applied_step != header->step || chunk->closed_step != header->step) {
+    } else if (chunk->closed_step != header->step || !held || held->applied_step != header->step) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE,
                            "rank %u applies step %" PRIu64
                            " of tensor '%.40s', which the shard does not hold",
                            header->worker, header->step, chunk->tensor->name);
-    } else if (memcmp(&held->factor, &factor, sizeof factor) != 0) {
+    } else if (memcmp(&held->last.factor, &factor, sizeof factor) != 0) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_MISMATCH,
                            "rank %u scales step %" PRIu64 " of tensor '%.20s' by %.9g, another rank by %.9g",
                            header->worker, header->step, chunk->tensor->name, (double)factor,
-                           (double)held->factor);
+                           (double)held->last.factor);
+    } else if (shard_replicate_holds(chunk)) {
+        shard_reply_defer(engine, arrival);
     } else {
         (void)shard_reply_values(chunk, arrival, header, chunk->values);
     }

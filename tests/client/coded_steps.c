@@ -1,11 +1,13 @@
 /* coded_steps.c - a worker for tests/system: push_pulls with codecs, whose bits it prints.
  *
- *     coded_steps STOP_FILE [STEPS]
+ *     coded_steps STOP_FILE [STEPS [clip]]
  *
  * Four tensors in server mode with an optimizer: int8 in several chunks, sign, top-k with a residual at the
- * shard, PowerSGD. Gradients are a function of rank, step and element. Prints "step N" and "bits N HASH"
- * every 5 steps: the hash is of all weights after all steps so far, equal in each run with the same ranks.
- * Ends after STEPS, or a step after rank 0 sees the file. */
+ * shard, PowerSGD. With clip: dense ones, clipped by the norm of each step. Gradients are a function of rank,
+ * step and element. Prints "step N" and "bits N HASH" every 5 steps: the hash is of all weights after all
+ * steps so far, equal in each run with the same ranks.
+ * Ends after STEPS (0: no limit), or a step after rank 0 sees the file. */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -16,6 +18,18 @@
 enum { ROWS = 300, COLS = 400, COUNT = ROWS * COLS, TENSORS = 4, STEPS_MAX = 3000 };
 
 static float grad[COUNT], weights[TENSORS][COUNT];
+static bool clips;
+
+static const struct {
+    const char *name, *codec, *optimizer;
+} coded[TENSORS] = {{"codes", "int8", "sgd:momentum=0.5"},
+                    {"signs", "sign", "sgd"},
+                    {"largest", "topk:ratio=0.01,global=1", "adam"},
+                    {"factors", "powersgd:rank=2", "sgd:momentum=0.9"}},
+  clipped[TENSORS] = {{"velocity", "dense", "sgd:momentum=0.5"},
+                      {"plain", "dense", "sgd"},
+                      {"moments", "dense", "adam"},
+                      {"decayed", "dense", "adamw"}};
 
 static uint64_t mix(uint64_t value)
 {
@@ -24,19 +38,18 @@ static uint64_t mix(uint64_t value)
     return value ^ value >> 31;
 }
 
-static struct weft_tensor *declare(struct weft_session *session, const char *name, const char *codec,
-                                   const char *optimizer)
+static struct weft_tensor *declare(struct weft_session *session, int t)
 {
     struct weft_tensor_options options;
     struct weft_tensor *tensor = NULL;
     weft_tensor_options_init(&options);
-    options.name = name;
+    options.name = clips ? clipped[t].name : coded[t].name;
     options.dim_count = 2;
     options.dims[0] = ROWS;
     options.dims[1] = COLS;
     options.mode = WEFT_MODE_SERVER;
-    options.codec = codec;
-    options.optimizer = optimizer;
+    options.codec = clips ? clipped[t].codec : coded[t].codec;
+    options.optimizer = clips ? clipped[t].optimizer : coded[t].optimizer;
     options.chunk_bytes = 64 << 10;
     return weft_declare(session, &options, &tensor) < 0 ? NULL : tensor;
 }
@@ -44,10 +57,10 @@ static struct weft_tensor *declare(struct weft_session *session, const char *nam
 static enum weft_status run_step(struct weft_session *session, struct weft_tensor *const *tensors,
                                  uint64_t number)
 {
-    struct weft_step step = {number, 0.01f, 1.0f};
     for (uint32_t i = 0; i < COUNT; i++)
         grad[i] = (float)(mix(number << 32 ^ (uint64_t)weft_rank(session) << 24 ^ i) >> 40) / 0x1p24f - 0.5f;
-    enum weft_status status = weft_step_begin(session, &step);
+    enum weft_status status = weft_step_begin_with(
+        session, WEFT_STEP(.step = number, .lr = 0.01f, .weight = 1, .clip_norm = clips ? 2.0f : 0));
     struct weft_request requests[TENSORS] = {{{0}}};
     for (int t = 0; t < TENSORS && status >= 0; t++)
         status = weft_push_pull(tensors[t], grad, weights[t], &requests[t]);
@@ -72,14 +85,12 @@ int main(int argc, char **argv)
 {
     struct weft_session *session;
     if (argc < 2 || weft_init(NULL, &session) < 0) return fprintf(stderr, "%s\n", weft_error_text(NULL)), 2;
-    const uint64_t steps = argc > 2 ? strtoull(argv[2], NULL, 10) : STEPS_MAX;
-    struct weft_tensor *const tensors[TENSORS] = {
-        declare(session, "codes", "int8", "sgd:momentum=0.5"), declare(session, "signs", "sign", "sgd"),
-        declare(session, "largest", "topk:ratio=0.01,global=1", "adam"),
-        declare(session, "factors", "powersgd:rank=2", "sgd:momentum=0.9")};
+    const uint64_t limit = argc > 2 ? strtoull(argv[2], NULL, 10) : 0, steps = limit ? limit : STEPS_MAX;
+    struct weft_tensor *tensors[TENSORS];
     enum weft_status status = WEFT_OK;
+    clips = argc > 3;
     for (int t = 0; t < TENSORS; t++)
-        if (!tensors[t] || weft_tensor_init(tensors[t], weights[t]) < 0)
+        if (!(tensors[t] = declare(session, t)) || weft_tensor_init(tensors[t], weights[t]) < 0)
             return fprintf(stderr, "%s\n", weft_error_text(session)), 2;
     uint64_t hash = 0xcbf29ce484222325ull, step = 0;
     float stop = 0;

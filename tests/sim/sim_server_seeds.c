@@ -12,7 +12,8 @@
  * chunk equal the reference, and no result arrives of a step that the copy does not hold. With --moves copies
  * are also made and handed leadership at random, and after a loss all chunks get a copy again, so that a
  * further shard may die, until two are left; a copy that is named in a Map holds every step of which a worker
- * has the result. --mutant makes one fault of the replication, which a seed must detect. A failing seed
+ * has the result. Some tensors are clipped: their squares equal the reference's, and the copy has the sum
+ * before a worker has them. --mutant makes one fault of the replication, which a seed must detect. A failing seed
  * prints the command that replays it. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -168,6 +169,15 @@ static void world_dtypes(struct world *world)
     }
 }
 
+/* One of three tensors with an optimizer is clipped. Draws nothing from the world's numbers. */
+static void world_clip(struct world *world)
+{
+    for (uint32_t t = 0; t < world->options.tensor_count; t++)
+        world->tensors[t].clips = fleet_mix(world->seed ^ (uint64_t)(t + 7) << 40) % 3 == 0 &&
+                                  strcmp(world->tensors[t].codec, "dense") == 0 &&
+                                  strcmp(world->tensors[t].optimizer, "none") != 0;
+}
+
 /* Tensors with copies; a shard dies, or is abandoned, or nothing happens. */
 static void world_copy(struct world *world)
 {
@@ -242,6 +252,7 @@ static void world_make(struct world *world, uint64_t seed)
         world->trouble == CALM || world->trouble == WORKER_DIES || world->trouble == SHARD_DIES;
     if (draw(world, 3) == 0 && can_hold) options->state_blocks = 1 + (uint32_t)draw(world, 3);
     if (with_copies) world_copy(world);
+    if (with_copies) world_clip(world);
     world_dtypes(world);
 }
 
@@ -501,6 +512,8 @@ static bool mutant_find(const char *name)
                {"copy-without-states", WEFT_MUTANT_COPY_WITHOUT_STATES, 0},
                {"copy-reported-early", WEFT_MUTANT_COPY_REPORTED_EARLY, 0},
                {"quiet-early", WEFT_MUTANT_QUIET_EARLY, 0},
+               {"sum-not-copied", WEFT_MUTANT_SUM_NOT_COPIED, 0},
+               {"factor-not-kept", WEFT_MUTANT_FACTOR_NOT_KEPT, 0},
                {"same-term", 0, FLEET_MUTANT_SAME_TERM},
                {"wrong-leader", 0, FLEET_MUTANT_WRONG_LEADER},
                {"round-opens-early", WEFT_MUTANT_ROUND_OPENS_EARLY, 0}};

@@ -19,9 +19,9 @@ COPIES = {"WEFT_SERVER_COPIES": "1", "WEFT_SERVER_COPIES_ON_ONE_HOST": "yes"}
 
 
 class Failover(CountingTest):
-    def start(self, shards, workers, environment, program=COUNTING):
+    def start(self, shards, workers, environment, program=COUNTING, *words):
         group = self.group()
-        jobs.start_by_hand(harness.PROGRAMS, group, shards, workers, [program, self.path("stop")], environment=environment, http=True)
+        jobs.start_by_hand(harness.PROGRAMS, group, shards, workers, [program, self.path("stop"), *words], environment=environment, http=True)
         self.wait_for("the first steps", lambda: self.steps(group) > 0, group, 40)
         return group
 
@@ -53,9 +53,9 @@ class Failover(CountingTest):
         self.assertTrue(all(one == found[0] for one in found), found)
         return found[0]
 
-    def test_codecs(self):
-        """int8 in chunks, sign, top-k with a residual at the shard, PowerSGD, each with an optimizer."""
-        group = self.start(3, 2, {**COPIES, "WEFT_TRANSPORT_BACKEND": "tcp"}, CODED)
+    def check_bits(self, *words):
+        """A job that loses a shard has the bits of one without copies."""
+        group = self.start(3, 2, {**COPIES, "WEFT_TRANSPORT_BACKEND": "tcp"}, CODED, "0", *words)
         self.kill_shard(group, 2)
         open(self.path("stop"), "w").close()
         group.wait(30)
@@ -63,10 +63,18 @@ class Failover(CountingTest):
         steps = max(int(step) for step in disturbed)
         os.remove(self.path("stop"))
         calm = self.group("calm")
-        jobs.start_by_hand(harness.PROGRAMS, calm, 1, 2, [CODED, self.path("stop"), str(steps)], environment={})
+        jobs.start_by_hand(harness.PROGRAMS, calm, 1, 2, [CODED, self.path("stop"), str(steps), *words], environment={})
         calm.wait(60)
         self.assertEqual(self.bits(calm, 2), disturbed)
         self.assert_nothing_left(self.directory)
+
+    def test_codecs(self):
+        """int8 in chunks, sign, top-k with a residual at the shard, PowerSGD, each with an optimizer."""
+        self.check_bits()
+
+    def test_clip_norm(self):
+        """Dense tensors, clipped by the norm of each step."""
+        self.check_bits("clip")
 
     def shows(self, group, pattern):
         with open(os.path.join(group.log_directory, "ports"), encoding="utf-8") as file:

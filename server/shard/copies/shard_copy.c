@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "server/shard/shard_engine.h"
+#include "server/shard/shard_verdict.h"
 
 /* ---- answers: one at a time for each chunk ---- */
 
@@ -101,6 +102,20 @@ static void apply_coded(struct shard_chunk *chunk, float grad_scale)
     optimise(chunk, chunk->scratch, 1.0f);
 }
 
+static bool is_change(const struct weft_wire_header *request, enum weft_wire_change change)
+{
+    return request->step > 0 && request->payload_bytes > 0 && request->round == change;
+}
+
+/* The factor of the held sum. */
+static void apply_verdict(struct shard_chunk *chunk)
+{
+    float *factor = &chunk->verdict->last.factor;
+    memcpy(factor, chunk->copy.payload, sizeof *factor);
+    if (chunk->tensor->engine->replication.mutants & WEFT_MUTANT_FACTOR_NOT_KEPT) *factor = 1;
+    shard_verdict_update(chunk);
+}
+
 static void apply(struct weft_task *task)
 {
     struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
@@ -108,6 +123,17 @@ static void apply(struct weft_task *task)
     const struct weft_wire_header *request = &copy->request;
     const size_t bytes = chunk->count * sizeof(float);
     const float grad_scale = (float)(1.0 / (double)request->weight_sum);
+    if (is_change(request, WEFT_WIRE_CHANGE_HELD)) {
+        chunk->grad_scale = grad_scale;
+        chunk->lr = request->lr;
+        chunk->weight_decay = request->weight;
+        shard_verdict_hold(chunk, copy->payload);
+        return;
+    }
+    if (is_change(request, WEFT_WIRE_CHANGE_VERDICT)) {
+        apply_verdict(chunk);
+        return;
+    }
     if (copy->saves) shard_skip_save(chunk);
     if (request->step == 0) memcpy(place_of(chunk, request->round), copy->payload, bytes);
     else if (chunk->combiner) apply_coded(chunk, grad_scale);
@@ -119,14 +145,19 @@ static void apply(struct weft_task *task)
 static void applied(struct shard_chunk *chunk)
 {
     const struct weft_wire_header *request = &chunk->copy.request;
+    const bool is_held = is_change(request, WEFT_WIRE_CHANGE_HELD);
     if (request->step == 0) {
         chunk->initialised |= request->round == WEFT_WIRE_PART_WEIGHTS;
+    } else if (is_change(request, WEFT_WIRE_CHANGE_VERDICT)) {
+        shard_verdict_updated(chunk);
     } else {
-        chunk->closed_step = chunk->result_step = request->step;
+        if (is_held) shard_verdict_closed(chunk, request->step);
+        else chunk->closed_step = request->step;
+        chunk->result_step = request->step;
         chunk->result_round = (uint8_t)(chunk->rounds - 1);
         chunk->result_lr = chunk->lr = request->lr;
         chunk->result_weight_sum = request->weight_sum;
-        if (!chunk->combiner) {
+        if (!chunk->combiner && !is_held) {
             chunk->result_data = shard_chunk_result(chunk);
             chunk->result_bytes = shard_chunk_result_bytes(chunk);
         }
@@ -148,6 +179,7 @@ static void apply_done(struct weft_task *task)
 static uint64_t apply_elements(const struct shard_chunk *chunk)
 {
     const uint32_t states = weft_optimizer_states(&chunk->tensor->optimizer);
+    if (is_change(&chunk->copy.request, WEFT_WIRE_CHANGE_HELD)) return 2 * chunk->count;
     if (!chunk->combiner || chunk->copy.request.step == 0) return chunk->count * (1 + states);
     if (chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) return chunk->tensor->engine->scratch_count;
     return weft_combiner_residual(chunk->combiner) ? chunk->count
@@ -160,7 +192,8 @@ static void start_apply(struct shard_chunk *chunk)
     const struct weft_wire_header *request = &chunk->copy.request;
     chunk->backup.valid = false;
     chunk->flags = request->flags;
-    chunk->copy.saves = request->step > 0 && shard_skip_needs_copy(chunk);
+    chunk->copy.saves =
+        request->step > 0 && shard_skip_needs_copy(chunk) && is_change(request, WEFT_WIRE_CHANGE_STEP);
     /* without memory for it the step cannot be undone after a fail-over; requests then get WEFT_ERR_STATE */
     if (chunk->copy.saves && shard_skip_reserve(chunk) < 0) {
         weft_log(engine->env, WEFT_LOG_WARN, "server",
@@ -269,8 +302,26 @@ static bool request_fits(const struct shard_chunk *chunk, const struct weft_wire
     if (request->step > SHARD_STEP_MAX || request->codec != codec || request->dtype != WEFT_F32) return false;
     if (request->step == 0 && !place_of(chunk, request->round)) return false;
     if (bytes == 0) return request->step > 0;
-    return is_coded(chunk, request) ? bytes <= shard_replicate_coded_bytes_max(chunk)
-                                    : bytes == chunk->count * sizeof(float);
+    if (request->step > 0 && request->round != WEFT_WIRE_CHANGE_STEP &&
+        (request->round > WEFT_WIRE_CHANGE_VERDICT || !shard_verdict_is_possible(chunk)))
+        return false;
+    return is_coded(chunk, request)
+               ? bytes <= shard_replicate_coded_bytes_max(chunk)
+               : bytes == shard_replicate_payload_bytes(chunk, request->step, request->round, true);
+}
+
+/* The same for the sum and the factor of a step with clip_norm, whose step before is closed here. */
+static enum shard_copy_next classify_verdict(struct shard_chunk *chunk,
+                                             const struct weft_wire_header *request,
+                                             enum weft_status *status_out)
+{
+    const bool is_held = shard_verdict_is_due(chunk, request->step);
+    const bool is_sum = is_change(request, WEFT_WIRE_CHANGE_HELD);
+    *status_out = WEFT_OK;
+    if (is_sum && is_held) return SHARD_COPY_ANSWER; /* sent again under a new term */
+    if (is_sum) *status_out = shard_verdict_reserve(chunk);
+    else if (!is_held) *status_out = WEFT_ERR_STATE;
+    return *status_out < 0 ? SHARD_COPY_ANSWER : SHARD_COPY_RECEIVE;
 }
 
 /* What to do with a REPLICATE. status_out: of the answer. */
@@ -298,6 +349,8 @@ static enum shard_copy_next classify(struct shard_chunk *chunk, const struct wef
         *status_out = WEFT_ERR_STATE;
         return SHARD_COPY_ANSWER;
     }
+    if (has_payload && request->round != WEFT_WIRE_CHANGE_STEP)
+        return classify_verdict(chunk, request, status_out);
     if (!has_payload) shard_copy_note_skip(chunk, request->step);
     return has_payload ? SHARD_COPY_RECEIVE : SHARD_COPY_ANSWER;
 }

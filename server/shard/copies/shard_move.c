@@ -5,17 +5,18 @@
  *     all chunks are copied --> report --> Map with the new copy, and the next term
  *
  * From the first part to the last acknowledgement no round of the chunk closes, so all parts are of one step.
- * A skipped step, which also changes the chunk, starts it again. A chunk that is copied is held like one with
+ * A skipped step, which also changes the chunk, starts it again. A chunk that holds a sum waits for its factor. A chunk that is copied is held like one with
  * a copy: no reply leaves before the new copy holds the step. So the coordinator may name the copy at any
  * time after the report. A new copy that refuses a change ends the move.
  *
  * Bounds: WINDOW_BYTES of parts are under way from one engine, or one larger part. If either end is lost, Map
  * brings a new term without the new copy, and the move ends without effect. */
 #include "server/shard/shard_engine.h"
+#include "server/shard/shard_verdict.h"
 
 #define WINDOW_BYTES ((size_t)4 << 20)
 #define REPORT_NS WEFT_MS(500)
-enum { PARTS_MAX = 2 * (1 + WEFT_OPTIMIZER_STATES_MAX) };
+enum { PARTS_MAX = 1 + 2 * (1 + WEFT_OPTIMIZER_STATES_MAX) };
 
 /* ---- reports ---- */
 
@@ -49,9 +50,16 @@ static void report_if_due(struct shard_move *move)
 /* ---- the parts of a chunk: what the last close overwrote, states, weights ---- */
 
 struct part {
-    const float *data;
+    const void *data;
     uint8_t round, flags;
 };
+
+/* Repeated requests of the last step get what its verdict has left. */
+static bool has_verdict(const struct shard_chunk *chunk)
+{
+    const struct shard_verdict *verdict = chunk->verdict;
+    return verdict && verdict->applied_step != 0 && verdict->applied_step == chunk->closed_step;
+}
 
 static uint32_t parts_of(const struct shard_chunk *chunk, struct part parts[PARTS_MAX])
 {
@@ -65,6 +73,7 @@ static uint32_t parts_of(const struct shard_chunk *chunk, struct part parts[PART
         if (backup->valid) parts[count++] = (struct part){backup->states[s], s, WEFT_WIRE_COPY_BEFORE};
         parts[count++] = (struct part){chunk->states[s], s, 0};
     }
+    if (has_verdict(chunk)) parts[count++] = (struct part){&chunk->verdict->last, WEFT_WIRE_PART_VERDICT, 0};
     const uint8_t flags = (uint8_t)((backup->valid ? WEFT_WIRE_COPY_UNDO : 0) |
                                     (chunk->result_is_resendable ? WEFT_WIRE_COPY_RESULT : 0) |
                                     (chunk->initialised ? WEFT_WIRE_COPY_FIRST : 0));
@@ -90,7 +99,8 @@ static struct weft_wire_header header_of(const struct shard_chunk *chunk, const 
         .tensor = chunk->tensor->id,
         .chunk = chunk->index,
         .step = is_before ? chunk->backup.step : chunk->closed_step,
-        .payload_bytes = chunk->count * sizeof(float),
+        .payload_bytes = shard_receive_copy_bytes(chunk, part->round),
+        .weight = part->round == WEFT_WIRE_PART_WEIGHTS && !is_before && has_verdict(chunk),
         .lr = chunk->result_lr,
         .weight_sum = chunk->result_weight_sum,
         .term = shard_map_term(chunk),
@@ -111,7 +121,8 @@ static void let_close(struct shard_chunk_move *at)
 static bool can_start(const struct shard_chunk *chunk)
 {
     return !chunk->computing && chunk->phase != SHARD_PHASE_INSTALLING &&
-           chunk->phase != SHARD_PHASE_APPLYING && !chunk->copy.payload;
+           chunk->phase != SHARD_PHASE_APPLYING && !chunk->copy.payload &&
+           !(chunk->verdict && chunk->verdict->step != 0);
 }
 
 static void free_if_ended(struct shard_chunk *chunk)
@@ -172,7 +183,7 @@ static bool has_changed(const struct shard_chunk_move *at)
 static void part_acked(struct shard_chunk_move *at)
 {
     struct shard_chunk *chunk = at->chunk;
-    const size_t bytes = chunk->count * sizeof(float);
+    const size_t bytes = shard_receive_copy_bytes(chunk, at->round);
     const bool is_last = !(at->flags & WEFT_WIRE_COPY_BEFORE) && at->round == WEFT_WIRE_PART_WEIGHTS;
     at->awaits_ack = false;
     chunk->tensor->engine->replication.moving_bytes -= bytes;
@@ -249,7 +260,8 @@ static void remove_chunk(struct shard_chunk *chunk)
     struct shard_chunk_move *at = chunk->move;
     if (!at || !at->move) return;
     WEFT_ASSERT(at->move->chunks > 0);
-    if (at->awaits_ack) chunk->tensor->engine->replication.moving_bytes -= chunk->count * sizeof(float);
+    if (at->awaits_ack)
+        chunk->tensor->engine->replication.moving_bytes -= shard_receive_copy_bytes(chunk, at->round);
     at->move->chunks--;
     at->move->copied -= at->is_copied;
     weft_list_remove(&at->link);

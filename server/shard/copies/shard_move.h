@@ -68,6 +68,8 @@ enum shard_copy_next { SHARD_COPY_DROP, SHARD_COPY_WAIT, SHARD_COPY_ANSWER, SHAR
 enum shard_copy_next shard_receive_copy_judge(struct shard_chunk *chunk,
                                               const struct weft_wire_header *request,
                                               enum weft_status *status_out);
+/* Bytes of a part. */
+size_t shard_receive_copy_bytes(const struct shard_chunk *chunk, uint8_t part);
 /* false: not now. */
 bool shard_receive_copy(struct shard_chunk *chunk, struct weft_arrival *arrival);
 /* This engine neither leads the chunk nor copies it: its memory is released when it is unused. */

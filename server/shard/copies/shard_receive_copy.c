@@ -7,12 +7,20 @@
  * of a newer term that names this engine as copy or leader follows only then; any other one releases the
  * memory. */
 #include "server/shard/shard_engine.h"
+#include "server/shard/shard_verdict.h"
+
+size_t shard_receive_copy_bytes(const struct shard_chunk *chunk, uint8_t part)
+{
+    return part == WEFT_WIRE_PART_VERDICT ? sizeof(struct shard_verdict_last) : chunk->count * sizeof(float);
+}
 
 /* NULL: the chunk has no such part. Its memory is reserved. */
-static float *place_of(const struct shard_chunk *chunk, const struct weft_wire_header *request)
+static void *place_of(const struct shard_chunk *chunk, const struct weft_wire_header *request)
 {
     const bool is_before = request->flags & WEFT_WIRE_COPY_BEFORE;
     if (request->round == WEFT_WIRE_PART_WEIGHTS) return is_before ? chunk->backup.values : chunk->values;
+    if (request->round == WEFT_WIRE_PART_VERDICT)
+        return !is_before && chunk->verdict ? &chunk->verdict->last : NULL;
     if (request->round >= WEFT_OPTIMIZER_STATES_MAX) return NULL;
     return is_before ? chunk->backup.states[request->round] : chunk->states[request->round];
 }
@@ -29,11 +37,14 @@ enum shard_copy_next shard_receive_copy_judge(struct shard_chunk *chunk,
     if (request->term > slot->term) return SHARD_COPY_WAIT;
     if (slot->leader != request->worker || slot->copy == engine->endpoint + 1 ||
         request->step > SHARD_STEP_MAX || request->codec != WEFT_CODEC_DENSE || request->dtype != WEFT_F32 ||
-        shard_tensor_is_fixed(chunk->tensor) || request->payload_bytes != chunk->count * sizeof(float))
+        shard_tensor_is_fixed(chunk->tensor) ||
+        request->payload_bytes != shard_receive_copy_bytes(chunk, request->round))
         return SHARD_COPY_DROP;
     *status_out = WEFT_ERR_NO_MEMORY;
     if (shard_table_reserve_chunk(chunk) < 0 ||
-        (request->flags & WEFT_WIRE_COPY_BEFORE && shard_skip_reserve(chunk) < 0))
+        (request->flags & WEFT_WIRE_COPY_BEFORE && shard_skip_reserve(chunk) < 0) ||
+        (request->round == WEFT_WIRE_PART_VERDICT && shard_verdict_is_possible(chunk) &&
+         shard_verdict_reserve(chunk) < 0))
         return SHARD_COPY_ANSWER;
     return place_of(chunk, request) ? SHARD_COPY_RECEIVE : SHARD_COPY_DROP;
 }
@@ -47,6 +58,7 @@ static void complete(struct shard_chunk *chunk, const struct weft_wire_header *r
     chunk->result_weight_sum = request->weight_sum;
     chunk->result_data = chunk->values;
     chunk->result_bytes = chunk->count * sizeof(float);
+    shard_verdict_copied(chunk, request->step, request->weight > 0);
     chunk->result_is_resendable = request->flags & WEFT_WIRE_COPY_RESULT;
     chunk->initialised = request->flags & WEFT_WIRE_COPY_FIRST;
     chunk->backup.valid = request->flags & WEFT_WIRE_COPY_UNDO && chunk->backup.values;
@@ -81,10 +93,10 @@ bool shard_receive_copy(struct shard_chunk *chunk, struct weft_arrival *arrival)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     struct shard_copy *copy = &chunk->copy;
-    float *place = place_of(chunk, &copy->request);
+    void *place = place_of(chunk, &copy->request);
     weft_completion_init(&copy->received, 1, received);
-    const enum weft_status status = weft_transport_accept(engine->transport, arrival, place,
-                                                          chunk->count * sizeof(float), &copy->received);
+    const enum weft_status status = weft_transport_accept(
+        engine->transport, arrival, place, (size_t)copy->request.payload_bytes, &copy->received);
     if (status == WEFT_ERR_AGAIN) {
         shard_engine_schedule_retry(engine);
         return false;

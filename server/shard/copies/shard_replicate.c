@@ -4,8 +4,8 @@
  *                       \ Map, new term: sent again, or without a copy released
  *
  * What travels is what closed the step: the sum, for which the copy runs the same optimiser, or the mean;
- * of a codec what its combiner needs to be as it is here (weft_combiner_step_save). First weights, states
- * and the verdict that a step was skipped are held in the same way. The payload is sent from where it lies:
+ * of a codec what its combiner needs to be as it is here (weft_combiner_step_save); of a step with clip_norm
+ * first the sum, then its factor (shard_verdict.c). First weights, states and the verdict that a step was skipped are held in the same way. The payload is sent from where it lies:
  * the values, or the slot of the sum, whose block stays reserved. The next close waits for both
  * (shard_result_is_in_use). A chunk has at most one such change, since no worker contributes to the next
  * step before it has the result.
@@ -14,6 +14,7 @@
  * memory is released by its own arithmetic. A leader that has been replaced gets no REPLICATED under its
  * term, so it cannot reply; this needs no clock. */
 #include "server/shard/shard_engine.h"
+#include "server/shard/shard_verdict.h"
 
 static void release(struct shard_chunk *chunk)
 {
@@ -146,12 +147,19 @@ void shard_replicate(struct shard_chunk *chunk, uint64_t step, uint64_t step_bef
     hold->part = part;
     hold->flags = step > 0 && payload ? chunk->flags & (WEFT_WIRE_MAY_SKIP | WEFT_WIRE_DECAY) : 0;
     hold->payload = payload;
-    hold->payload_bytes = payload ? chunk->count * sizeof(float) : 0;
+    hold->payload_bytes = shard_replicate_payload_bytes(chunk, step, part, payload != NULL);
     hold->is_due = has_copy;
     hold->due_ns = weft_now_ns(engine->env);
     weft_list_remove(&chunk->reply_link); /* replies of an earlier step wait, too */
     weft_list_remove(&hold->link);
     if (has_copy) weft_list_append(&engine->replication.unsent, &hold->link);
+}
+
+size_t shard_replicate_payload_bytes(const struct shard_chunk *chunk, uint64_t step, uint8_t part,
+                                     bool has_payload)
+{
+    if (!has_payload) return 0;
+    return step > 0 && part == WEFT_WIRE_CHANGE_VERDICT ? sizeof(float) : chunk->count * sizeof(float);
 }
 
 size_t shard_replicate_coded_bytes_max(const struct shard_chunk *chunk)
@@ -180,6 +188,11 @@ void shard_replicate_close(struct shard_chunk *chunk, uint64_t step_before)
 {
     struct shard_hold *hold = &chunk->hold;
     const bool updates = chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
+    if (chunk->holds) {
+        if (!(chunk->tensor->engine->replication.mutants & WEFT_MUTANT_SUM_NOT_COPIED))
+            shard_replicate(chunk, chunk->open_step, step_before, WEFT_WIRE_CHANGE_HELD, chunk->verdict->sum);
+        return;
+    }
     shard_replicate(chunk, chunk->open_step, step_before, 0,
                     chunk->combiner ? hold->coded
                     : updates       ? hold->sum

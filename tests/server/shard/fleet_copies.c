@@ -1,6 +1,7 @@
 /* fleet_copies.c - the fleet's coordinator for jobs with copies, and how a worker follows its Map. */
 #include <string.h>
 
+#include "server/shard/shard_verdict.h"
 #include "shard_fleet.h"
 
 /* ---- Map ---- */
@@ -170,7 +171,9 @@ void fleet_moves_repeat(struct fleet *fleet)
 static uint64_t step_at(const struct fleet *fleet, uint32_t shard, uint32_t chunk_number)
 {
     const struct shard_chunk *chunk = fleet_chunk_at(fleet, shard, chunk_number);
-    const bool is_held = chunk->copy.payload && !chunk->copy.is_part && chunk->copy.received.count == 0;
+    const bool is_sum = chunk->copy.request.step > 0 && chunk->copy.request.round == WEFT_WIRE_CHANGE_HELD;
+    const bool is_held =
+        chunk->copy.payload && !chunk->copy.is_part && chunk->copy.received.count == 0 && !is_sum;
     return is_held ? chunk->copy.request.step : chunk->closed_step;
 }
 
@@ -217,10 +220,15 @@ void fleet_slot_report(void *context, const struct weft_slot_report *report)
 
 /* ---- workers ---- */
 
-static bool copy_holds(const struct fleet *fleet, uint32_t chunk_number, uint64_t step)
+/* is_sum: the sum of a clipped step, which is not closed. */
+static bool copy_holds(const struct fleet *fleet, uint32_t chunk_number, uint64_t step, bool is_sum)
 {
     const struct fleet_chunk *at = &fleet->chunk[chunk_number];
     if (at->copy == 0 || fleet->shard[at->copy - 1].killed) return true;
+    const struct shard_chunk *copy = fleet_chunk_at(fleet, at->copy - 1, chunk_number);
+    if (is_sum && (shard_verdict_is_due(copy, step) ||
+                   (copy->copy.payload && copy->copy.received.count == 0 && copy->copy.request.step == step)))
+        return true;
     return step_at(fleet, at->copy - 1, chunk_number) >= step;
 }
 
@@ -233,7 +241,7 @@ bool fleet_copies_admit(struct fleet_worker *worker, uint32_t chunk_number,
     const bool ends_step =
         result->round + 1u == weft_codec_rounds(&fleet->codec[fleet->chunk[chunk_number].tensor]);
     if (ends_step && result->term == fleet->chunk[chunk_number].term && result->status == WEFT_OK &&
-        !copy_holds(fleet, chunk_number, result->step))
+        !copy_holds(fleet, chunk_number, result->step, result->payload_bytes == sizeof(double)))
         fleet->unheld++;
     return true;
 }

@@ -85,6 +85,9 @@ static struct fleet_request *request_of(struct fleet_worker *worker, const struc
         bool step_fits = asked->kind == WEFT_WIRE_PULL && header->status == WEFT_OK
                              ? header->step >= asked->step
                              : header->step == asked->step;
+        const bool is_squares = header->payload_bytes == sizeof(double);
+        if (header->status == WEFT_OK && request->timed && asked->kind == WEFT_WIRE_APPLY && is_squares)
+            continue; /* repeated: the push has had its result */
         if (asked->tensor == header->tensor && asked->chunk == header->chunk && step_fits &&
             asked->round == header->round && request->received.count == 0 && !request->answered &&
             (!request->timed || !worker->fleet->options.copies ||
@@ -882,16 +885,21 @@ static void training_push(struct fleet_request *request, uint8_t round)
     struct fleet *fleet = worker->fleet;
     const struct fleet_chunk *chunk = &fleet->chunk[request->chunk_number];
     uint32_t t = chunk->tensor;
+    const enum weft_wire_kind kind = request->measured                     ? WEFT_WIRE_APPLY
+                                     : fleet_clips(fleet, t, worker->step) ? WEFT_WIRE_PUSH_HOLD
+                                                                           : WEFT_WIRE_PUSH_PULL;
     struct weft_wire_header header =
-        fleet_header(fleet, worker->rank, request->chunk_number, WEFT_WIRE_PUSH_PULL, worker->step);
-    void *payload;
-    size_t bytes;
+        fleet_header(fleet, worker->rank, request->chunk_number, kind, worker->step);
+    void *payload = NULL;
+    size_t bytes = 0;
     header.round = round;
     request->pushed = true;
     if (fleet->options.other_lr_step > 0 && worker->rank == fleet->options.other_lr_rank &&
         worker->step >= fleet->options.other_lr_step)
         header.lr *= 2;
-    if (fleet->codec[t].id == WEFT_CODEC_DENSE) {
+    if (request->measured) {
+        header.weight = fleet_factor(fleet, worker->step);
+    } else if (fleet->codec[t].id == WEFT_CODEC_DENSE) {
         payload = dense_contribution(fleet, worker->rank, chunk, worker->step, &bytes);
     } else {
         float *grad = malloc(weft_shape_elems(&fleet->shape[t]) * sizeof(float));
@@ -913,7 +921,7 @@ static void training_push(struct fleet_request *request, uint8_t round)
     fleet_send(fleet, worker->rank, shard, request, &header, payload, bytes);
     if (percent(fleet, fleet->options.repeat_percent))
         send_again(fleet, worker->rank, shard, &header, payload, bytes);
-    if (worker->step > 1 && percent(fleet, fleet->options.repeat_percent)) {
+    if (worker->step > 1 && !request->measured && percent(fleet, fleet->options.repeat_percent)) {
         header.step -= 1 + next_random(fleet) % (worker->step - 1);
         header.lr = fleet_lr(header.step);
         send_again(fleet, worker->rank, shard, &header, payload, bytes);
@@ -940,12 +948,15 @@ static void training_step(struct fleet_worker *worker)
     struct fleet *fleet = worker->fleet;
     worker->step++;
     worker->left = fleet->chunk_count;
+    worker->unmeasured = 0;
     memset(worker->round, 0, sizeof worker->round);
     for (uint32_t c = 0; c < fleet->chunk_count; c++) {
         uint64_t at = weft_now_ns(worker->env) +
                       (fleet->options.think_ns ? next_random(fleet) % fleet->options.think_ns : 0);
         worker->request[c].timed = true;
         worker->request[c].pushed = worker->request[c].settled = worker->request[c].repeating = false;
+        worker->request[c].measured = false;
+        worker->unmeasured += fleet_clips(fleet, fleet->chunk[c].tensor, worker->step);
         enum weft_status status = weft_timer_start(worker->loop, &worker->request[c].timer, at);
         WEFT_ASSERT(status == WEFT_OK);
     }
@@ -1001,6 +1012,22 @@ static uint32_t codec_result(struct fleet_request *request)
     return chunks;
 }
 
+/* The squares of a clipped step. All ranks have one factor when they have all squares. */
+static void squares_result(struct fleet_request *request)
+{
+    struct fleet_worker *worker = request->worker;
+    struct fleet *fleet = worker->fleet;
+    const struct fleet_chunk *chunk = &fleet->chunk[request->chunk_number];
+    const float *sum = reference_sum(fleet->reference, chunk->tensor, worker->step) + chunk->offset;
+    const double squares = weft_kernels()->dot_f32(sum, sum, chunk->count);
+    if (request->out_bytes != sizeof squares || memcmp(request->out, &squares, sizeof squares) != 0)
+        fleet->wrong++;
+    request->measured = true;
+    if (--worker->unmeasured > 0) return;
+    for (uint32_t c = 0; c < fleet->chunk_count; c++)
+        if (fleet_clips(fleet, fleet->chunk[c].tensor, worker->step)) training_push(&worker->request[c], 0);
+}
+
 static void training_result(struct fleet_request *request)
 {
     struct fleet_worker *worker = request->worker;
@@ -1014,6 +1041,10 @@ static void training_result(struct fleet_request *request)
     }
     const struct fleet_chunk *chunk = &fleet->chunk[request->chunk_number];
     uint32_t ended = 1;
+    if (request->header.kind == WEFT_WIRE_PUSH_HOLD) {
+        squares_result(request);
+        return;
+    }
     if (fleet->codec[chunk->tensor].id == WEFT_CODEC_DENSE) {
         const float *expected =
             reference_values(fleet->reference, chunk->tensor, worker->step) + chunk->offset;

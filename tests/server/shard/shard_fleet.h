@@ -28,6 +28,7 @@ struct fleet_tensor_spec {
     uint64_t chunk_elems;              /* 0: one chunk, as for a codec that cannot be cut */
     const char *consistency;           /* NULL: bsp */
     enum weft_dtype dtype, pull_dtype; /* 0: f32; as dtype */
+    bool clips;                        /* three of four steps are clipped by their norm (fleet_clips) */
 };
 
 struct fleet_options {
@@ -79,6 +80,7 @@ struct fleet_request {
     /* training, with copies: it was pushed in this step; the round's result has arrived; rounds before it,
      * or the round itself, are repeated under a new term */
     bool pushed, settled, repeating;
+    bool measured;           /* of a clipped step: the squares have arrived; the next request is APPLY */
     enum weft_status status; /* the transport's, or the result's */
     struct weft_wire_header result;
     char text[WEFT_LIMIT_RESULT_TEXT_BYTES + 1];
@@ -114,7 +116,8 @@ struct fleet_worker {
     uint32_t group_number;
     /* training */
     uint64_t step, last_step;
-    uint32_t left; /* chunks of the step without a result */
+    uint32_t left;       /* chunks of the step without a result */
+    uint32_t unmeasured; /* of them clipped ones without their squares */
     struct weft_timer map_timer;
     uint32_t deaf_chunk; /* 1 + chunk whose results of term 1 are lost; 0: none */
     /* of the slots, by the newest Map that it has received */
@@ -292,6 +295,11 @@ void reference_free(struct reference *reference);
 /* Values of a tensor after `step` (weights with an optimiser, otherwise the mean): computed on demand,
  * cached. */
 const float *reference_values(struct reference *reference, uint32_t tensor, uint64_t step);
+/* The sum of the contributions to a dense step. */
+const float *reference_sum(struct reference *reference, uint32_t tensor, uint64_t step);
+/* The step of the tensor is clipped, and the factor of all clipped tensors of the step. */
+bool fleet_clips(const struct fleet *fleet, uint32_t tensor, uint64_t step);
+float fleet_factor(const struct fleet *fleet, uint64_t step);
 /* The aggregate of a codec's round. */
 const void *reference_aggregate(struct reference *reference, uint32_t tensor, uint64_t step, uint32_t round,
                                 size_t *bytes_out);

@@ -9,7 +9,7 @@
 #include "shard_fleet.h"
 
 struct reference_step {
-    float *values;
+    float *values, *sum; /* sum: of a dense step */
     void *aggregate[WEFT_CODEC_ROUNDS_MAX];
     size_t aggregate_bytes[WEFT_CODEC_ROUNDS_MAX];
 };
@@ -49,6 +49,17 @@ float fleet_weight(const struct fleet *fleet, uint32_t rank, uint64_t step)
 {
     if (fleet->options.weighted && rank > 0 && (rank * 7 + step) % 5 == 3) return 0; /* no data */
     return fleet->options.weighted ? 0.5f + (float)((rank * 7 + step) % 5) * 0.3f : 1.0f;
+}
+
+bool fleet_clips(const struct fleet *fleet, uint32_t tensor, uint64_t step)
+{
+    return fleet->options.tensors[tensor].clips &&
+           fleet_mix(fleet->options.seed ^ (uint64_t)(tensor + 1) << 32 ^ step) % 4 > 0;
+}
+
+float fleet_factor(const struct fleet *fleet, uint64_t step)
+{
+    return 1.0f / (float)(1 + fleet_mix(fleet->options.seed ^ step << 8) % 5);
 }
 
 void fleet_gradient(const struct fleet *fleet, uint32_t rank, uint32_t tensor, uint64_t step, float *out)
@@ -94,6 +105,7 @@ void reference_free(struct reference *reference)
         struct reference_tensor *tensor = &reference->tensor[t];
         for (uint64_t s = 0; s <= tensor->known; s++) {
             free(tensor->steps[s].values);
+            free(tensor->steps[s].sum);
             for (int r = 0; r < WEFT_CODEC_ROUNDS_MAX; r++) free(tensor->steps[s].aggregate[r]);
         }
         free(tensor->steps);
@@ -161,6 +173,7 @@ static void dense_step(struct reference *reference, uint32_t t, uint64_t step)
     }
     for (uint64_t i = 0; i < elems; i++) sum[i] = tree(contributions, i, 0, fleet->options.workers);
     float scale = scale_of(fleet, t, step);
+    if (fleet_clips(fleet, t, step)) scale = (float)((double)scale * (double)fleet_factor(fleet, step));
     if (fleet->optimizer[t].kind == WEFT_OPTIMIZER_SGD) {
         memcpy(values, tensor->steps[step - 1].values, elems * sizeof(float));
         sgd(&fleet->optimizer[t], fleet_lr(step), values, tensor->velocity, sum, scale, elems);
@@ -168,7 +181,7 @@ static void dense_step(struct reference *reference, uint32_t t, uint64_t step)
         for (uint64_t i = 0; i < elems; i++) values[i] = sum[i] * scale;
     }
     for (uint32_t w = 0; w < fleet->options.workers; w++) free(contributions[w]);
-    free(sum);
+    tensor->steps[step].sum = sum;
 }
 
 static void codec_step(struct reference *reference, uint32_t t, uint64_t step)
@@ -230,6 +243,12 @@ const float *reference_values(struct reference *reference, uint32_t tensor, uint
 {
     reach(reference, tensor, step);
     return reference->tensor[tensor].steps[step].values;
+}
+
+const float *reference_sum(struct reference *reference, uint32_t tensor, uint64_t step)
+{
+    reach(reference, tensor, step);
+    return reference->tensor[tensor].steps[step].sum;
 }
 
 const void *reference_aggregate(struct reference *reference, uint32_t tensor, uint64_t step, uint32_t round,
