@@ -670,7 +670,8 @@ bool shard_map_admits(struct shard_chunk *chunk, const struct weft_wire_header *
 
 /* shard_replicate.c */
 /* The replies of the chunk wait until the copy holds this change. Call before they are noted. `part`: enum
- * weft_wire_change, of step 0 enum weft_wire_part. payload NULL: `step` was skipped. No effect on a slot without a copy. */
+ * weft_wire_change, of step 0 enum weft_wire_part. payload NULL: `step` was skipped. No effect on a slot
+ * without a copy. */
 void shard_replicate(struct shard_chunk *chunk, uint64_t step, uint64_t step_before, uint8_t part,
                      const void *payload);
 /* The same for the step that the chunk closes. Call before its slots are released. */

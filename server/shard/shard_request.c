@@ -116,7 +116,8 @@ static void dispatch(struct shard_chunk *chunk, const struct weft_wire_header *h
     }
     if (!chunk->contributions && !chunk->clock && pushes &&
         (header->step <= chunk->closed_step || shard_verdict_is_due(chunk, header->step))) {
-        /* Others may have begun the next step or push, whose chunks have all blocks and wait for this worker. */
+        /* Others may have begun the next step or push, whose chunks have all blocks and wait for this
+         * worker. */
         if (contribution_fits(chunk, header, arrival)) shard_push_again(chunk, header, arrival);
         return;
     }

@@ -1,6 +1,6 @@
 /* counting.c - a worker for tests/system: push_pulls of whole numbers, which it checks at each step.
  *
- *     counting STOP_FILE
+ *     counting STOP_FILE [ELEMENTS]
  *
  * Three tensors in server mode: a mean, weights, and weights with momentum. The first two are whole numbers
  * below 2^24, so a lost, doubled or repeated contribution changes the result. A lost velocity changes the
@@ -15,10 +15,11 @@
 
 #include "stop_file.h"
 
-enum { COUNT = 200000, STEPS_MAX = 4000 };
+enum { COUNT_MAX = 200000, STEPS_MAX = 4000 };
 
-static float mean[COUNT], grad[COUNT], weights[COUNT], model[COUNT], moved[COUNT];
-static double moved_model[COUNT], velocity[COUNT];
+static float mean[COUNT_MAX], grad[COUNT_MAX], weights[COUNT_MAX], model[COUNT_MAX], moved[COUNT_MAX];
+static double moved_model[COUNT_MAX], velocity[COUNT_MAX];
+static uint32_t count = COUNT_MAX;
 
 static uint64_t now_ms(void)
 {
@@ -34,7 +35,7 @@ static struct weft_tensor *declare(struct weft_session *session, const char *nam
     weft_tensor_options_init(&options);
     options.name = name;
     options.dim_count = 1;
-    options.dims[0] = COUNT;
+    options.dims[0] = count;
     options.mode = WEFT_MODE_SERVER;
     options.codec = "dense";
     options.optimizer = optimizer;
@@ -58,7 +59,7 @@ static enum weft_status run_step(struct weft_session *session, struct weft_tenso
                                  uint64_t number)
 {
     struct weft_step step = {number, 1.0f, 1.0f};
-    for (uint32_t i = 0; i < COUNT; i++) grad[i] = base(number, i) + 2.0f * (float)weft_rank(session);
+    for (uint32_t i = 0; i < count; i++) grad[i] = base(number, i) + 2.0f * (float)weft_rank(session);
     enum weft_status status = weft_step_begin(session, &step);
     if (status >= 0) status = exchange(tensors[0], mean);
     if (status >= 0) status = exchange(tensors[1], weights);
@@ -69,7 +70,7 @@ static enum weft_status run_step(struct weft_session *session, struct weft_tenso
 static uint32_t count_wrong(uint64_t step, uint32_t ranks)
 {
     uint32_t wrong = 0;
-    for (uint32_t i = 0; i < COUNT; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         const float expected = base(step, i) + (float)(ranks - 1);
         const double off = (double)moved[i] - (moved_model[i] -= velocity[i] = velocity[i] / 2 + expected);
         model[i] -= expected;
@@ -83,7 +84,9 @@ static uint32_t count_wrong(uint64_t step, uint32_t ranks)
 int main(int argc, char **argv)
 {
     struct weft_session *session;
-    if (argc != 2 || weft_init(NULL, &session) < 0) return fprintf(stderr, "%s\n", weft_error_text(NULL)), 2;
+    if (argc < 2 || weft_init(NULL, &session) < 0) return fprintf(stderr, "%s\n", weft_error_text(NULL)), 2;
+    if (argc > 2) count = (uint32_t)strtoul(argv[2], NULL, 10);
+    if (count == 0 || count > COUNT_MAX) return fprintf(stderr, "elements: 1 to %d\n", COUNT_MAX), 2;
     struct weft_tensor *const tensors[] = {declare(session, "mean", "none"),
                                            declare(session, "weights", "sgd"),
                                            declare(session, "moved", "sgd:momentum=0.5")};

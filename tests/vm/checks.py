@@ -179,6 +179,54 @@ class Checks:
                 raise Failed(f"doctor does not report {expected} of soft-RoCE, but {sorted(found)}")
         self.note = texts[0]
 
+    # --- a job that loses a shard ---
+
+    def failover_verbs(self):
+        """A shard of a job with copies is killed: its copies lead, and no number is lost or counted twice."""
+        counting = os.path.join(self.build, "tests", "client", "counting")
+        if not os.path.exists(counting):
+            raise Skipped("tests/client/counting is not built")
+        directory, stop = self.path("job"), self.path("stop")
+        os.makedirs(directory, exist_ok=True)
+        secret = os.path.join(directory, "secret")
+        with open(os.open(secret, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
+            file.write("0123456789abcdef0123456789abcdef")
+        environment = {"WEFT_TRANSPORT_BACKEND": "verbs", "WEFT_TRANSPORT_DEVICES": self.devices[0] + ":1", "WEFT_SECRET_FILE": secret,
+                       "WEFT_SERVER_COPIES": "1", "WEFT_SERVER_COPIES_ON_ONE_HOST": "yes", "WEFT_SERVER_HEARTBEAT": "30s"}
+        worker = ["env", f"WEFT_TRANSPORT_DEVICES={self.devices[-1]}:1", counting, stop, "4000"]
+        with jobs.Group(directory) as group:
+            jobs.start_by_hand(self.programs, group, 3, 2, worker, environment=environment)
+            self.await_steps(group, 20)
+            shard = dict(group.processes)["shard2"]
+            group.processes = [(name, process) for name, process in group.processes if process is not shard]
+            shard.kill()
+            shard.wait()
+            self.await_steps(group, 20 + max(self.steps_of(group, rank) for rank in (0, 1)))
+            open(stop, "w", encoding="ascii").close()
+            group.wait(min(20 * SLOW, left()))
+            ends = [re.search(r"^steps (\d+) wrong (\d+) ", self.log_of(group, rank), re.M) for rank in (0, 1)]
+            led = [self.log_of(group, rank).count("copies lead its slots") for rank in (0, 1)]
+        if None in ends or any(end[2] != "0" for end in ends) or led != [1, 1]:
+            raise Failed(f"ends {ends}, {led} losses seen\n{self.log_of(group, 0)}")
+        self.note = f"{ends[0][1]} steps, a shard killed, 0 wrong numbers"
+
+    @staticmethod
+    def log_of(group, rank):
+        with open(group.log_path(f"worker{rank}"), encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def steps_of(self, group, rank):
+        return max([int(step) for step in re.findall(r"^step (\d+)$", self.log_of(group, rank), re.M)] or [0])
+
+    def await_steps(self, group, steps):
+        """Waits until both workers have reported that many."""
+        until = time.monotonic() + min(30 * SLOW, left())
+        while any(self.steps_of(group, rank) < steps for rank in (0, 1)):
+            ended = [name for name, process in group.processes if process.poll() is not None]
+            if ended or time.monotonic() > until:
+                raise Failed(f"no step {steps}; ended: {ended}\n{self.log_of(group, 0)}\n{self.log_of(group, 1)}")
+            time.sleep(0.1)
+
     def conformance_fault_verbs(self):
         """Behind the wrapper that injects faults."""
         self.conformance("fault-verbs")
@@ -192,7 +240,7 @@ class Checks:
         self.conformance("trace-verbs")
 
     def verbs_backend(self):
-        """Features of verbs only: several lanes, small windows, revoked keys, queue pairs that fail under load."""
+        """Features of verbs only: several lanes, small windows, revoked keys, a stale write, queue pairs that fail under load."""
         self.cases(["tests/transport/test_verbs"], 20, {"WEFT_TEST_DEVICES": " ".join(self.devices)})
 
     def processes_verbs(self):
@@ -340,8 +388,8 @@ class Checks:
 
     def all(self):
         """The checks of this setup; checks that do not depend on the devices run in one setup only."""
-        both = [self.devices_are_up, self.device_half, self.connection_manager, self.conformance_verbs, self.conformance_verbs_lanes, self.verbs_backend,
-                self.faults_verbs, self.processes_verbs, self.death_verbs]
+        both = [self.devices_are_up, self.device_half, self.failover_verbs, self.connection_manager, self.conformance_verbs,
+                self.conformance_verbs_lanes, self.verbs_backend, self.faults_verbs, self.processes_verbs, self.death_verbs]
         last = [self.main_job_verbs, self.conformance_ucx_verbs, self.remote_access_ucx_verbs, self.main_job_ucx_verbs]
         if self.setup == "pair":
             return both + [self.rails_verbs, self.conformance_auto_verbs, self.auto_device_goes, self.conformance_verbs_cm, self.main_job_auto] + last

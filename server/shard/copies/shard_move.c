@@ -5,9 +5,10 @@
  *     all chunks are copied --> report --> Map with the new copy, and the next term
  *
  * From the first part to the last acknowledgement no round of the chunk closes, so all parts are of one step.
- * A skipped step, which also changes the chunk, starts it again. A chunk that holds a sum waits for its factor. A chunk that is copied is held like one with
- * a copy: no reply leaves before the new copy holds the step. So the coordinator may name the copy at any
- * time after the report. A new copy that refuses a change ends the move.
+ * A skipped step, which also changes the chunk, starts it again. A chunk that holds a sum waits for its
+ * factor. A chunk that is copied is held like one with a copy: no reply leaves before the new copy holds the
+ * step. So the coordinator may name the copy at any time after the report. A new copy that refuses a change
+ * ends the move.
  *
  * Bounds: WINDOW_BYTES of parts are under way from one engine, or one larger part. If either end is lost, Map
  * brings a new term without the new copy, and the move ends without effect. */

@@ -5,10 +5,10 @@
  *
  * What travels is what closed the step: the sum, for which the copy runs the same optimiser, or the mean;
  * of a codec what its combiner needs to be as it is here (weft_combiner_step_save); of a step with clip_norm
- * first the sum, then its factor (shard_verdict.c). First weights, states and the verdict that a step was skipped are held in the same way. The payload is sent from where it lies:
- * the values, or the slot of the sum, whose block stays reserved. The next close waits for both
- * (shard_result_is_in_use). A chunk has at most one such change, since no worker contributes to the next
- * step before it has the result.
+ * first the sum, then its factor (shard_verdict.c). First weights, states and the verdict that a step was
+ * skipped are held in the same way. The payload is sent from where it lies: the values, or the slot of the
+ * sum, whose block stays reserved. The next close waits for both (shard_result_is_in_use). A chunk has at
+ * most one such change, since no worker contributes to the next step before it has the result.
  *
  * No ring of engines can block: a copy acknowledges when its own memory for copies has the payload, and that
  * memory is released by its own arithmetic. A leader that has been replaced gets no REPLICATED under its

@@ -260,6 +260,67 @@ static void exchange(struct net *net, unsigned char *out, unsigned char *in, siz
     }
 }
 
+static uint64_t works_of(struct weft_transport *transport)
+{
+    struct weft_transport_stats stats;
+    weft_transport_stats(transport, &stats);
+    return stats.work_request_count;
+}
+
+/* Progress of one endpoint alone, until the expression is true. */
+#define ALONE_UNTIL(net, index, expression)                                        \
+    do {                                                                           \
+        const uint64_t limit_ns_ = net_now_ns() + WEFT_SECONDS(60);                \
+        while (!(expression)) {                                                    \
+            (void)weft_transport_progress((net)->transports[index], 64);           \
+            if (net_now_ns() > limit_ns_) fail_msg("never true: %s", #expression); \
+        }                                                                          \
+    } while (0)
+
+static bool is_all(const unsigned char *memory, size_t bytes, unsigned char byte)
+{
+    for (size_t i = 0; i < bytes; i++)
+        if (memory[i] != byte) return false;
+    return true;
+}
+
+/* A peer has the keys of a buffer and stops. The receiver abandons it, and the buffer is free for other use.
+ * When the peer continues, its writes with these keys are refused, and change nothing. */
+static void test_stale_write(void **state)
+{
+    enum { BYTES = 256 << 10 };
+    static unsigned char out[BYTES], in[BYTES];
+    struct net net;
+    struct op recv, send;
+    uint32_t up = 0, rebuilt = 0;
+    open_tuned(&net, 2, NULL);
+    exchange(&net, out, in, 8, 2); /* both ends are connected */
+    PUMP_UNTIL(&net, (verbs_lanes(net.transports[1], id_of(0), &up, &rebuilt), up == 1));
+    memset(out, 1, sizeof out);
+    assert_int_equal(op_recv(&recv, net.transports[0], id_of(1), TAG(9), in, BYTES), WEFT_IN_PROGRESS);
+    uint64_t before = works_of(net.transports[1]);
+    assert_int_equal(op_send(&send, net.peers[1][0], TAG(9), NULL, out, BYTES), WEFT_IN_PROGRESS);
+    ALONE_UNTIL(&net, 1, works_of(net.transports[1]) > before); /* announced */
+    before = works_of(net.transports[0]);
+    ALONE_UNTIL(&net, 0, works_of(net.transports[0]) > before); /* granted: address and keys */
+    /* what weft_transport_fail_peer does first, without its notice: the peer writes unaware */
+    assert_int_equal(verbs_force_error(net.transports[0], id_of(1), 0), WEFT_OK);
+    memset(in, 2, sizeof in);
+    before = works_of(net.transports[1]);
+    ALONE_UNTIL(&net, 1, works_of(net.transports[1]) >= before + BYTES / (64 << 10));
+    ALONE_UNTIL(&net, 1, (verbs_lanes(net.transports[1], id_of(0), &up, &rebuilt), up == 0)); /* refused */
+    assert_false(send.fired);
+    assert_true(is_all(in, sizeof in, 2));
+    weft_transport_fail_peer(net.transports[0], id_of(1), WEFT_ERR_PEER_LOST, "abandoned");
+    ALONE_UNTIL(&net, 0, recv.fired);
+    assert_int_equal(recv.status, WEFT_ERR_PEER_LOST);
+    memset(in, 3, sizeof in);
+    PUMP_UNTIL(&net, send.fired && net.failed_count[1] == 1);
+    assert_int_equal(send.status, WEFT_ERR_PEER_LOST);
+    assert_true(is_all(in, sizeof in, 3));
+    net_close(&net);
+}
+
 /* Work requests and doorbells of both ends for messages of `bytes`, compared with one RDMA write per
  * chunk; payload is never copied. */
 static void test_cost(void **state)
@@ -335,13 +396,10 @@ int main(int argc, char **argv)
     }
     if (argc > 2 && strcmp(argv[1], "--cost") == 0) return print_cost(strtoull(argv[2], NULL, 10));
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_break_one_lane),
-        cmocka_unit_test(test_break_of_four_lanes),
-        cmocka_unit_test(test_small_everything),
-        cmocka_unit_test(test_windows_and_breaks),
-        cmocka_unit_test(test_window_of_gpu_memory),
-        cmocka_unit_test(test_connection_manager),
-        cmocka_unit_test(test_cost),
+        cmocka_unit_test(test_break_one_lane),       cmocka_unit_test(test_break_of_four_lanes),
+        cmocka_unit_test(test_small_everything),     cmocka_unit_test(test_windows_and_breaks),
+        cmocka_unit_test(test_window_of_gpu_memory), cmocka_unit_test(test_connection_manager),
+        cmocka_unit_test(test_stale_write),          cmocka_unit_test(test_cost),
     };
     return cmocka_run_group_tests_name("verbs", tests, NULL, NULL);
 }
