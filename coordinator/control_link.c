@@ -24,8 +24,9 @@ void weft_control_link_fini(struct weft_control_link *link)
     weft_resume_fini(&link->resume);
     weft_frame_release(link->declare);
     weft_frame_release(link->question);
+    weft_frame_release(link->fetch);
     weft_free_bytes(link->env, link->candidates.all);
-    link->declare = link->question = NULL;
+    link->declare = link->question = link->fetch = NULL;
     link->candidates.all = NULL;
     link->candidates.count = 0;
 }
@@ -71,6 +72,7 @@ static void restart(struct weft_control_link *link)
     weft_resume_restart(&link->resume, stays);
     if (link->declare) weft_resume_keep(&link->resume, link->declare);
     if (link->question) weft_resume_keep(&link->resume, link->question);
+    if (link->fetch) weft_resume_keep(&link->resume, link->fetch);
     link->reign = link->next.reign;
     link->is_replaced = true;
     if (link->next.target == 0) return;
@@ -94,6 +96,7 @@ enum weft_status weft_control_link_send_frame(struct weft_control_link *link, st
     weft_resume_keep(&link->resume, frame);
     if (link->reign > 0 && frame->kind == WEFT__CONTROL__CONTROL__BODY_DECLARE) hold(&link->declare, frame);
     if (link->reign > 0 && frame->is_question) hold(&link->question, frame);
+    if (link->reign > 0 && frame->kind == WEFT__CONTROL__CONTROL__BODY_SNAP_FETCH) hold(&link->fetch, frame);
     if (!link->connection) return WEFT_OK;
     const enum weft_status status = seal_and_send(link, frame);
     /* its end will be reported; the frame is kept */
@@ -166,6 +169,7 @@ static void note_answer(struct weft_control_link *link, const Weft__Control__Con
     case WEFT__CONTROL__CONTROL__BODY_ROSTER: take_candidates(link, message->roster); break;
     case WEFT__CONTROL__CONTROL__BODY_GO: link->resume.has_begun = true; break;
     case WEFT__CONTROL__CONTROL__BODY_DECLARED: hold(&link->declare, NULL); break;
+    case WEFT__CONTROL__CONTROL__BODY_SNAP_FETCHED: hold(&link->fetch, NULL); break;
     case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT:
         if (message->heartbeat->answer) hold(&link->question, NULL);
         break;

@@ -728,7 +728,8 @@ static void on_endpoints(struct weft_coordinator *coordinator, struct coordinato
     else if (all_members_at(coordinator, MEMBER_ADDRESSED)) send_roster(coordinator);
 }
 
-static void send_go(struct weft_coordinator *coordinator, const struct coordinator_member *newcomer)
+/* only: NULL: all members. is_first: the members begin with the job. */
+static void send_go(struct weft_coordinator *coordinator, const struct coordinator_member *only, bool is_first)
 {
     Weft__Control__Go go = WEFT__CONTROL__GO__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
@@ -738,10 +739,10 @@ static void send_go(struct weft_coordinator *coordinator, const struct coordinat
     while (go.tensors < coordinator->tensor_count && coordinator->tensors[go.tensors]->announced)
         go.tensors++;
     if (coordinator->cost_known) go.cost = &coordinator->cost;
-    go.parts = newcomer ? 0 : coordinator->options.restored_parts;
+    go.parts = is_first ? coordinator->options.restored_parts : 0;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_GO;
     message.go = &go;
-    if (newcomer) coordinator_send(coordinator, newcomer, &message);
+    if (only) coordinator_send(coordinator, only, &message);
     else coordinator_broadcast(coordinator, &message, NULL);
 }
 
@@ -786,7 +787,7 @@ static void on_ready(struct weft_coordinator *coordinator, struct coordinator_me
     }
     member->state = MEMBER_READY;
     if (late) {
-        send_go(coordinator, member);
+        send_go(coordinator, member, false);
         return;
     }
     if (ready->cost && member->role == WEFT__CONTROL__ROLE__ROLE_WORKER && member->index == 0)
@@ -794,7 +795,7 @@ static void on_ready(struct weft_coordinator *coordinator, struct coordinator_me
     if (!all_members_at(coordinator, MEMBER_READY)) return;
     enter(coordinator, COORDINATOR_RUNNING);
     coordinator_records_begin(coordinator);
-    send_go(coordinator, NULL);
+    send_go(coordinator, NULL, true);
     coordinator_snapshot_tick(coordinator, weft_now_ns(coordinator->env));
 }
 
@@ -1088,7 +1089,8 @@ void coordinator_welcome_back(struct weft_coordinator *coordinator, uint64_t id,
         return;
     }
     coordinator_slots_repeat(coordinator, member);
-    if (!has_begun) send_go(coordinator, member);
+    if (!has_begun) send_go(coordinator, member, true);
+    coordinator_snapshot_repeat(coordinator, member);
     coordinator_liveness_repeat(coordinator, member);
     if (member->role == WEFT__CONTROL__ROLE__ROLE_SHARD) repeat_to_shard(coordinator, member);
 }

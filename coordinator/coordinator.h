@@ -58,6 +58,7 @@ struct weft_coordinator_options {
      * ended (weft_coordinator_snapshot_committed). */
     uint64_t snapshot_steps, snapshot_ns;
     uint64_t restored_step; /* the shards restore the snapshot of this step; 0: none */
+    uint64_t snapshot_last_ns; /* of a candidate: when the last snapshot began, on its clock; 0: unknown */
     /* A new snapshot of the step begins: forget the pieces of the one before. Unused without snapshots. */
     void (*snapshot_begin)(void *context, uint64_t step);
     /* Pieces that a shard has stored. */
@@ -217,6 +218,8 @@ struct weft_candidate_options {
     const char *reachable; /* by members, as host name or address, an IPv6 address in brackets */
     /* This process coordinates now. Net thread. */
     void (*took_over)(void *context, struct weft_coordinator_server *server);
+    /* Fills in the snapshot callbacks and snapshot_last_ns of a coordinator in this process. May be NULL. */
+    void (*prepare)(void *context, struct weft_coordinator_options *options);
     /* Of the job that it coordinates. */
     void (*ended)(void *context, enum weft_status status, const char *text);
     void (*replaced)(void *context);

@@ -434,11 +434,6 @@ static enum weft_status check_store(const struct weft_coordinator_options *optio
             error, WEFT_ERR_UNSUPPORTED,
             "server.store does not support jobs whose workers may change: start weftd without "
             "--min-workers, or without server.store");
-    if (options->snapshot_steps > 0 || options->snapshot_ns > 0 || options->restored_step > 0)
-        return weft_error_set(
-            error, WEFT_ERR_UNSUPPORTED,
-            "server.store does not support snapshots: start weftd without snapshot.folder and "
-            "--restore, or without server.store");
     if (options->resume_ns == 0)
         return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "server.store needs server.resume above 0");
     return WEFT_OK;

@@ -65,7 +65,7 @@ struct coordinator_member_record {
 struct coordinator_reign;
 struct coordinator_records {
     struct coordinator_reign *reign;                 /* owned by the driver; NULL: no store */
-    bool is_marked, job_is_marked, slots_are_marked; /* is_marked: anything is */
+    bool is_marked, job_is_marked, slots_are_marked, snapshots_are_marked; /* is_marked: anything is */
     bool has_begun;                                  /* the job runs, or has run: records are written */
     bool has_ended;                                  /* the job, as the store has it, or will */
     bool is_restored;                                /* this coordinator continues the job of another one */
@@ -216,6 +216,8 @@ struct coordinator_snapshot {
     uint32_t id, attempts, pending; /* tries to name a step; shards that have not answered */
     uint64_t step, newest;          /* newest: largest step that a worker has pushed */
     uint64_t due_ns, deadline_ns;   /* IDLE: when the next one begins; WRITING: when it is abandoned */
+    uint64_t complete;              /* step of the last committed one; 0: none */
+    uint32_t former_id;             /* of the former coordinator's last Snap; 0: none */
     bool is_late, has_passed;       /* ARMING: a shard was late; a worker has ended the step */
     uint64_t *answered;             /* owned, bits by shard: it has answered in this state */
     struct coordinator_parts parts;
@@ -370,6 +372,12 @@ enum weft_status coordinator_snapshot_init(struct weft_coordinator *coordinator)
 void coordinator_snapshot_message(struct weft_coordinator *coordinator, struct coordinator_member *member,
                                   const Weft__Control__Control *message);
 void coordinator_snapshot_tick(struct weft_coordinator *coordinator, uint64_t now_ns);
+/* Continues from the record of the former coordinator, whose snapshot under way is abandoned. */
+void coordinator_snapshot_restore(struct weft_coordinator *coordinator,
+                                  const Weft__Control__StoredSnapshots *stored);
+/* A member of the former coordinator has resumed: it drops the snapshot that was under way. */
+void coordinator_snapshot_repeat(struct weft_coordinator *coordinator,
+                                 const struct coordinator_member *member);
 /* Call before Finished: all workers have left, and the armed step may have been the last one. */
 void coordinator_snapshot_finish(struct weft_coordinator *coordinator);
 /* A shard is lost and the job continues: a snapshot under way has failed. */

@@ -731,6 +731,8 @@ enum weft_status coordinator_tensor_restore(struct weft_coordinator *coordinator
     tensor->declared_count = coordinator->options.workers;
     tensor->placed = declare->mode == WEFT_WIRE_MODE_SERVER;
     tensor->announced = stored->announced;
+    tensor->restored = stored->declared->restored;
+    tensor->has_answer = stored->announced;
     WEFT_TRY(restore_freed(coordinator, tensor, stored));
     if (tensor->freed_count == coordinator->options.workers) return WEFT_OK;
     return restore_chunks(coordinator, tensor, stored->declared);

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "coordinator/coordinator_state.h"
+#include "coordinator/takeover/records.h"
 
 #define WRITING_NS WEFT_SECONDS(600)
 #define RETRY_NS WEFT_SECONDS(1)
@@ -80,6 +81,7 @@ static void idle(struct weft_coordinator *coordinator, uint64_t wait_ns)
     coordinator->snapshot.attempts = 0;
     coordinator_parts_end(coordinator);
     coordinator->snapshot.due_ns = weft_deadline_ns(weft_now_ns(coordinator->env), wait_ns);
+    coordinator_records_snapshots(coordinator);
 }
 
 void coordinator_snapshot_abandon(struct weft_coordinator *coordinator, const char *why)
@@ -121,6 +123,7 @@ static void arm(struct weft_coordinator *coordinator)
     snapshot->step = is_question(coordinator) ? 0 : next_step(coordinator);
     snapshot->is_late = snapshot->has_passed = false;
     enter(coordinator, SNAPSHOT_ARMING);
+    coordinator_records_snapshots(coordinator); /* Snap is sent with this number in the store */
     coordinator_parts_end(coordinator);
     if (!is_question(coordinator)) coordinator_parts_begin(coordinator);
     send_snap(coordinator, false);
@@ -246,6 +249,15 @@ static bool shards_have_folders(struct weft_coordinator *coordinator)
     return true;
 }
 
+/* A member that has not resumed gets no Snap, and it may hold a part of the former coordinator's. */
+static bool any_is_awaited(const struct weft_coordinator *coordinator)
+{
+    for (uint32_t i = 0; i < coordinator->member_count; i++)
+        if (coordinator->members[i]->record.is_awaited && coordinator->members[i]->state < MEMBER_LEFT)
+            return true;
+    return false;
+}
+
 void coordinator_snapshot_tick(struct weft_coordinator *coordinator, uint64_t now_ns)
 {
     struct coordinator_snapshot *snapshot = &coordinator->snapshot;
@@ -255,7 +267,7 @@ void coordinator_snapshot_tick(struct weft_coordinator *coordinator, uint64_t no
         coordinator_parts_describe(coordinator, why, sizeof why);
         coordinator_snapshot_abandon(coordinator, why);
     }
-    if (snapshot->state != SNAPSHOT_IDLE || now_ns < snapshot->due_ns) return;
+    if (snapshot->state != SNAPSHOT_IDLE || now_ns < snapshot->due_ns || any_is_awaited(coordinator)) return;
     if (shards_have_folders(coordinator)) arm(coordinator);
     else snapshot->due_ns = WEFT_NEVER;
 }
@@ -266,16 +278,56 @@ void coordinator_snapshot_finish(struct weft_coordinator *coordinator)
     if (snapshot->state == SNAPSHOT_ARMED && coordinator->committed == snapshot->step) pass(coordinator);
 }
 
+/* ---- another coordinator continues ---- */
+
+/* Its manifest may be on disk all the same: the folder decides which one is the last. The numbers rise, so
+ * answers to the former coordinator have no effect here. The interval continues. */
+void coordinator_snapshot_restore(struct weft_coordinator *coordinator,
+                                  const Weft__Control__StoredSnapshots *stored)
+{
+    struct coordinator_snapshot *snapshot = &coordinator->snapshot;
+    const uint64_t now_ns = weft_now_ns(coordinator->env);
+    snapshot->id = snapshot->former_id = stored->id;
+    snapshot->complete = stored->complete;
+    if (snapshot->newest < stored->complete) snapshot->newest = stored->complete;
+    if (stored->step == 0) {
+        const uint64_t last_ns = coordinator->options.snapshot_last_ns;
+        snapshot->due_ns = weft_deadline_ns(last_ns ? last_ns : now_ns, coordinator->options.snapshot_ns);
+        return;
+    }
+    snapshot->due_ns = now_ns;
+    weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
+             "the snapshot of step %" PRIu64
+             ", which the former coordinator had begun, is abandoned; the last one that it has recorded as "
+             "complete is of step %" PRIu64 " (0: none)",
+             stored->step, stored->complete);
+}
+
+void coordinator_snapshot_repeat(struct weft_coordinator *coordinator,
+                                 const struct coordinator_member *member)
+{
+    Weft__Control__Snap snap = WEFT__CONTROL__SNAP__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    if (coordinator->snapshot.former_id == 0 || !member->has_snapshots) return;
+    snap.id = coordinator->snapshot.former_id;
+    snap.drop = true;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_SNAP;
+    message.snap = &snap;
+    coordinator_send(coordinator, member, &message);
+}
+
 /* ---- calls of the driver ---- */
 
 void weft_coordinator_snapshot_committed(struct weft_coordinator *coordinator, bool is_good)
 {
-    const struct coordinator_snapshot *snapshot = &coordinator->snapshot;
+    struct coordinator_snapshot *snapshot = &coordinator->snapshot;
     if (snapshot->state != SNAPSHOT_COMMITTING) return;
+    if (is_good) snapshot->complete = snapshot->step;
     weft_log(coordinator->env, is_good ? WEFT_LOG_INFO : WEFT_LOG_WARN, "coordinator",
              "the snapshot of step %" PRIu64 " %s", snapshot->step,
              is_good ? "is committed" : "has failed: its manifest was not written");
     idle(coordinator, coordinator->options.snapshot_ns);
+    (void)coordinator_records_commit(coordinator);
     coordinator_snapshot_tick(coordinator, weft_now_ns(coordinator->env));
 }
 

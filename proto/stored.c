@@ -31,6 +31,12 @@ static bool stored_member_ok(const Weft__Control__StoredMember *member)
            member->resume_key.len == WEFT_RESUME_KEY_BYTES;
 }
 
+static bool snapshots_ok(const Weft__Control__StoredSnapshots *snapshots)
+{
+    return snapshots->restored_parts <= WEFT_LIMIT_WORKERS && snapshots->complete < UINT64_MAX / 2 &&
+           snapshots->restored_step < UINT64_MAX / 2;
+}
+
 static bool stored_ok(const Stored *stored)
 {
     switch (stored->body_case) {
@@ -38,6 +44,7 @@ static bool stored_ok(const Stored *stored)
     case WEFT__CONTROL__STORED__BODY_JOB: return job_ok(stored->job);
     case WEFT__CONTROL__STORED__BODY_MEMBER: return stored_member_ok(stored->member);
     case WEFT__CONTROL__STORED__BODY_SLOTS: return control_map_ok(stored->slots);
+    case WEFT__CONTROL__STORED__BODY_SNAPSHOTS: return snapshots_ok(stored->snapshots);
     case WEFT__CONTROL__STORED__BODY_TENSOR:
         return stored->tensor->declared && control_declared_ok(stored->tensor->declared);
     case WEFT__CONTROL__STORED__BODY__NOT_SET:

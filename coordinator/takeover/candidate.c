@@ -92,6 +92,21 @@ enum weft_status coordinator_candidate_first(struct weft_coordinator_server *ser
 
 /* ---- taking over ---- */
 
+/* The interval is the former coordinator's, the folder that of this process. */
+static void set_snapshots(struct weft_candidate *candidate, const Weft__Control__StoredSnapshots *stored,
+                          struct weft_coordinator_options *options)
+{
+    if (candidate->options.prepare) candidate->options.prepare(candidate->options.context, options);
+    const bool has_folder = options->snapshot_commit != NULL;
+    options->snapshot_steps = has_folder && stored ? stored->every_steps : 0;
+    options->snapshot_ns = has_folder && stored ? stored->every_ns : 0;
+    options->restored_step = stored ? stored->restored_step : 0;
+    options->restored_parts = stored && options->snapshot_fetch ? stored->restored_parts : 0;
+    if (stored && !has_folder && (stored->every_steps > 0 || stored->every_ns > 0))
+        weft_log(candidate->env, WEFT_LOG_WARN, "coordinator",
+                 "no snapshots are made any more: this process has no snapshot.folder");
+}
+
 static enum weft_status create_server(struct weft_candidate *candidate,
                                       const struct coordinator_loaded *loaded,
                                       struct weft_coordinator_server **out, struct weft_error *error)
@@ -108,6 +123,7 @@ static enum weft_status create_server(struct weft_candidate *candidate,
     options.heartbeat_ns = job->heartbeat_ns;
     options.resume_ns = job->resume_ns;
     options.store = candidate->store;
+    set_snapshots(candidate, loaded->snapshots ? loaded->snapshots->snapshots : NULL, &options);
     options.ended = candidate->options.ended;
     options.replaced = candidate->options.replaced;
     options.context = candidate->options.context;

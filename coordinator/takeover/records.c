@@ -14,6 +14,7 @@ void coordinator_records_begin(struct weft_coordinator *coordinator)
     records->has_begun = records->is_marked = records->job_is_marked = records->slots_are_marked = true;
     for (uint32_t i = 0; i < coordinator->member_count; i++)
         coordinator_records_member(coordinator, coordinator->members[i]);
+    coordinator_records_snapshots(coordinator);
 }
 
 void coordinator_records_slots(struct coordinator_records *records)
@@ -29,6 +30,12 @@ void coordinator_records_member(struct weft_coordinator *coordinator, struct coo
 void coordinator_records_tensor(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor)
 {
     coordinator->records.is_marked = tensor->is_marked = true;
+}
+
+void coordinator_records_snapshots(struct weft_coordinator *coordinator)
+{
+    if (coordinator->snapshot.answered || coordinator->options.restored_step > 0)
+        coordinator->records.is_marked = coordinator->records.snapshots_are_marked = true;
 }
 
 /* ---- one transaction ---- */
@@ -114,6 +121,7 @@ static void add_member(struct batch *batch, const struct coordinator_member *mem
     body.chunk_runs = member->reads_chunk_runs;
     body.moves = member->supports_moves;
     body.draining = member->is_draining;
+    body.snapshots = member->has_snapshots;
     stored.body_case = WEFT__CONTROL__STORED__BODY_MEMBER;
     stored.member = &body;
     snprintf(key, sizeof key, "member/%05u", member->member);
@@ -153,6 +161,7 @@ static void add_tensor(struct batch *batch, struct coordinator_tensor *tensor)
     declared.declare = &tensor->declare;
     declared.n_chunks = tensor->chunk_count;
     declared.chunks = chunks;
+    declared.restored = tensor->restored;
     for (uint32_t i = 0; chunks && i < tensor->chunk_count; i++) chunks[i] = &tensor->chunks[i];
     for (uint32_t i = 0; freed_by && tensor->freed_by && i < workers; i++)
         if (tensor->freed_by[i]) freed_by[body.n_freed_by++] = i;
@@ -166,6 +175,25 @@ static void add_tensor(struct batch *batch, struct coordinator_tensor *tensor)
     else batch->has_failed = true;
     weft_free_bytes(coordinator->env, chunks);
     weft_free_bytes(coordinator->env, freed_by);
+}
+
+static void add_snapshots(struct batch *batch)
+{
+    const struct weft_coordinator *coordinator = batch->coordinator;
+    const struct weft_coordinator_options *options = &coordinator->options;
+    const struct coordinator_snapshot *snapshot = &coordinator->snapshot;
+    Weft__Control__StoredSnapshots body = WEFT__CONTROL__STORED_SNAPSHOTS__INIT;
+    Weft__Control__Stored stored = WEFT__CONTROL__STORED__INIT;
+    body.every_steps = options->snapshot_steps;
+    body.every_ns = options->snapshot_ns;
+    body.restored_step = options->restored_step;
+    body.restored_parts = options->restored_parts;
+    body.id = snapshot->id;
+    body.step = snapshot->state == SNAPSHOT_IDLE ? 0 : snapshot->step;
+    body.complete = snapshot->complete;
+    stored.body_case = WEFT__CONTROL__STORED__BODY_SNAPSHOTS;
+    stored.snapshots = &body;
+    batch_add(batch, "snapshots", &stored);
 }
 
 /* ---- commit ---- */
@@ -187,6 +215,7 @@ static bool write_marked(struct weft_coordinator *coordinator)
     if (!batch) return false;
     batch->coordinator = coordinator;
     if (records->slots_are_marked) add_slots(batch);
+    if (records->snapshots_are_marked) add_snapshots(batch);
     for (uint32_t i = 0; i < coordinator->member_count; i++)
         if (coordinator->members[i]->record.is_marked) add_member(batch, coordinator->members[i]);
     for (uint32_t i = 0; i < coordinator->tensor_count; i++)
@@ -202,6 +231,7 @@ static void unmark(struct weft_coordinator *coordinator)
 {
     struct coordinator_records *records = &coordinator->records;
     records->is_marked = records->job_is_marked = records->slots_are_marked = false;
+    records->snapshots_are_marked = false;
     for (uint32_t i = 0; i < coordinator->member_count; i++)
         coordinator->members[i]->record.is_marked = false;
     for (uint32_t i = 0; i < coordinator->tensor_count; i++) coordinator->tensors[i]->is_marked = false;

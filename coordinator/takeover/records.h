@@ -7,6 +7,7 @@
  *     member/N     each member: identity, addresses, session key, whether it has left or is lost
  *     slots        leader, copy and term of each slot
  *     tensor/N     declarations that all workers agree on, with placement
+ *     snapshots    interval; number and step of the snapshot under way; step of the last complete one
  *
  * A declaration that some workers have sent is not written: each member keeps its own until the answer
  * (coordinator/control_link.h). Nothing is written before the job runs. Internal to the coordinator. */
@@ -20,6 +21,7 @@ void coordinator_records_begin(struct weft_coordinator *coordinator); /* the job
 void coordinator_records_slots(struct coordinator_records *records);
 void coordinator_records_member(struct weft_coordinator *coordinator, struct coordinator_member *member);
 void coordinator_records_tensor(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor);
+void coordinator_records_snapshots(struct weft_coordinator *coordinator);
 /* Writes what is marked. false: this process does not coordinate any more, and must announce nothing. Always
  * true without a store. */
 bool coordinator_records_commit(struct weft_coordinator *coordinator);
@@ -33,6 +35,7 @@ struct coordinator_loaded {
     struct weft_env *env;
     enum weft_status status;
     Weft__Control__Stored *job, *slots, **members, **tensors; /* owned; job NULL: it has not begun */
+    Weft__Control__Stored *snapshots; /* owned; NULL: a job without */
     uint32_t member_count, tensor_count;
 };
 enum weft_status coordinator_records_load(struct coordinator_reign *reign,

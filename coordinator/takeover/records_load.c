@@ -41,6 +41,7 @@ static void take_record(void *context, const struct weft_store_entry *entry)
     const Weft__Control__Stored__BodyCase kind = stored->body_case;
     if (kind == WEFT__CONTROL__STORED__BODY_JOB && !loaded->job) loaded->job = stored;
     else if (kind == WEFT__CONTROL__STORED__BODY_SLOTS && !loaded->slots) loaded->slots = stored;
+    else if (kind == WEFT__CONTROL__STORED__BODY_SNAPSHOTS && !loaded->snapshots) loaded->snapshots = stored;
     else if (kind == WEFT__CONTROL__STORED__BODY_MEMBER && starts_with(entry->key, "member/"))
         keep(loaded, &loaded->members, &loaded->member_count, stored);
     else if (kind == WEFT__CONTROL__STORED__BODY_TENSOR && starts_with(entry->key, "tensor/"))
@@ -69,6 +70,7 @@ void coordinator_loaded_free(struct coordinator_loaded *loaded)
     if (!loaded->env) return;
     weft_stored_free(loaded->env, loaded->job);
     weft_stored_free(loaded->env, loaded->slots);
+    weft_stored_free(loaded->env, loaded->snapshots);
     for (uint32_t i = 0; i < loaded->member_count; i++) weft_stored_free(loaded->env, loaded->members[i]);
     for (uint32_t i = 0; i < loaded->tensor_count; i++) weft_stored_free(loaded->env, loaded->tensors[i]);
     weft_free_bytes(loaded->env, loaded->members);
@@ -110,6 +112,7 @@ static void fill_member(struct coordinator_member *member, const Weft__Control__
     member->reads_chunk_runs = stored->chunk_runs;
     member->supports_moves = stored->moves;
     member->is_draining = stored->draining;
+    member->has_snapshots = stored->snapshots;
     member->pid = entry->pid;
     member->incarnation = entry->incarnation;
     member->endpoint_first = entry->endpoint_first;
@@ -167,6 +170,7 @@ enum weft_status coordinator_records_restore(struct weft_coordinator *coordinato
         WEFT_TRY(coordinator_tensor_restore(coordinator, loaded->tensors[i]->tensor));
     for (uint32_t i = 0; i < coordinator->options.workers; i++)
         coordinator->workers[i]->declared_count = coordinator->tensor_count;
+    if (loaded->snapshots) coordinator_snapshot_restore(coordinator, loaded->snapshots->snapshots);
     coordinator_continue(coordinator);
     return WEFT_OK;
 }

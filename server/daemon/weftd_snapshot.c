@@ -69,6 +69,10 @@ static void on_unreserve(void *context, size_t bytes)
 
 void weftd_snapshot_task_put(struct weftd_snapshots *snapshots, struct snapshot_task *task)
 {
+    if (!snapshots->writer.has_thread) {
+        weftd_snapshot_writer_run(snapshots, task);
+        return;
+    }
     pthread_mutex_lock(&snapshots->writer.lock);
     weft_list_append(&snapshots->writer.queue, &task->link);
     pthread_cond_signal(&snapshots->writer.changed);
@@ -222,6 +226,7 @@ void weftd_snapshots_message(struct weftd *weftd, const Weft__Control__Control *
     }
     weftd->snapshots->is_storing = true;
     weftd->snapshots->storing_id = message->snap_passed->id;
+    weftd->snapshots->passed_ns = weft_now_ns(weftd->env);
     for (uint32_t i = 0; i < weftd->options.engines; i++) {
         struct pass_request *request = weft_alloc_zero(weftd->env, sizeof *request);
         if (!request) return; /* the coordinator abandons the snapshot after its deadline */
@@ -445,8 +450,8 @@ static void on_commit(void *context, uint64_t step)
     weft_snapshot_init(&snapshots->manifest, weftd->env);
     snprintf(task->manifest.job, sizeof task->manifest.job, "%s", weftd->options.job);
     task->manifest.step = step;
-    task->manifest.workers = weftd->options.workers;
-    task->manifest.shards = weftd->options.shards;
+    task->manifest.workers = weftd->welcome.workers;
+    task->manifest.shards = weftd->welcome.shards;
     task->manifest.weights = snapshots->weights;
     (void)timespec_get(&now, TIME_UTC);
     task->manifest.time_s = (uint64_t)now.tv_sec;
@@ -469,6 +474,7 @@ void weftd_snapshots_coordinate(struct weftd *weftd, struct weft_coordinator_opt
     options->snapshot_pieces = on_pieces;
     options->snapshot_commit = on_commit;
     options->snapshot_part = weftd_snapshot_on_part;
+    options->snapshot_last_ns = weftd->snapshots->passed_ns;
 }
 
 /* ---- life ---- */
@@ -508,7 +514,7 @@ static enum weft_status options_read(struct weftd_snapshots *snapshots, struct w
 enum weft_status weftd_snapshots_start(struct weftd *weftd, struct weft_error *error)
 {
     const char *folder = weft_config_text(weftd->options.config, "snapshot.folder");
-    if (!folder[0] || weftd->env->virtual_time) return WEFT_OK;
+    if (!folder[0]) return WEFT_OK;
     struct weftd_snapshots *snapshots = weft_alloc_zero(weftd->env, sizeof *snapshots);
     if (snapshots)
         snapshots->engines = weft_alloc_zero(weftd->env, weftd->options.engines * sizeof *snapshots->engines);

@@ -96,6 +96,7 @@ struct weftd_snapshots {
     struct snapshot_arming arming;
     bool is_storing, leaves; /* from SnapPassed to the report; the job has finished meanwhile; net thread */
     uint32_t storing_id;     /* of the last SnapPassed; net thread */
+    uint64_t passed_ns;      /* when that arrived; 0: none has; net thread */
     struct weft_snapshot manifest; /* of the pieces so far; net thread */
     uint32_t begun;                /* manifests that have begun; net thread */
     struct weft_list parts;        /* tasks of workers' parts; net thread */
@@ -123,5 +124,7 @@ void weftd_snapshot_parts_free(struct weftd_snapshots *snapshots);
 void weftd_snapshot_put_piece(struct weftd_snapshots *snapshots, const struct weft_piece_ref *ref);
 enum weft_status weftd_snapshot_writer_start(struct weftd_snapshots *snapshots, struct weft_error *error);
 void weftd_snapshot_writer_fini(struct weftd_snapshots *snapshots); /* after its thread */
+/* Without a thread, in virtual time: runs the task. */
+void weftd_snapshot_writer_run(struct weftd_snapshots *snapshots, struct snapshot_task *task);
 
 #endif

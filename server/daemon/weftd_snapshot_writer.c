@@ -218,7 +218,7 @@ static void commit(struct weftd_snapshots *snapshots, struct snapshot_task *task
     weft_net_post(snapshots->weftd->net, &snapshots->committed);
 }
 
-static void run_task(struct weftd_snapshots *snapshots, struct snapshot_task *task)
+void weftd_snapshot_writer_run(struct weftd_snapshots *snapshots, struct snapshot_task *task)
 {
     switch (task->kind) {
     case SNAPSHOT_TASK_PIECE: write_piece(snapshots, task); break;
@@ -240,7 +240,7 @@ static void *writer_main(void *argument)
         struct snapshot_task *task = weft_list_first(&snapshots->writer.queue, struct snapshot_task, link);
         weft_list_remove(&task->link);
         pthread_mutex_unlock(&snapshots->writer.lock);
-        run_task(snapshots, task);
+        weftd_snapshot_writer_run(snapshots, task);
         pthread_mutex_lock(&snapshots->writer.lock);
     }
     pthread_mutex_unlock(&snapshots->writer.lock);
@@ -251,6 +251,7 @@ static void *writer_main(void *argument)
 
 enum weft_status weftd_snapshot_writer_start(struct weftd_snapshots *snapshots, struct weft_error *error)
 {
+    if (env_of(snapshots)->virtual_time) return WEFT_OK;
     snapshots->writer.has_thread =
         pthread_create(&snapshots->writer.thread, NULL, writer_main, snapshots) == 0;
     return snapshots->writer.has_thread

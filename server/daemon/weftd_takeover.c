@@ -15,6 +15,12 @@ static void on_took_over(void *context, struct weft_coordinator_server *server)
     weftd->coordinator_done = false;
 }
 
+static void on_prepare(void *context, struct weft_coordinator_options *options)
+{
+    weftd_restore_coordinate(context, options);
+    weftd_snapshots_coordinate(context, options);
+}
+
 void weftd_coordinator_replaced(void *context)
 {
     struct weftd *weftd = context;
@@ -32,6 +38,7 @@ enum weft_status weftd_takeover_start(struct weftd *weftd, const char *reachable
                                                    .host = weftd->options.listen,
                                                    .reachable = reachable,
                                                    .took_over = on_took_over,
+                                                   .prepare = on_prepare,
                                                    .ended = weftd_coordinator_ended,
                                                    .replaced = weftd_coordinator_replaced,
                                                    .context = weftd};

@@ -51,6 +51,11 @@ static void continue_job(const struct coordinator_loaded *loaded)
     options.shards = loaded->job->job->shards;
     options.copies = loaded->job->job->copies;
     options.copies_on_one_host = loaded->job->job->copies_on_one_host;
+    if (loaded->snapshots) {
+        options.snapshot_steps = loaded->snapshots->snapshots->every_steps;
+        options.snapshot_ns = loaded->snapshots->snapshots->every_ns;
+        options.restored_step = loaded->snapshots->snapshots->restored_step;
+    }
     options.send = ignore;
     options.close = ignore_close;
     if (weft_coordinator_create(quiet(), &options, &coordinator) < 0) return;
@@ -72,6 +77,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         if (stored->body_case == WEFT__CONTROL__STORED__BODY_JOB && !loaded.job) loaded.job = stored;
         else if (stored->body_case == WEFT__CONTROL__STORED__BODY_SLOTS && !loaded.slots)
             loaded.slots = stored;
+        else if (stored->body_case == WEFT__CONTROL__STORED__BODY_SNAPSHOTS && !loaded.snapshots)
+            loaded.snapshots = stored;
         else if (stored->body_case == WEFT__CONTROL__STORED__BODY_MEMBER)
             members[loaded.member_count++] = stored;
         else if (stored->body_case == WEFT__CONTROL__STORED__BODY_TENSOR)
@@ -84,6 +91,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     for (uint32_t i = 0; i < loaded.tensor_count; i++) weft_stored_free(loaded.env, tensors[i]);
     weft_stored_free(loaded.env, loaded.job);
     weft_stored_free(loaded.env, loaded.slots);
+    weft_stored_free(loaded.env, loaded.snapshots);
     return 0;
 }
 
@@ -120,13 +128,27 @@ static size_t add_members(uint64_t number, uint8_t *out, size_t at, size_t capac
         body.state = i == number % 8 ? MEMBER_LEFT + (uint32_t)(number / 8 % 2) : MEMBER_READY;
         body.resume_key = (ProtobufCBinaryData){WEFT_RESUME_KEY_BYTES, bytes};
         body.process = (ProtobufCBinaryData){sizeof bytes, bytes};
-        body.frees = body.moves = true;
+        body.frees = body.moves = body.snapshots = true;
         body.draining = i == number / 16 % 8;
         stored.body_case = WEFT__CONTROL__STORED__BODY_MEMBER;
         stored.member = &body;
         at = add(&stored, out, at, capacity);
     }
     return at;
+}
+
+static size_t add_snapshots(uint64_t number, uint8_t *out, size_t at, size_t capacity)
+{
+    Weft__Control__Stored stored = WEFT__CONTROL__STORED__INIT;
+    Weft__Control__StoredSnapshots body = WEFT__CONTROL__STORED_SNAPSHOTS__INIT;
+    body.every_steps = number % 3;
+    body.every_ns = body.every_steps ? 0 : WEFT_MS(1);
+    body.restored_step = number / 3 % 2 * 40;
+    body.id = (uint32_t)(number % 5);
+    body.step = body.complete = number % 7 * 10;
+    stored.body_case = WEFT__CONTROL__STORED__BODY_SNAPSHOTS;
+    stored.snapshots = &body;
+    return add(&stored, out, at, capacity);
 }
 
 static size_t add_tensor(uint64_t number, uint32_t ordinal, uint8_t *out, size_t at, size_t capacity)
@@ -193,6 +215,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
     stored.body_case = WEFT__CONTROL__STORED__BODY_SLOTS;
     stored.slots = &map;
     at = add(&stored, out, at, capacity);
+    at = add_snapshots(number, out, at, capacity);
     at = add_members(number, out, at, capacity);
     at = add_tensor(number, 0, out, at, capacity);
     return add_tensor(number / 2, 1, out, at, capacity);

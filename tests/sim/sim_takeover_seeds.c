@@ -6,10 +6,15 @@
  * A seed selects the number of shards and workers, and one fault of the process that coordinates: it dies
  * while it sends its n-th control frame (the store may have what the frame announced), at a random time,
  * silently, or it is stopped for some time and continues. In some jobs transactions of the store are lost, or
- * done and reported as failed. Workers push whole numbers, and declare and free tensors meanwhile.
+ * done and reported as failed. Workers push whole numbers, and declare and free tensors meanwhile. Two thirds
+ * of the jobs make snapshots, by steps or by time; there the coordinator may also die before or behind any
+ * file that it writes.
  *
  * Checks: a job of which any worker has begun ends in order on all of them; each result equals the sum, so no
- * push is lost or counted twice; no program hangs. A failing seed prints the command that replays it.
+ * push is lost or counted twice; no program hangs; each snapshot on disk is whole, and has the weights of its
+ * step; in a job that continues long enough the next coordinator completes one, and no worker waits in
+ * weft_finalize for a part that is not stored. A failing seed prints the command that replays it. --mutant makes one fault of the coordinator, which
+ * a seed must detect.
  * --separate: no process can read whether one on another host is dead. */
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,12 +31,21 @@
 #include "tests/sim/sim_faults.h"
 #include "tests/sim/sim_net.h"
 #include "tests/sim/sim_process.h"
+#include "tests/sim/takeover_mutants.h"
+#include "tests/sim/takeover_snapshots.h"
+
+#define SETTLE_NS WEFT_SECONDS(7)    /* members that do not resume are lost */
+#define AMPLE_NS WEFT_SECONDS(4)     /* with so many steps in it, a snapshot is completed */
+#define FINALIZE_NS WEFT_SECONDS(25) /* a take-over may happen in it */
+enum { AMPLE_STEPS = 10 };
 
 enum { DRIVER = 0, FIRST_SHARD = 1, SHARDS_MAX = 4, WORKERS_MAX = 4, COUNT = 700, CHUNK = 256, TENSORS = 3 };
-enum fault_kind { FAULT_NONE, FAULT_FRAME, FAULT_TIME, FAULT_SILENT, FAULT_STOP, FAULT_KINDS };
+enum fault_kind { FAULT_NONE, FAULT_FRAME, FAULT_TIME, FAULT_SILENT, FAULT_STOP, FAULT_FILE, FAULT_KINDS };
+enum snapshot_kind { SNAPSHOTS_NONE, SNAPSHOTS_BY_STEPS, SNAPSHOTS_BY_TIME, SNAPSHOT_KINDS };
 
 struct worker {
     uint32_t host, wrong, steps;
+    uint64_t finalize_ns; /* time in weft_finalize */
     bool has_begun, ended;
     enum weft_status status;
     char text[480];
@@ -44,8 +58,12 @@ static struct run {
     struct worker all[WORKERS_MAX];
     struct weft_sim *sim;
     struct weft_loop *driver;
-    struct weft_config *config;
-    struct weft_timer death;
+    struct weft_config *config; /* borrowed */
+    enum snapshot_kind snapshots;
+    uint64_t committed;             /* snapshots of another coordinator */
+    struct weft_timer death, settled;
+    uint64_t settled_ns;    /* the next coordinator coordinates since SETTLE_NS; 0: not yet */
+    uint32_t settled_steps; /* done then */
     enum fault_kind kind;
     uint32_t lost_answers, takeovers; /* lost_answers: that are left */
     bool is_dying, is_dead, all_done; /* is_dying: until its host is stopped, at the same time */
@@ -118,12 +136,14 @@ static enum weft_status run_step(struct worker *worker, struct weft_session *ses
     return status < 0 ? status : weft_step_end(session);
 }
 
-/* A third tensor lives for some of the steps, under the same name again and again. */
+/* A third tensor lives for some of the steps, under the same name again and again. A free ends a snapshot
+ * under way, so jobs with snapshots have fewer. */
 static enum weft_status change_tensors(struct worker *worker, struct weft_session *session,
                                        struct weft_tensor **tensors, uint64_t step)
 {
-    if (step % 3 == 1) return declare(worker, session, "passing", &tensors[2]);
-    if (step % 3 != 0 || !tensors[2]) return WEFT_OK;
+    const uint64_t period = run.snapshots == SNAPSHOTS_NONE ? 3 : 12, at = step % period;
+    if (at == 1) return declare(worker, session, "passing", &tensors[2]);
+    if (at != 3 % period || !tensors[2]) return WEFT_OK;
     const enum weft_status status = weft_tensor_free(tensors[2]);
     tensors[2] = NULL;
     return status;
@@ -170,7 +190,9 @@ static void worker_main(void *context)
         worker->has_begun = true;
         worker->status = train(worker, session);
         if (worker->status < 0) snprintf(worker->text, sizeof worker->text, "%s", weft_error_text(session));
+        const uint64_t began_ns = weft_sim_now_ns(run.sim);
         weft_finalize(session);
+        worker->finalize_ns = weft_sim_now_ns(run.sim) - began_ns;
     }
     worker->ended = true;
     check_done();
@@ -215,17 +237,36 @@ static void die(struct weft_timer *timer)
 static void dies_in_send(void)
 {
     run.is_dying = true;
+    takeover_snapshots_stop();
     weft_timer_start(run.driver, &run.death, weft_sim_now_ns(run.sim));
     weft_sim_wake(run.sim, DRIVER);
 }
 
-static void choose_fault(void)
+static uint32_t steps_done(void)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < run.workers; i++)
+        if (run.all[i].steps > most) most = run.all[i].steps;
+    return most;
+}
+
+static void settle(struct weft_timer *timer)
+{
+    run.settled_ns = weft_sim_now_ns(run.sim);
+    run.settled_steps = steps_done();
+}
+
+static void choose_fault(const char *snapshots)
 {
     const uint64_t span_ns = WEFT_MS(16) << roll(10), at_ns = 1 + roll(span_ns);
     run.kind = (enum fault_kind)roll(FAULT_KINDS);
     if (roll(3) == 0) run.kind = FAULT_FRAME;
     run.lost_answers = roll(3) ? 0 : (uint32_t)roll(7);
+    if (run.kind == FAULT_FILE && run.snapshots == SNAPSHOTS_NONE) run.kind = FAULT_FRAME;
     weft_timer_init(&run.death, die);
+    weft_timer_init(&run.settled, settle);
+    const uint32_t die_at = run.kind == FAULT_FILE ? 1 + (uint32_t)roll(3 + roll(20)) : 0;
+    takeover_snapshots_begin(snapshots, FIRST_SHARD, die_at, roll(2), dies_in_send);
     if (run.kind == FAULT_FRAME)
         sim_net_die_at(FIRST_SHARD, 1 + roll((roll(2) ? 60 : 20) * (run.shards + run.workers)), dies_in_send);
     if (run.kind == FAULT_TIME || run.kind == FAULT_SILENT) weft_timer_start(run.driver, &run.death, at_ns);
@@ -248,6 +289,30 @@ static void fail_seed(const char *format, ...)
     va_end(list);
 }
 
+/* The weights behind a step. All are whole numbers. */
+static float weights_after(uint64_t step, uint32_t index)
+{
+    float value = 0;
+    for (uint64_t s = 1; s <= step; s++) value -= base(s, index) + (float)(run.workers - 1);
+    return value;
+}
+
+static void check_snapshots(struct weft_env *env)
+{
+    char why[700] = "";
+    if (run.snapshots == SNAPSHOTS_NONE) return;
+    if (!takeover_snapshots_check(env, weights_after, COUNT, &run.committed, why, sizeof why))
+        fail_seed("%s", why);
+    for (uint32_t i = 0; i < run.workers; i++)
+        if (run.all[i].finalize_ns > FINALIZE_NS)
+            fail_seed("h%u was %.1f s in weft_finalize", run.all[i].host, (double)run.all[i].finalize_ns / 1e9);
+    if (run.settled_ns > 0 && run.all[0].status == WEFT_OK && run.committed == 0 &&
+        run.goal >= run.settled_steps + AMPLE_STEPS && weft_sim_now_ns(run.sim) >= run.settled_ns + AMPLE_NS)
+        fail_seed("the next coordinator has made no snapshot in %u steps and %.1f s",
+                  (unsigned)(run.goal - run.settled_steps),
+                  (double)(weft_sim_now_ns(run.sim) - run.settled_ns) / 1e9);
+}
+
 static void check(void)
 {
     bool has_begun = false;
@@ -268,21 +333,26 @@ static void check(void)
 static void log_takeovers(struct weft_env *env, enum weft_log_level level, const char *module,
                           const char *text)
 {
-    run.takeovers += strstr(text, "this process takes over at") != NULL;
+    if (strstr(text, "this process takes over at")) {
+        run.takeovers++;
+        weft_timer_start(run.driver, &run.settled, weft_sim_now_ns(run.sim) + SETTLE_NS);
+        weft_sim_wake(run.sim, DRIVER);
+    }
     if (verbose)
         fprintf(stderr, "%.6f h%u %s %s\n", (double)weft_sim_now_ns(run.sim) / 1e9, sim_process_host(env),
                 module, text);
 }
 
-static void choose_job(uint64_t seed, struct weft_config *config)
+static void choose_job(uint64_t seed, struct weft_config **configs)
 {
     memset(&run, 0, sizeof run);
     seed_random(seed);
     run.seed = seed;
-    run.config = config;
+    run.snapshots = (enum snapshot_kind)roll(SNAPSHOT_KINDS);
+    run.config = configs[run.snapshots];
     run.shards = 2 + (uint32_t)roll(SHARDS_MAX - 1);
     run.workers = 1 + (uint32_t)roll(WORKERS_MAX);
-    run.goal = 2 + (uint32_t)roll(8);
+    run.goal = run.snapshots == SNAPSHOTS_NONE ? 2 + (uint32_t)roll(8) : 12 + (uint32_t)roll(24);
 }
 
 static bool start_hosts(struct weft_env *env)
@@ -312,28 +382,36 @@ static bool start_hosts(struct weft_env *env)
     return true;
 }
 
+struct paths {
+    char folder[64], store[80], snapshots[80];
+};
+
 /* All memory is in the arena. Hosts that died leave files of the store open. */
-static bool run_seed(struct weft_env *env, uint64_t seed, struct weft_config *config, const char *store)
+static bool run_seed(struct weft_env *env, uint64_t seed, struct weft_config **configs, const struct paths *paths)
 {
     const int first_file = dup(STDERR_FILENO);
     arena_reset();
-    (void)unlink(store);
-    choose_job(seed, config);
+    (void)unlink(paths->store);
+    choose_job(seed, configs);
     if (!start_hosts(env)) fail_seed("the hosts cannot start");
     else {
-        choose_fault();
+        choose_fault(paths->snapshots);
         weft_sim_run(run.sim, &run.all_done, WEFT_SECONDS(300));
         check();
+        check_snapshots(env);
     }
     for (int file = first_file; file < first_file + 64; file++) (void)close(file);
     return !run.why[0];
 }
 
-static struct weft_config *make_config(const char *store)
+/* every: the interval of snapshots; NULL: none. */
+static struct weft_config *make_config(const struct paths *paths, const char *every)
 {
     struct weft_config *config = NULL;
     if (weft_config_load(weft_env_system(), &config, NULL) < 0 ||
-        weft_config_set(config, "server.store", store, "test", NULL) < 0 ||
+        weft_config_set(config, "server.store", paths->store, "test", NULL) < 0 ||
+        (every && weft_config_set(config, "snapshot.folder", paths->snapshots, "test", NULL) < 0) ||
+        (every && weft_config_set(config, "snapshot.every", every, "test", NULL) < 0) ||
         weft_config_set(config, "server.copies", "1", "test", NULL) < 0 ||
         weft_config_set(config, "server.copies_on_one_host", "yes", "test", NULL) < 0 ||
         weft_config_set(config, "server.receive_bytes", "1MiB", "test", NULL) < 0)
@@ -342,33 +420,40 @@ static struct weft_config *make_config(const char *store)
 }
 
 /* In memory where possible: each decision is an fsync. */
-static bool make_folder(char *folder, size_t bytes)
+static bool make_paths(struct paths *paths)
 {
-    snprintf(folder, bytes, "%s",
+    snprintf(paths->folder, sizeof paths->folder, "%s",
              access("/dev/shm", W_OK) == 0 ? "/dev/shm/weft-XXXXXX" : "/tmp/weft-XXXXXX");
-    return mkdtemp(folder) != NULL;
+    if (!mkdtemp(paths->folder)) return false;
+    snprintf(paths->store, sizeof paths->store, "%s/store", paths->folder);
+    snprintf(paths->snapshots, sizeof paths->snapshots, "%s/snapshots", paths->folder);
+    return true;
 }
 
-static uint64_t kinds[FAULT_KINDS], takeovers, ended;
+static uint64_t kinds[FAULT_KINDS], takeovers, ended, committed;
 
-static int run_seeds(struct weft_env *env, uint64_t first, uint64_t seeds, struct weft_config *config,
-                     const char *store, const char *words)
+static int run_seeds(struct weft_env *env, uint64_t first, uint64_t seeds, struct weft_config **configs,
+                     const struct paths *paths, const char *words)
 {
     for (uint64_t seed = first; seed < first + seeds; seed++) {
-        if (!run_seed(env, seed, config, store)) {
+        if (!run_seed(env, seed, configs, paths)) {
             printf("seed %llu: %s\nreplay: sim_takeover_seeds --first %llu --seeds 1%s --verbose\n",
                    (unsigned long long)seed, run.why, (unsigned long long)seed, words);
             return 1;
         }
         kinds[run.kind]++;
         takeovers += run.takeovers;
+        committed += run.committed;
         ended += run.all[0].status == WEFT_OK;
     }
     printf(
-        "%llu jobs, %llu ended in order, %llu other coordinators: no number lost or counted twice, no hang\n",
-        (unsigned long long)seeds, (unsigned long long)ended, (unsigned long long)takeovers);
+        "%llu jobs, %llu ended in order, %llu other coordinators, %llu snapshots of these: no number lost or "
+        "counted twice, no hang\n",
+        (unsigned long long)seeds, (unsigned long long)ended, (unsigned long long)takeovers,
+        (unsigned long long)committed);
     for (uint32_t kind = 0; kind < FAULT_KINDS && seeds >= 100; kind++)
-        if (kinds[kind] == 0 || takeovers == 0 || ended < seeds / 2) return 1; /* something never happened */
+        if (kinds[kind] == 0 || takeovers == 0 || committed == 0 || ended < seeds / 2)
+            return 1; /* something never happened */
     return 0;
 }
 
@@ -376,30 +461,37 @@ int main(int argc, char **argv)
 {
     uint64_t seeds = 20, first = 1;
     bool separate = false;
-    char folder[64], store[80], lock[96];
+    struct paths paths;
+    char words[80];
+    const char *mutant = NULL;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--separate") == 0) sim_processes_separate(separate = true);
+        else if (strcmp(argv[i], "--mutant") == 0 && i + 1 < argc) mutant = argv[++i];
         else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         else
-            return fprintf(stderr, "usage: %s [--seeds N] [--first S] [--separate] [--verbose]\n", argv[0]),
+            return fprintf(stderr,
+                           "usage: %s [--seeds N] [--first S] [--separate] [--mutant NAME] [--verbose]\n",
+                           argv[0]),
                    2;
     }
     setenv("WEFT_TRANSPORT_BACKEND", "sim", 1);
-    if (!make_folder(folder, sizeof folder)) return fprintf(stderr, "no folder for the store\n"), 1;
-    snprintf(store, sizeof store, "%s/store", folder);
-    snprintf(lock, sizeof lock, "%s.lock", store);
-    struct weft_config *config = make_config(store);
+    if (mutant && !takeover_mutant_select(mutant)) return fprintf(stderr, "no mutant %s\n", mutant), 2;
+    if (!make_paths(&paths)) return fprintf(stderr, "no folder for the store\n"), 1;
+    struct weft_config *configs[SNAPSHOT_KINDS] = {make_config(&paths, NULL), make_config(&paths, "2 steps"),
+                                                   make_config(&paths, "30ms")};
     struct weft_env env = *weft_env_system();
-    if (!config || !arena_make(&env)) return fprintf(stderr, "no memory\n"), 1;
+    if (!configs[0] || !configs[1] || !configs[2] || !arena_make(&env))
+        return fprintf(stderr, "no memory\n"), 1;
     env.log = log_takeovers;
     env.log_level = verbose ? WEFT_LOG_DEBUG : WEFT_LOG_WARN;
-    const int status = run_seeds(&env, first, seeds, config, store, separate ? " --separate" : "");
-    (void)unlink(store);
-    (void)unlink(lock);
-    (void)rmdir(folder);
-    weft_config_free(config);
+    snprintf(words, sizeof words, "%s%s%.40s", separate ? " --separate" : "", mutant ? " --mutant " : "",
+             mutant ? mutant : "");
+    const int status = run_seeds(&env, first, seeds, configs, &paths, words);
+    takeover_snapshots_clear(paths.folder);
+    for (uint32_t i = 0; i < SNAPSHOT_KINDS; i++) weft_config_free(configs[i]);
     free(arena);
+    if (mutant) return status == 0 ? fprintf(stderr, "no seed has detected %s\n", mutant), 1 : 0;
     return status;
 }

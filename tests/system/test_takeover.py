@@ -11,6 +11,7 @@ import jobs
 from counting_job import COUNTING, CountingTest
 
 TOOK_OVER = "this process takes over at"
+COMMITTED = "is committed"
 
 
 class Takeover(CountingTest):
@@ -39,13 +40,19 @@ class Takeover(CountingTest):
         self.wait_for("steps with it", lambda: self.steps(group) >= at + 40, group, 30)
 
     def test_killed(self):
-        """Shard 0 coordinates. Its chunks fail over, and the rest of the job continues with another coordinator."""
-        group = self.start(3, 2)
+        """Shard 0 coordinates. Its chunks fail over, and the rest of the job continues with another coordinator, which makes
+        the next snapshot."""
+        folder = self.path("snapshots")
+        group = self.start(3, 2, {"WEFT_SNAPSHOT_FOLDER": folder, "WEFT_SNAPSHOT_EVERY": "20 steps", "WEFT_LOG_LEVEL": "info"})
+        self.wait_for("a snapshot", lambda: COMMITTED in self.log(group, "shard0"), group, 30)
         shard = self.drop(group, "shard0")
         harness.kill(shard)
         shard.wait()
         self.wait_for_takeover(group, 3)
+        self.wait_for("a snapshot of the next coordinator",
+                      lambda: any(COMMITTED in self.log(group, f"shard{number}") for number in (1, 2)), group, 30)
         self.end(group, 2)
+        subprocess.run([harness.PROGRAMS.weft, "snapshot", "verify", folder], check=True, stdout=subprocess.DEVNULL, timeout=60)
         self.assert_nothing_left(self.directory)
 
     def test_stopped_and_continued(self):
@@ -75,8 +82,6 @@ class Takeover(CountingTest):
     def test_what_a_store_does_not_support(self):
         for words, variables, sentence in (([], {"WEFT_SERVER_COPIES": "0"}, "server.store needs server.copies=1"),
                                            (["--min-workers", "1"], {}, "does not support jobs whose workers may change"),
-                                           ([], {"WEFT_SNAPSHOT_FOLDER": self.path("snapshots"), "WEFT_SNAPSHOT_EVERY": "10 steps"},
-                                            "server.store does not support snapshots"),
                                            ([], {"WEFT_SERVER_RESUME": "0s"}, "server.store needs server.resume above 0")):
             done = subprocess.run([harness.PROGRAMS.weftd, "--workers", "2", "--shards", "2", *words], stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, text=True, timeout=60, env={**os.environ, **self.environment(), **variables})
