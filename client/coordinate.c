@@ -65,6 +65,7 @@ static enum weft_status listen_at(struct weft_session *session, uint16_t port, s
     options.heartbeat_ns = weft_config_u64(settings->config, "server.heartbeat");
     options.resume_ns = weft_config_u64(settings->config, "server.resume");
     options.join_ns = settings->deadline_ns;
+    options.wire_newest = settings->wire_newest;
     return weft_coordinator_thread_start(session->env, listen_host(settings), port, &options, NULL,
                                          &session->coordinator, error);
 }

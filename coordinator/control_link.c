@@ -166,7 +166,10 @@ static void take_candidates(struct weft_control_link *link, const Weft__Control_
 static void note_answer(struct weft_control_link *link, const Weft__Control__Control *message)
 {
     switch (message->body_case) {
-    case WEFT__CONTROL__CONTROL__BODY_ROSTER: take_candidates(link, message->roster); break;
+    case WEFT__CONTROL__CONTROL__BODY_ROSTER:
+        link->wire_version = message->roster->wire_version ? message->roster->wire_version : 1;
+        take_candidates(link, message->roster);
+        break;
     case WEFT__CONTROL__CONTROL__BODY_GO: link->resume.has_begun = true; break;
     case WEFT__CONTROL__CONTROL__BODY_DECLARED: hold(&link->declare, NULL); break;
     case WEFT__CONTROL__CONTROL__BODY_SNAP_FETCHED: hold(&link->fetch, NULL); break;
@@ -313,6 +316,13 @@ static void take_answer(struct weft_control_link *link, struct weft_net_connecti
     weft_control_free(link->env, message);
 }
 
+/* Does this coordinator speak the wire version of the job? */
+static bool speaks_job(const struct weft_control_link *link, const Weft__Control__Challenge *challenge)
+{
+    const struct weft_wire_range its = weft_wire_range_of_challenge(challenge);
+    return link->wire_version == 0 || weft_wire_range_has(its, link->wire_version);
+}
+
 static void take_challenge(struct weft_control_link *link, struct weft_net_connection *connection,
                            const uint8_t *data, size_t bytes)
 {
@@ -324,8 +334,9 @@ static void take_challenge(struct weft_control_link *link, struct weft_net_conne
         link->next.has_challenge = true;
         link->next.reign = is_challenge ? message->challenge->reign : 0;
         /* a lower one is that of a coordinator that was replaced */
-        status = is_challenge && link->next.reign >= link->reign ? send_request(link, message->challenge)
-                                                                 : WEFT_ERR_STALE;
+        status = is_challenge && link->next.reign >= link->reign && speaks_job(link, message->challenge)
+                     ? send_request(link, message->challenge)
+                     : WEFT_ERR_STALE;
         weft_control_free(link->env, message);
     }
     if (status < 0) weft_net_close(connection);

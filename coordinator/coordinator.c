@@ -293,7 +293,7 @@ void weft_coordinator_opened(struct weft_coordinator *coordinator, uint64_t id, 
 
     Weft__Control__Challenge challenge = WEFT__CONTROL__CHALLENGE__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    challenge.wire_version = WEFT_WIRE_VERSION;
+    weft_wire_range_challenge(coordinator_wire_range(coordinator), &challenge);
     challenge.weft_version = (char *)weft_proto_release();
     challenge.nonce = (ProtobufCBinaryData){WEFT_NONCE_BYTES, connection->nonce};
     challenge.auth_required = coordinator->secret != NULL;
@@ -384,12 +384,17 @@ static bool proof_holds(struct weft_coordinator *coordinator, const struct coord
 static bool admissible(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
                        const Weft__Control__Hello *hello)
 {
-    if (hello->wire_version != WEFT_WIRE_VERSION)
-        refuse(coordinator, connection, WEFT_ERR_VERSION,
-               "%.100s speaks wire version %u (weft %.40s), the coordinator %u (weft %s): use one release of "
-               "weft in a job",
-               hello->name, hello->wire_version, hello->weft_version, WEFT_WIRE_VERSION,
-               weft_proto_release());
+    char own_text[WEFT_WIRE_RANGE_TEXT_BYTES], text[WEFT_WIRE_RANGE_TEXT_BYTES];
+    const struct weft_wire_range own = coordinator_wire_range(coordinator),
+                                 its = coordinator_wire_of(coordinator, hello);
+    struct weft_error why = {0};
+    if (weft_wire_range_common(own, its) == 0)
+        refuse(
+            coordinator, connection, WEFT_ERR_VERSION,
+            "%.100s speaks wire version %s (weft %.40s), the coordinator %s (weft %s): use releases of weft "
+            "that are at most one wire version apart",
+            hello->name, weft_wire_range_text(its, text), hello->weft_version,
+            weft_wire_range_text(own, own_text), weft_proto_release());
     else if (coordinator->secret && hello->proof.len == 0)
         refuse(coordinator, connection, WEFT_ERR_AUTH,
                "this job has a secret and %.100s sent none: set WEFT_SECRET or WEFT_SECRET_FILE",
@@ -427,6 +432,8 @@ static bool admissible(struct weft_coordinator *coordinator, struct coordinator_
     else if (coordinator->state == COORDINATOR_ENDED && hello->role != WEFT__CONTROL__ROLE__ROLE_OBSERVER)
         refuse(coordinator, connection, WEFT_ERR_CLOSED, "job %.100s is over: %.200s", coordinator->job,
                coordinator->end.text[0] ? coordinator->end.text : "it ended in order");
+    else if (!coordinator_wire_admits(coordinator, hello, &why))
+        refuse(coordinator, connection, WEFT_ERR_VERSION, "%s", why.text);
     else
         return true;
     return false;
@@ -550,6 +557,7 @@ static void on_hello(struct weft_coordinator *coordinator, struct coordinator_co
     member->rank_order = newcomer ? coordinator->next_rank_order++ : member->index;
     member->state = MEMBER_WELCOMED;
     snprintf(member->host, sizeof member->host, "%s", hello->host);
+    member->wire = coordinator_wire_of(coordinator, hello);
     member->has_device = hello->device;
     member->supports_states = hello->states;
     member->supports_groups = hello->groups;
@@ -630,6 +638,7 @@ void coordinator_describe(const struct coordinator_member *member, Weft__Control
     entry->n_addresses = member->endpoint_count;
     entry->addresses = member->addresses;
     entry->candidate = (char *)member->record.candidate;
+    entry->wire_newest = member->wire.newest > 1 ? member->wire.newest : 0;
 }
 
 enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator,
@@ -658,6 +667,7 @@ enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator,
     roster.n_members = used;
     roster.members = pointers;
     roster.coordinator = name;
+    roster.wire_version = coordinator_wire_written(coordinator);
     message.body_case = WEFT__CONTROL__CONTROL__BODY_ROSTER;
     message.roster = &roster;
     bool has_memory = entries && pointers;
@@ -670,6 +680,7 @@ enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator,
 
 static void send_roster(struct weft_coordinator *coordinator)
 {
+    coordinator_wire_choose(coordinator);
     if (coordinator_placement_init(coordinator) != WEFT_OK) {
         coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
                           "the coordinator has no memory for the roster of %u members",

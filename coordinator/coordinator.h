@@ -42,6 +42,7 @@ struct weft_coordinator_options {
                                * ends (candidate below); needs copies and resume_ns, no workers_min and no
                                * snapshots; default NULL: none */
     bool copies_on_one_host;  /* a copy may be on the host of the original; default false */
+    uint32_t wire_newest;     /* newest wire version that this process speaks; default 0: WEFT_WIRE_VERSION */
     uint64_t heartbeat_ns;    /* a member without messages for this time is lost; default 30 s */
     uint64_t beat_ns;         /* the driver sends a Heartbeat to a member after this time without a message;
                                * default 0: it does not */
@@ -216,6 +217,7 @@ struct weft_candidate_options {
     const char *job, *secret;
     const char *host;      /* to listen on; "0.0.0.0" as in server.listen */
     const char *reachable; /* by members, as host name or address, an IPv6 address in brackets */
+    uint32_t wire_newest;  /* as in weft_coordinator_options */
     /* This process coordinates now. Net thread. */
     void (*took_over)(void *context, struct weft_coordinator_server *server);
     /* Fills in the snapshot callbacks and snapshot_last_ns of a coordinator in this process. May be NULL. */

@@ -79,6 +79,7 @@ struct coordinator_member {
     enum coordinator_member_state state;
     char label[COORDINATOR_LABEL_BYTES];
     char host[WEFT_LIMIT_NAME_BYTES + 1];
+    struct weft_wire_range wire; /* versions that it speaks */
     bool has_device;        /* the process has a GPU */
     bool supports_states;   /* a shard that supports STATE_PULL and STATE_INIT */
     bool reads_chunk_runs;  /* Declared.runs */
@@ -233,6 +234,7 @@ struct weft_coordinator {
     uint64_t paused_ns, pause_ns; /* end of the last stop of this process, and its length; 0: none */
     uint64_t created_ns, job_id, transport_nonce, next_incarnation;
     uint32_t next_endpoint;
+    uint32_t wire_version; /* of the job; 0: before the roster (version/job_version.c) */
 
     struct weft_log_limit refusals;              /* any process that reaches the port can cause them */
     struct coordinator_connection **connections; /* owned, sorted by id */
@@ -311,6 +313,25 @@ void coordinator_describe(const struct coordinator_member *member, Weft__Control
 /* Sends the membership in force with addresses to `to`, or to all members if `to` is NULL. */
 enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator,
                                          const struct coordinator_member *to);
+
+/* version/job_version.c */
+/* Versions that the process of the coordinator speaks. */
+struct weft_wire_range coordinator_wire_range(const struct weft_coordinator *coordinator);
+/* Versions of a new member. A coordinator of version 1 does not read more than that version. */
+struct weft_wire_range coordinator_wire_of(const struct weft_coordinator *coordinator,
+                                           const Weft__Control__Hello *hello);
+/* Can the job have a member with the versions of Hello, which the coordinator speaks, too? false: `why` is
+ * the sentence. */
+bool coordinator_wire_admits(const struct weft_coordinator *coordinator, const Weft__Control__Hello *hello,
+                             struct weft_error *why);
+/* All members have joined: sets the version of the job. */
+void coordinator_wire_choose(struct weft_coordinator *coordinator);
+/* The job's version for Roster and the store; 0: this coordinator speaks version 1 only, which has no such
+ * field. */
+uint32_t coordinator_wire_written(const struct weft_coordinator *coordinator);
+/* WEFT_ERR_VERSION if the job's version is below `needed`; the sentence names the oldest member. */
+enum weft_status coordinator_wire_check(const struct weft_coordinator *coordinator, uint32_t needed,
+                                        const char *what, struct weft_error *error);
 
 /* shrink.c */
 /* Returns whether the job can go on without the lost worker. If it can, this opens a new epoch that the other

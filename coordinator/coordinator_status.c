@@ -97,7 +97,7 @@ static json_t *json_of_member(const struct weft_coordinator *coordinator,
         if (coordinator->endpoints[i].id - member->endpoint_first < member->endpoint_count)
             load_bytes += coordinator->endpoints[i].load_bytes;
     return json_pack(
-        "{s:s, s:i, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "role",
+        "{s:s, s:i, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:i}", "role",
         member->role == WEFT__CONTROL__ROLE__ROLE_WORKER ? "worker" : "shard", "index", (int)member->index,
         "state", member_state_name(member), "host", json_of_text(member->host), "pid",
         (json_int_t)member->pid, "incarnation", (json_int_t)member->incarnation, "endpoint_first",
@@ -105,7 +105,8 @@ static json_t *json_of_member(const struct weft_coordinator *coordinator,
         (json_int_t)load_bytes, "silent_ms",
         (json_int_t)(weft_elapsed_ns(member->last_received_ns, weft_now_ns(coordinator->env)) / WEFT_MS(1)),
         "operations", (json_int_t)member->progress.operations, "open_ms",
-        (json_int_t)(member->progress.open_ns / WEFT_MS(1)), "report", json_of_report(coordinator, member));
+        (json_int_t)(member->progress.open_ns / WEFT_MS(1)), "report", json_of_report(coordinator, member),
+        "wire_version", (int)member->wire.newest);
 }
 
 static json_t *json_of_tensor(const struct coordinator_tensor *tensor)
@@ -174,8 +175,10 @@ char *weft_coordinator_status_json(struct weft_coordinator *coordinator)
     json_t *root = json_pack(
         "{s:o, s:s, s:s, s:i, s:I, s:i, s:i, s:i, s:I, s:o, s:I, s:o, s:o, s:s, s:o, s:I, s:o}", "job",
         json_of_text(coordinator->job), "state", coordinator_state_name(coordinator->state), "weft_version",
-        weft_proto_release(), "wire_version", WEFT_WIRE_VERSION, "reign",
-        (json_int_t)(coordinator->records.reign ? coordinator->records.reign->number : 0), "epoch",
+        weft_proto_release(), "wire_version",
+        (int)(coordinator->wire_version ? coordinator->wire_version
+                                        : coordinator_wire_range(coordinator).newest),
+        "reign", (json_int_t)(coordinator->records.reign ? coordinator->records.reign->number : 0), "epoch",
         (int)coordinator->epoch_in_force, "workers", (int)coordinator->options.workers, "shards",
         (int)coordinator->options.shards, "uptime_ms",
         (json_int_t)((weft_now_ns(coordinator->env) - coordinator->created_ns) / WEFT_MS(1)), "members",

@@ -162,6 +162,16 @@ static enum weft_status check_shards(const struct weft_coordinator *coordinator,
     return WEFT_OK;
 }
 
+static enum weft_status check_version(const struct weft_coordinator *coordinator,
+                                      const Weft__Control__Declare *declare, bool is_dense,
+                                      struct weft_error *error)
+{
+    const bool is_elastic = coordinator->options.workers_min > 0;
+    const char *what;
+    const uint32_t version = weft_wire_version_of_declare(declare, is_dense, is_elastic, &what);
+    return coordinator_wire_check(coordinator, version, what, error);
+}
+
 /* Checks one declaration alone. Writes the codec in canonical form to codec_text. */
 static enum weft_status check_declare(struct weft_coordinator *coordinator,
                                       const Weft__Control__Declare *declare, char *codec_text,
@@ -199,6 +209,7 @@ static enum weft_status check_declare(struct weft_coordinator *coordinator,
                                               .has_optimizer = optimizer.kind != WEFT_OPTIMIZER_NONE,
                                               .has_rounds = consistency.kind == WEFT_CONSISTENCY_BSP};
     WEFT_TRY(weft_tensor_dtypes_check(&dtypes, error));
+    WEFT_TRY(check_version(coordinator, declare, dtypes.is_dense, error));
     if (declare->mode == WEFT_WIRE_MODE_SERVER)
         return check_shards(coordinator, declare, &consistency, error);
     return WEFT_OK;

@@ -88,12 +88,17 @@ static uint64_t dims_elems(size_t count, const uint64_t *dims)
 
 /* ---- checks of bodies ---- */
 
-/* A hello or challenge of another wire version must be decodable up to its version, so that the refusal is a
- * sentence. Only lengths are checked then. */
+/* A Hello or Challenge without a wire version of this code must be decodable up to its versions, so that the
+ * refusal is a sentence. Only lengths are checked then. */
+static bool is_spoken(struct weft_wire_range range)
+{
+    return weft_wire_range_common(range, weft_wire_range_own(0)) > 0;
+}
+
 static bool challenge_ok(const Weft__Control__Challenge *challenge)
 {
     if (!control_name_ok(challenge->weft_version, 0) || !control_name_ok(challenge->job, 0)) return false;
-    return challenge->wire_version != WEFT_WIRE_VERSION || challenge->nonce.len == WEFT_NONCE_BYTES;
+    return !is_spoken(weft_wire_range_of_challenge(challenge)) || challenge->nonce.len == WEFT_NONCE_BYTES;
 }
 
 static bool hello_ok(const Weft__Control__Hello *hello)
@@ -101,7 +106,7 @@ static bool hello_ok(const Weft__Control__Hello *hello)
     if (!control_name_ok(hello->weft_version, 0) || !control_name_ok(hello->job, 0) ||
         !control_name_ok(hello->name, 0) || !control_name_ok(hello->host, 0))
         return false;
-    if (hello->wire_version != WEFT_WIRE_VERSION) return true;
+    if (!is_spoken(weft_wire_range_of_hello(hello))) return true;
     if (hello->role < WEFT__CONTROL__ROLE__ROLE_WORKER || hello->role > WEFT__CONTROL__ROLE__ROLE_OBSERVER)
         return false;
     if (hello->name[0] == 0 || hello->job[0] == 0) return false;

@@ -14,9 +14,14 @@
 #include "proto/control.pb-c.h"
 #include "proto/wire_limits.h"
 
-/* Raised if an older reader would misread. A peer with another wire version is refused with a sentence. */
-#define WEFT_WIRE_VERSION 1
-#define WEFT_WIRE_VERSION_TERMS 2   /* of a data header with a term; a job without copies has none */
+/* Wire version: of the control frames and data messages of a job. Raised if an older reader would misread. A
+ * process speaks the newest version and the one before; a job has one version (wire_version.c). */
+#define WEFT_WIRE_VERSION 2
+#define WEFT_WIRE_VERSION_OLDEST 1
+/* Version field of a data header: only with a term. A job without copies has no terms. */
+#define WEFT_WIRE_HEADER_VERSION 1
+#define WEFT_WIRE_HEADER_VERSION_TERMS 2
+#define WEFT_WIRE_GROUP_VERSION 1
 #define WEFT_WIRE_MAGIC 0x31465457u /* "WTF1" as little-endian bytes: W T F 1 */
 
 enum weft_wire_kind {
@@ -130,6 +135,29 @@ enum weft_status weft_wire_decode(const uint8_t *data, size_t bytes, struct weft
 /* The text of a decoded RESULT with NUL, control characters as '?'; "" if it has none. */
 void weft_wire_text(const uint8_t *data, const struct weft_wire_header *header,
                     char out[WEFT_LIMIT_RESULT_TEXT_BYTES + 1]);
+
+/* ---- wire versions (wire_version.c) ---- */
+struct weft_wire_range {
+    uint32_t oldest, newest; /* inclusive */
+};
+/* What this process speaks. limit: the newest version by its option job.wire_version; 0: no limit. */
+struct weft_wire_range weft_wire_range_own(uint32_t limit);
+struct weft_wire_range weft_wire_range_of_challenge(const Weft__Control__Challenge *challenge);
+struct weft_wire_range weft_wire_range_of_hello(const Weft__Control__Hello *hello);
+/* Sets the version fields. A process that speaks version 1 alone writes them as version 1 does. */
+void weft_wire_range_challenge(struct weft_wire_range own, Weft__Control__Challenge *challenge);
+void weft_wire_range_hello(struct weft_wire_range own, uint32_t version, Weft__Control__Hello *hello);
+/* The newest version in both; 0: none. */
+uint32_t weft_wire_range_common(struct weft_wire_range a, struct weft_wire_range b);
+bool weft_wire_range_has(struct weft_wire_range range, uint32_t version);
+/* "1" or "1 to 2". */
+#define WEFT_WIRE_RANGE_TEXT_BYTES 32u
+const char *weft_wire_range_text(struct weft_wire_range range, char out[WEFT_WIRE_RANGE_TEXT_BYTES]);
+/* The version since which a message exists; what_out: what needs it, for sentences. Everything that a
+ * capability of Hello announces has version 1. is_elastic: a lost worker does not end the job. */
+uint32_t weft_wire_version_of_declare(const Weft__Control__Declare *declare, bool is_dense, bool is_elastic,
+                                      const char **what_out);
+uint32_t weft_wire_version_of_header(const struct weft_wire_header *header);
 
 /* ---- message groups (wire_group.c): data messages of small tensors that travel as one ---- */
 #define WEFT_WIRE_GROUP_MAGIC 0x31475457u /* "WTG1" as little-endian bytes: W T G 1 */

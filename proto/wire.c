@@ -120,7 +120,7 @@ void weft_wire_encode(const struct weft_wire_header *header, uint8_t out[WEFT_WI
 {
     WEFT_ASSERT(header_in_limits(header));
     put_le32(out + AT_MAGIC, WEFT_WIRE_MAGIC);
-    put_le16(out + AT_VERSION, header->term > 0 ? WEFT_WIRE_VERSION_TERMS : WEFT_WIRE_VERSION);
+    put_le16(out + AT_VERSION, header->term > 0 ? WEFT_WIRE_HEADER_VERSION_TERMS : WEFT_WIRE_HEADER_VERSION);
     out[AT_KIND] = header->kind;
     out[AT_CODEC] = header->codec;
     out[AT_DTYPE] = header->dtype;
@@ -151,7 +151,8 @@ enum weft_status weft_wire_decode(const uint8_t *data, size_t bytes, struct weft
     if (get_le32(data + AT_MAGIC) != WEFT_WIRE_MAGIC) return WEFT_ERR_MALFORMED;
     /* Before the checksum, which another version may have elsewhere. */
     const uint16_t version = get_le16(data + AT_VERSION);
-    if (version != WEFT_WIRE_VERSION && version != WEFT_WIRE_VERSION_TERMS) return WEFT_ERR_VERSION;
+    if (version != WEFT_WIRE_HEADER_VERSION && version != WEFT_WIRE_HEADER_VERSION_TERMS)
+        return WEFT_ERR_VERSION;
     if (get_le32(data + AT_CHECKSUM) != wire_checksum(data, AT_CHECKSUM)) return WEFT_ERR_MALFORMED;
 
     struct weft_wire_header header = {
@@ -179,7 +180,7 @@ enum weft_status weft_wire_decode(const uint8_t *data, size_t bytes, struct weft
     const uint32_t text_or_scale = get_le32(data + AT_TEXT_TERM) & 255;
     if (weft_wire_contributes(header.kind)) header.loss_exponent = (int8_t)text_or_scale;
     else header.text_bytes = text_or_scale;
-    if ((version == WEFT_WIRE_VERSION_TERMS) != (header.term > 0)) return WEFT_ERR_MALFORMED;
+    if ((version == WEFT_WIRE_HEADER_VERSION_TERMS) != (header.term > 0)) return WEFT_ERR_MALFORMED;
     if (!header_in_limits(&header) || !floats_usable(&header)) return WEFT_ERR_MALFORMED;
     if (bytes != WEFT_WIRE_HEADER_BYTES + (size_t)header.text_bytes) return WEFT_ERR_MALFORMED;
     *header_out = header;

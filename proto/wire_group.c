@@ -37,7 +37,7 @@ void weft_wire_group_encode(const struct weft_wire_group *group, uint8_t out[WEF
 {
     WEFT_ASSERT(is_in_limits(group));
     put_le32(out + AT_MAGIC, WEFT_WIRE_GROUP_MAGIC);
-    put_le16(out + AT_VERSION, WEFT_WIRE_VERSION);
+    put_le16(out + AT_VERSION, WEFT_WIRE_GROUP_VERSION);
     out[AT_KIND] = group->kind;
     out[AT_ZERO] = 0;
     put_le64(out + AT_JOB, group->job);
@@ -51,7 +51,7 @@ enum weft_status weft_wire_group_decode(const uint8_t *data, size_t bytes, struc
 {
     if (bytes != WEFT_WIRE_GROUP_HEADER_BYTES) return WEFT_ERR_MALFORMED;
     if (get_le32(data + AT_MAGIC) != WEFT_WIRE_GROUP_MAGIC) return WEFT_ERR_MALFORMED;
-    if (get_le16(data + AT_VERSION) != WEFT_WIRE_VERSION) return WEFT_ERR_VERSION;
+    if (get_le16(data + AT_VERSION) != WEFT_WIRE_GROUP_VERSION) return WEFT_ERR_VERSION;
     if (get_le32(data + AT_CHECKSUM) != wire_checksum(data, AT_CHECKSUM)) return WEFT_ERR_MALFORMED;
     const struct weft_wire_group group = {
         .kind = data[AT_KIND],

@@ -104,12 +104,15 @@ static void on_tick(void *context);
 static void send_hello(struct weft_control_client *client, const Weft__Control__Challenge *challenge)
 {
     uint8_t proof[WEFT_PROOF_BYTES], process[WEFT_PROCESS_IDENTITY_BYTES];
-    if (challenge->wire_version != WEFT_WIRE_VERSION) {
+    char own_text[WEFT_WIRE_RANGE_TEXT_BYTES], text[WEFT_WIRE_RANGE_TEXT_BYTES];
+    const struct weft_wire_range own = weft_wire_range_own(client->options.wire_newest),
+                                 its = weft_wire_range_of_challenge(challenge);
+    if (weft_wire_range_common(own, its) == 0) {
         fail(client, WEFT_ERR_VERSION,
-                "the coordinator at %s speaks wire version %u (weft %.40s), this program %u (weft %s): use "
-                "one release of weft in a job",
-                client->address, challenge->wire_version, challenge->weft_version, WEFT_WIRE_VERSION,
-                weft_proto_release());
+             "the coordinator at %s speaks wire version %s (weft %.40s), this program %s (weft %s): use "
+             "releases of weft that are at most one wire version apart",
+             client->address, weft_wire_range_text(its, text), challenge->weft_version,
+             weft_wire_range_text(own, own_text), weft_proto_release());
         return;
     }
     if (client->secret && !challenge->auth_required) {
@@ -127,7 +130,7 @@ static void send_hello(struct weft_control_client *client, const Weft__Control__
     Weft__Control__Hello hello = WEFT__CONTROL__HELLO__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     weft_control_link_challenged(&client->link, challenge);
-    hello.wire_version = WEFT_WIRE_VERSION;
+    weft_wire_range_hello(own, weft_wire_range_common(own, its), &hello);
     hello.weft_version = (char *)weft_proto_release();
     hello.job = client->job;
     hello.role = client->options.role;

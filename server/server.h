@@ -24,6 +24,7 @@ struct weft_control_client_options {
     bool has_snapshots;       /* a shard with a folder for snapshots; default false */
     const char *candidate;    /* HOST:PORT where this process would coordinate; copied; default NULL: it would
                                * not */
+    uint32_t wire_newest;     /* newest wire version that this process speaks; default 0: WEFT_WIRE_VERSION */
     uint64_t join_ns;         /* from start until Welcome; default 30 s */
     /* Callbacks on the net thread. welcomed: once, after admission and, if there is a secret, after the
      * coordinator's proof. message: every later message. closed: exactly once, with the reason (refused,
@@ -81,6 +82,8 @@ struct weft_shard_engine_options {
     struct weft_event_ring *events;   /* borrowed, may be NULL */
     uint32_t endpoint;                /* the transport's id; the engine owns the chunks placed on this
                                        * endpoint */
+    uint32_t wire_version;            /* of the job: messages of newer ones are refused; default
+                                       * WEFT_WIRE_VERSION */
     uint64_t job;
     uint32_t epoch, workers;
     const uint32_t *worker_endpoints;    /* (workers,) copied */

@@ -29,6 +29,10 @@ const struct weft_option weft_option_table[] = {
          "File with the job's secret. Empty: no secret; listeners then bind to loopback, and peers are not"
          " authenticated."),
 
+    COUNT("job.wire_version", "0", 0, 2,
+          "Newest wire version that this process speaks. 1: that of earlier releases, to test an upgrade. "
+          "0: that of this release."),
+
     TEXT("client.coordinator", "", "Address of the coordinator, as host:port. Required without a launcher."),
     COUNT("client.rank", "0", 0, 65535, "Rank of this process in its job, from 0."),
     COUNT("client.ranks", "0", 0, 4096,

@@ -270,13 +270,15 @@ static void take_challenge(struct weft_session *session, const Weft__Control__Ch
 {
     struct client_control *control = &session->control;
     const struct client_settings *settings = &session->settings;
-    if (challenge->wire_version != WEFT_WIRE_VERSION) {
+    char own_text[WEFT_WIRE_RANGE_TEXT_BYTES], text[WEFT_WIRE_RANGE_TEXT_BYTES];
+    const struct weft_wire_range own = weft_wire_range_own(settings->wire_newest),
+                                 its = weft_wire_range_of_challenge(challenge);
+    if (weft_wire_range_common(own, its) == 0) {
         client_fail(session, WEFT_ERR_VERSION, false,
-                    "the coordinator at %s:%u (weft %s) speaks wire version %u and this library (weft %s) "
-                    "version %u; use the "
-                    "same release on both sides",
-                    settings->host, settings->port, challenge->weft_version, challenge->wire_version,
-                    weft_version(), WEFT_WIRE_VERSION);
+                    "the coordinator at %s:%u (weft %s) speaks wire version %s and this library (weft %s) "
+                    "version %s; use releases that are at most one wire version apart",
+                    settings->host, settings->port, challenge->weft_version, weft_wire_range_text(its, text),
+                    weft_version(), weft_wire_range_text(own, own_text));
         return;
     }
     if (settings->secret && challenge->auth_required && challenge->seals < WEFT_SEAL_VERSION) {
@@ -290,7 +292,7 @@ static void take_challenge(struct weft_session *session, const Weft__Control__Ch
     Weft__Control__Hello hello = WEFT__CONTROL__HELLO__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     weft_control_link_challenged(&control->link, challenge);
-    hello.wire_version = WEFT_WIRE_VERSION;
+    weft_wire_range_hello(own, weft_wire_range_common(own, its), &hello);
     hello.weft_version = (char *)weft_version();
     hello.job = (char *)settings->job;
     hello.role = WEFT__CONTROL__ROLE__ROLE_WORKER;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/session/failure.h"
 #include "client/session/session.h"
 
 /* Checks that the roster has every rank and every shard exactly once, and that every endpoint has one
@@ -221,4 +222,27 @@ uint32_t client_rank_endpoint(const struct weft_session *session, uint32_t rank)
         if (!session->members[i].is_shard && session->members[i].index == rank)
             return session->members[i].endpoint_first;
     return UINT32_MAX;
+}
+
+/* A coordinator of version 1 sends no versions. */
+static const char *oldest_process(const Weft__Control__Roster *roster, uint32_t needed)
+{
+    for (size_t i = 0; roster->wire_version > 0 && i < roster->n_members; i++)
+        if (roster->members[i]->wire_newest < needed) return roster->members[i]->name;
+    return "the coordinator";
+}
+
+enum weft_status client_wire_check(struct weft_session *session, uint32_t needed, const char *what)
+{
+    const Weft__Control__Roster *roster = session->control.roster->roster;
+    const uint32_t version = roster->wire_version ? roster->wire_version : 1;
+    if (version >= needed) return WEFT_OK;
+    if (session->settings.wire_newest > 0 && session->settings.wire_newest < needed)
+        return client_error(session, WEFT_ERR_VERSION,
+                            "%s needs wire version %u, and job.wire_version=%u limits this process", what,
+                            needed, session->settings.wire_newest);
+    return client_error(session, WEFT_ERR_VERSION,
+                        "%s needs wire version %u and this job has version %u, because %s spoke no newer one "
+                        "when it began: upgrade that process, then start the job again",
+                        what, needed, version, oldest_process(roster, needed));
 }

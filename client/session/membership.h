@@ -42,6 +42,9 @@ const Weft__Control__Member *client_member_find_newcomer(struct weft_session *se
 /* Frees a Shrunk message, unless it names newcomers: the session keeps those. NULL is valid. */
 void client_shrunk_release(struct weft_session *session, Weft__Control__Control *message);
 void client_members_free(struct weft_session *session);
+/* WEFT_ERR_VERSION, a sentence that names the process with the lowest version: the job's wire version is
+ * below `needed`. what: "push of tensor 'w': clip_norm". After the Roster. */
+enum weft_status client_wire_check(struct weft_session *session, uint32_t needed, const char *what);
 const struct client_member *client_member_of_endpoint(const struct weft_session *session, uint32_t endpoint);
 struct client_member *client_member_of_number(const struct weft_session *session, uint32_t number);
 const char *client_endpoint_name(const struct weft_session *session, uint32_t endpoint); /* never NULL */

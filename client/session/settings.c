@@ -159,6 +159,7 @@ static enum weft_status resolve_numbers(const struct weft_options *options, stru
         strcmp(weft_config_text(settings->config, "client.push_order"), "agreed") == 0;
     settings->learns_order =
         settings->agrees_push_order && weft_config_bool(settings->config, "client.learn_order");
+    settings->wire_newest = (uint32_t)weft_config_u64(settings->config, "job.wire_version");
     settings->report_period_ns = weft_config_u64(settings->config, "client.report_period");
     settings->client_hash_every = (uint32_t)weft_config_u64(settings->config, "client.hash_every");
     settings->hash_every = (uint32_t)weft_config_u64(settings->config, "server.hash_every");

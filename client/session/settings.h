@@ -24,6 +24,7 @@ struct client_settings {
     /* The ports where rank 0's library may listen; count 0: another process coordinates, at `port`. */
     uint16_t ports[WEFT_LAUNCHER_PORTS];
     uint32_t port_count;
+    uint32_t wire_newest; /* job.wire_version */
     uint64_t deadline_ns;
     uint64_t report_period_ns;         /* 0: no reports */
     enum weft_plan_id plans[WEFT_COLL_KIND_COUNT]; /* of collective.plan and WEFT_PLAN_<OPERATION> */

@@ -8,6 +8,7 @@
 #include "client/call/device_staging.h"
 #include "client/engine/request.h"
 #include "client/session/failure.h"
+#include "client/session/membership.h"
 #include "client/session/open_step.h"
 #include "client/session/session.h"
 #include "client/tensor/allreduce_mode.h"
@@ -35,6 +36,16 @@ static bool shards_can_clip(const struct weft_tensor *tensor, const char *call)
            !tensor->session->is_elastic && strcmp(call, "push") != 0;
 }
 
+/* Shards of wire version 1 do not support what the step requires. */
+static enum weft_status check_version(struct weft_tensor *tensor, const char *call)
+{
+    const bool clips = tensor->session->step.clip_norm > 0;
+    char text[WEFT_LIMIT_NAME_BYTES + 100];
+    snprintf(text, sizeof text, "%s of tensor '%s', which is in server mode: %s", call, tensor->name,
+             clips ? "clip_norm" : "group_weight_decay");
+    return client_wire_check(tensor->session, 2, text);
+}
+
 /* Checks that this rank can make the update that the step requires. */
 static enum weft_status check_update(struct weft_tensor *tensor, const char *call)
 {
@@ -45,6 +56,7 @@ static enum weft_status check_update(struct weft_tensor *tensor, const char *cal
                             "%s of tensor '%s', which is in parameter group %u; the step's group_count is %u",
                             call, tensor->name, tensor->group, step->group_count);
     if (step->clip_norm <= 0 && !step->has_decays) return WEFT_OK;
+    if (tensor->mode == WEFT_MODE_SERVER) WEFT_TRY(check_version(tensor, call));
     if (step->clip_norm > 0 && tensor->mode == WEFT_MODE_SERVER && !shards_can_clip(tensor, call))
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "%s of tensor '%s', which is in server mode: clip_norm needs push_pull, a dense "

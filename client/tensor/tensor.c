@@ -263,6 +263,18 @@ static enum weft_status check_options(struct weft_session *session, const struct
 
 /* ---- the question to the coordinator ---- */
 
+static enum weft_status check_version(const struct weft_tensor *tensor, const Weft__Control__Declare *declare)
+{
+    struct weft_session *session = tensor->session;
+    const bool is_dense =
+        tensor->codec_spec.id == WEFT_CODEC_DENSE && tensor->codec_choice.candidates.count == 0;
+    char text[WEFT_LIMIT_NAME_BYTES + 100];
+    const char *what;
+    const uint32_t version = weft_wire_version_of_declare(declare, is_dense, session->is_elastic, &what);
+    snprintf(text, sizeof text, "declare: tensor '%s' has %s, which", tensor->name, what);
+    return client_wire_check(session, version, text);
+}
+
 static enum weft_status send_declare(struct weft_session *session, const struct weft_tensor_options *options,
                                      const struct weft_tensor *tensor)
 {
@@ -282,6 +294,7 @@ static enum weft_status send_declare(struct weft_session *session, const struct 
     declare.alone = tensor->alone;
     if (client_tensor_has_clock(tensor)) declare.consistency = (char *)options->consistency;
     declare.pull_dtype = (uint32_t)options->pull_dtype;
+    WEFT_TRY(check_version(tensor, &declare));
     message.body_case = WEFT__CONTROL__CONTROL__BODY_DECLARE;
     message.declare = &declare;
     enum weft_status status = client_control_send(session, &message);
@@ -365,21 +378,6 @@ static size_t count_choice_chunks(const struct weft_tensor *tensor, const struct
         if (!dense && chunk->count > chunks[0]->count) return 0;
     }
     return end == tensor->elems ? i : 0;
-}
-
-/* A coordinator of an earlier release does not forward it to the shards. */
-static enum weft_status check_served(struct weft_tensor *tensor, const Weft__Control__Declared *declared)
-{
-    struct weft_session *session = tensor->session;
-    const Weft__Control__Declare *served = declared->declare;
-    const bool keeps_consistency = !client_tensor_has_clock(tensor) || (served && served->consistency[0]),
-               keeps_dtype = !client_tensor_widens(tensor) || (served && served->pull_dtype);
-    if (keeps_consistency && keeps_dtype) return WEFT_OK;
-    client_fail(session, WEFT_ERR_VERSION, true,
-                "rank %u: the coordinator is of a release without %s, which tensor '%.60s' has; use one "
-                "release in the whole job",
-                session->rank, keeps_consistency ? "pull_dtype" : "consistency ssp and asp", tensor->name);
-    return client_usable(session);
 }
 
 static enum weft_status install_chunks(struct weft_tensor *tensor, const Weft__Control__Declared *declared)
@@ -611,7 +609,6 @@ enum weft_status weft_declare(struct weft_session *session, const struct weft_te
     if (status == WEFT_OK) status = alloc_memory(tensor);
     if (status == WEFT_OK) status = send_declare(session, options, tensor);
     if (status == WEFT_OK) status = wait_declared(session, tensor, &answer);
-    if (status == WEFT_OK) status = check_served(tensor, answer->declared);
     if (status == WEFT_OK) status = install_chunks(tensor, answer->declared);
     if (status == WEFT_OK && (status = alloc_placed(tensor)) < 0) /* the other ranks depend on this one */
         client_fail(session, status, true, "rank %u: %s", session->rank, session->error.text);

@@ -122,6 +122,7 @@ static enum weft_status create_server(struct weft_candidate *candidate,
     options.copies_on_one_host = job->copies_on_one_host;
     options.heartbeat_ns = job->heartbeat_ns;
     options.resume_ns = job->resume_ns;
+    options.wire_newest = candidate->options.wire_newest;
     options.store = candidate->store;
     set_snapshots(candidate, loaded->snapshots ? loaded->snapshots->snapshots : NULL, &options);
     options.ended = candidate->options.ended;
@@ -197,6 +198,9 @@ static bool has_job(struct weft_candidate *candidate, struct coordinator_loaded 
         abandon(candidate, "the store has records of another release, or damaged ones");
     if (status < 0 || !loaded->job) return false;
     const Weft__Control__StoredJob *job = loaded->job->job;
+    const struct weft_wire_range own = weft_wire_range_own(candidate->options.wire_newest);
+    if (!weft_wire_range_has(own, job->wire_version ? job->wire_version : 1))
+        abandon(candidate, "the job has a wire version that this process does not speak");
     candidate->is_stopped |= job->ended || job->job_id != candidate->job_id;
     return !candidate->is_stopped;
 }

@@ -97,6 +97,7 @@ static void add_job(struct batch *batch)
     job.resume_ns = options->resume_ns;
     job.members = coordinator->member_count;
     job.ended = coordinator->records.has_ended;
+    job.wire_version = coordinator_wire_written(coordinator);
     if (coordinator->cost_known) job.cost = &coordinator->cost;
     stored.body_case = WEFT__CONTROL__STORED__BODY_JOB;
     stored.job = &job;

@@ -104,6 +104,8 @@ static void fill_member(struct coordinator_member *member, const Weft__Control__
     snprintf(member->label, sizeof member->label, "%s", entry->name);
     snprintf(member->host, sizeof member->host, "%s", entry->host);
     snprintf(record->candidate, sizeof record->candidate, "%s", entry->candidate);
+    member->wire.oldest = WEFT_WIRE_VERSION_OLDEST; /* not used after the start */
+    member->wire.newest = entry->wire_newest ? entry->wire_newest : 1;
     member->has_device = entry->device;
     member->supports_states = entry->states;
     member->supports_groups = entry->groups;
@@ -153,6 +155,7 @@ static void restore_numbers(struct weft_coordinator *coordinator, Weft__Control_
     coordinator->transport_nonce = job->transport_nonce;
     coordinator->next_incarnation = job->next_incarnation;
     coordinator->next_endpoint = job->next_endpoint;
+    coordinator->wire_version = job->wire_version ? job->wire_version : 1;
     if (job->cost) coordinator_keep_cost(coordinator, job->cost);
     coordinator->records.has_begun = coordinator->records.is_restored = true;
 }

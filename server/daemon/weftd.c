@@ -84,6 +84,7 @@ static enum weft_status start_coordinator(struct weftd *weftd, uint16_t *port_ou
     options.heartbeat_ns = weft_config_u64(weftd->options.config, "server.heartbeat");
     options.resume_ns = weft_config_u64(weftd->options.config, "server.resume");
     options.copies = (uint32_t)weft_config_u64(weftd->options.config, "server.copies");
+    options.wire_newest = weftd_wire_newest(weftd);
     options.copies_on_one_host = weft_config_bool(weftd->options.config, "server.copies_on_one_host");
     const char *store = weft_config_text(weftd->options.config, "server.store");
     options.store = store[0] ? store : NULL;

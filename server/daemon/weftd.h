@@ -159,6 +159,18 @@ enum weft_status weftd_control_start(struct weftd *weftd, const char *host, uint
                                      struct weft_error *error);
 void weftd_coordinator_ended(void *context, enum weft_status status, const char *text);
 
+/* Newest wire version that this process speaks by its options. */
+static inline uint32_t weftd_wire_newest(const struct weftd *weftd)
+{
+    return (uint32_t)weft_config_u64(weftd->options.config, "job.wire_version");
+}
+/* Wire version of the job; after the roster. */
+static inline uint32_t weftd_job_version(const struct weftd *weftd)
+{
+    const uint32_t version = weftd->roster->roster->wire_version;
+    return version ? version : 1;
+}
+
 /* weftd_takeover.c; net thread */
 /* Before the control connection: listens. No effect without server.store, or if this process coordinates. */
 enum weft_status weftd_takeover_start(struct weftd *weftd, const char *reachable, struct weft_error *error);

@@ -511,6 +511,7 @@ enum weft_status weftd_control_start(struct weftd *weftd, const char *host, uint
     options.wanted_index = weftd->options.index;
     options.endpoints = weftd->options.engines;
     options.has_snapshots = weftd->snapshots != NULL;
+    options.wire_newest = weftd_wire_newest(weftd);
     options.welcomed = on_welcomed;
     options.message = on_message;
     options.closed = on_closed;

@@ -150,6 +150,7 @@ static enum weft_status shard_create(struct weftd_engine *engine)
         options.endpoint = weftd->welcome.endpoint_first + engine->index;
         options.job = weftd->welcome.job_id;
         options.epoch = weftd->roster->roster->epoch;
+        options.wire_version = weftd_job_version(weftd);
         options.workers = workers;
         options.elastic = weftd->welcome.workers_min > 0;
         options.workers_max = weftd->welcome.workers_max;

@@ -37,6 +37,7 @@ enum weft_status weftd_takeover_start(struct weftd *weftd, const char *reachable
                                                    .secret = weftd->options.secret,
                                                    .host = weftd->options.listen,
                                                    .reachable = reachable,
+                                                   .wire_newest = weftd_wire_newest(weftd),
                                                    .took_over = on_took_over,
                                                    .prepare = on_prepare,
                                                    .ended = weftd_coordinator_ended,

@@ -27,6 +27,7 @@ void weft_shard_engine_options_init(struct weft_shard_engine_options *options)
         .round_deadline_ns = WEFT_SECONDS(300),
         .copy_bytes_max = (size_t)64 << 20,
         .hash_every = 50,
+        .wire_version = WEFT_WIRE_VERSION,
     };
 }
 
@@ -293,6 +294,7 @@ enum weft_status weft_shard_engine_create(struct weft_env *env,
     engine->elastic = options->elastic;
     engine->round_deadline_ns = options->round_deadline_ns;
     engine->hash_every = options->hash_every;
+    engine->wire_version = options->wire_version;
     engine->round_bytes = options->round_bytes;
     engine->maps = weft_transport_abilities(engine->transport) & WEFT_TRANSPORT_MAPS;
     weft_list_init(&engine->waiting);

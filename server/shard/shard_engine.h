@@ -364,6 +364,7 @@ struct weft_shard_engine {
     const struct weft_kernels *kernels;
     uint64_t job;
     uint32_t endpoint, epoch, workers;
+    uint32_t wire_version;       /* of the job */
     struct shard_worker *worker; /* (workers_max,) owned */
     uint32_t workers_max;        /* of any epoch */
     uint32_t left_count;        /* entries of worker[] with left */

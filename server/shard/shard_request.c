@@ -175,6 +175,12 @@ void shard_request_handle(struct weft_shard_engine *engine, struct weft_arrival 
         shard_reply_refuse(engine, arrival, &header, engine->failed, "%s", engine->failed_text);
         return;
     }
+    if (weft_wire_version_of_header(&header) > engine->wire_version) {
+        shard_reply_refuse(engine, arrival, &header, WEFT_ERR_VERSION,
+                           "rank %u sent a message of wire version %u, this job has version %u",
+                           header.worker, weft_wire_version_of_header(&header), engine->wire_version);
+        return;
+    }
     struct shard_tensor *tensor = shard_table_tensor(engine, header.tensor);
     struct shard_chunk *chunk = tensor ? shard_table_chunk(tensor, header.chunk) : NULL;
     if (!chunk) {

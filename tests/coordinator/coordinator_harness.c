@@ -98,6 +98,16 @@ static struct harness *harness_create_with(uint32_t workers, uint32_t shards, ui
     return harness_start(harness);
 }
 
+struct harness *harness_create_version(uint32_t workers, uint32_t shards, uint32_t workers_max,
+                                       uint32_t wire_newest)
+{
+    struct harness *harness = harness_alloc(workers, shards);
+    harness->options.wire_newest = wire_newest;
+    harness->options.workers_min = workers_max > 0;
+    harness->options.workers_max = workers_max;
+    return harness_start(harness);
+}
+
 struct harness *harness_create_copies(uint32_t workers, uint32_t shards, bool one_host)
 {
     struct harness *harness = harness_alloc(workers, shards);
@@ -206,6 +216,8 @@ uint64_t harness_hello(struct harness *harness, const struct harness_hello *give
     Weft__Control__Hello hello = WEFT__CONTROL__HELLO__INIT;
     Control message = WEFT__CONTROL__CONTROL__INIT;
     hello.wire_version = given->wire_version ? given->wire_version : WEFT_WIRE_VERSION;
+    hello.wire_oldest = given->wire_oldest;
+    hello.wire_newest = given->wire_newest;
     hello.weft_version = (char *)"9.9";
     hello.job = (char *)(given->job ? given->job : "mnist");
     hello.role = given->role;

@@ -49,6 +49,10 @@ struct harness *harness_create_growing(uint32_t workers, uint32_t shards, uint32
 struct harness *harness_create_copies(uint32_t workers, uint32_t shards, bool one_host);
 void harness_free(struct harness *harness);
 
+/* The coordinator of a job that speaks at most this wire version; workers_max 0: not elastic. */
+struct harness *harness_create_version(uint32_t workers, uint32_t shards, uint32_t workers_max,
+                                       uint32_t wire_newest);
+
 uint64_t harness_open(struct harness *harness);
 /* the peer closes */
 void harness_close(struct harness *harness, uint64_t connection, const char *why);
@@ -68,7 +72,7 @@ struct harness_hello {
     Weft__Control__Role role;
     int wanted_index;
     const char *job, *secret;
-    uint32_t wire_version, endpoints;
+    uint32_t wire_version, wire_oldest, wire_newest, endpoints; /* wire_version 0: the newest one */
     bool has_no_seal, has_no_slots; /* as a member of an earlier release */
 };
 /* opens, reads Challenge, sends Hello */

@@ -110,8 +110,8 @@ static void refusals(void **state)
     uint64_t c =
         harness_hello(h, &(struct harness_hello){.role = WORKER, .wanted_index = -1, .wire_version = 7});
     harness_expect_abort(h, c, WEFT_ERR_VERSION,
-                         "newcomer 1 speaks wire version 7 (weft 9.9), the coordinator 1 (weft 0.1.0): use "
-                         "one release of weft in a job",
+                         "newcomer 1 speaks wire version 7 (weft 9.9), the coordinator 1 to 2 (weft 0.1.0): "
+                         "use releases of weft that are at most one wire version apart",
                          true);
     c = harness_hello(h, &(struct harness_hello){.role = WORKER, .wanted_index = -1, .job = "other"});
     harness_expect_abort(h, c, WEFT_ERR_INVALID,

@@ -70,7 +70,7 @@ static void random_hello(struct harness *h)
     struct harness_hello hello = {.role = (Weft__Control__Role)(1 + below(3)),
                                   .wanted_index = (int)below(4) - 1,
                                   .endpoints = below(3),
-                                  .wire_version = below(10) ? 0 : 2,
+                                  .wire_version = below(10) ? 0 : 9,
                                   .job = below(10) ? NULL : "other",
                                   .secret = below(10) ? h->options.secret : NULL};
     harness_hello(h, &hello);

@@ -132,6 +132,7 @@ static const struct field challenge[] = {{1, "wire_version", U32},
                                          {3, "weft_version", NAME},
                                          {4, "auth_required", BOOL},
                                          {7, "seals", U32},
+                                         {104, "wire_newest", U32},
                                          {0}};
 static const struct field hello[] = {{1, "wire_version", U32},
                                      {2, "weft_version", NAME},
@@ -150,6 +151,8 @@ static const struct field hello[] = {{1, "wire_version", U32},
                                      {15, "seals", U32},
                                      {16, "progress", BOOL},
                                      {17, "slots", BOOL},
+                                     {104, "wire_oldest", U32},
+                                     {105, "wire_newest", U32},
                                      {0}};
 static const struct field welcome[] = {{1, "member", U32},
                                        {2, "index", U32},
@@ -171,9 +174,12 @@ static const struct field endpoints[] = {{1, "addresses", BYTES_REPEATED}, {0}};
 static const struct field member[] = {
     {1, "member", U32}, {2, "role", ENUM},       {3, "index", U32},          {4, "name", NAME},
     {5, "host", NAME},  {6, "incarnation", U64}, {7, "endpoint_first", U32}, {8, "addresses", BYTES_REPEATED},
-    {9, "pid", U64},    {10, "device", BOOL},    {11, "states", BOOL},       {0}};
+    {9, "pid", U64},    {10, "device", BOOL},    {11, "states", BOOL},       {104, "wire_newest", U32},
+    {0}};
 static const struct field roster[] = {
-    {1, "epoch", U32}, {2, "members", PART_REPEATED, member}, {3, "coordinator", NAME}, {0}};
+    {1, "epoch", U32},       {2, "members", PART_REPEATED, member},
+    {3, "coordinator", NAME}, {104, "wire_version", U32},
+    {0}};
 static const struct field link_cost[] = {{1, "pairs", U32},
                                          {2, "unknown", U32},
                                          {3, "latency_ns", U64},

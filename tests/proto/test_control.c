@@ -64,20 +64,21 @@ struct samples {
 static const char *const readings[BODIES + 1] = {
     "",
     "challenge\n  wire_version 1\n  nonce 30313233343536373839616263646566\n  weft_version \"0.1.0\"\n  "
-    "auth_required 1\n  seals 1\n",
-    "hello\n  wire_version 1\n  weft_version \"0.1.0\"\n  job \"mnist\"\n  role 1\n  name \"rank 3 (hostb, "
+    "auth_required 1\n  seals 1\n  wire_newest 2\n",
+    "hello\n  wire_version 2\n  weft_version \"0.1.0\"\n  job \"mnist\"\n  role 1\n  name \"rank 3 (hostb, "
     "pid 41)\"\n  wanted_index -1\n"
     "  host \"hostb\"\n  pid 41\n  nonce 30313233343536373839616263646566\n  endpoints 2\n  device 1\n  "
-    "states 1\n  frees 1\n  seals 1\n  progress 1\n  slots 1\n",
+    "states 1\n  frees 1\n  seals 1\n  progress 1\n  slots 1\n  wire_oldest 1\n  wire_newest 2\n",
     "welcome\n  member 3\n  index 1\n  incarnation 18446744073709551615\n  transport_nonce 9\n  workers 2\n  "
     "shards 1\n"
     "  endpoint_first 4\n  job_id 300\n  heartbeat_ns 30000000000\n  workers_min 1\n  frees 1\n  beat_ns 7\n "
     " copies 1\n  workers_max 6\n",
     "endpoints\n  addresses 6162\n  addresses 00ff\n",
     "roster\n  epoch 1\n  members\n    role 2\n    name \"shard 0\"\n    host \"h\"\n    incarnation 5\n    "
-    "addresses 6162\n    addresses 00ff\n    states 1\n"
+    "addresses 6162\n    addresses 00ff\n    states 1\n    wire_newest 2\n"
     "  members\n    member 1\n    role 1\n    index 1\n    name \"rank 1\"\n    endpoint_first 2\n    "
-    "addresses 6162\n    pid 7\n    device 1\n  coordinator \"shard 0 (h, pid 3)\"\n",
+    "addresses 6162\n    pid 7\n    device 1\n  coordinator \"shard 0 (h, pid 3)\"\n  "
+    "wire_version 1\n",
     "ready\n  epoch 1\n",
     "go\n  epoch 200\n  cost\n    pairs 6\n    unknown 6\n    latency_ns 5000\n    bytes_per_second "
     "12000000000\n"
@@ -127,10 +128,11 @@ static void fill(struct samples *s)
     s->addresses[1] = (ProtobufCBinaryData){2, (uint8_t *)"\0\xff"};
     s->dims[0] = 1024, s->dims[1] = 784;
     weft__control__challenge__init(&s->challenge);
-    s->challenge.wire_version = WEFT_WIRE_VERSION, s->challenge.nonce = NONCE;
+    s->challenge.wire_version = 1, s->challenge.wire_newest = 2, s->challenge.nonce = NONCE;
     s->challenge.weft_version = (char *)"0.1.0", s->challenge.auth_required = s->challenge.seals = 1;
     weft__control__hello__init(&s->hello);
-    s->hello.wire_version = WEFT_WIRE_VERSION, s->hello.weft_version = (char *)"0.1.0",
+    s->hello.wire_version = s->hello.wire_newest = 2, s->hello.wire_oldest = 1;
+    s->hello.weft_version = (char *)"0.1.0",
     s->hello.job = (char *)"mnist";
     s->hello.role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->hello.name = (char *)"rank 3 (hostb, pid 41)",
     s->hello.wanted_index = -1;
@@ -149,7 +151,7 @@ static void fill(struct samples *s)
     s->member[0].role = WEFT__CONTROL__ROLE__ROLE_SHARD, s->member[0].name = (char *)"shard 0",
     s->member[0].host = (char *)"h";
     s->member[0].incarnation = 5, s->member[0].n_addresses = 2, s->member[0].addresses = s->addresses;
-    s->member[0].states = 1;
+    s->member[0].states = 1, s->member[0].wire_newest = 2;
     s->member[1].member = 1, s->member[1].role = WEFT__CONTROL__ROLE__ROLE_WORKER, s->member[1].index = 1,
     s->member[1].pid = 7;
     s->member[1].name = (char *)"rank 1", s->member[1].endpoint_first = 2, s->member[1].n_addresses = 1,
@@ -157,7 +159,7 @@ static void fill(struct samples *s)
     s->member[1].device = 1;
     weft__control__roster__init(&s->roster);
     s->roster.epoch = 1, s->roster.n_members = 2, s->roster.members = s->members,
-    s->roster.coordinator = (char *)"shard 0 (h, pid 3)";
+    s->roster.coordinator = (char *)"shard 0 (h, pid 3)", s->roster.wire_version = 1;
     weft__control__ready__init(&s->ready), s->ready.epoch = 1;
     weft__control__go__init(&s->go), s->go.epoch = 200, s->go.cost = &s->cost, s->go.committed = 41,
                                      s->go.codec_steps = 12;
@@ -461,12 +463,12 @@ static void other_versions_can_be_refused_in_words(void **state)
     uint8_t data[2048];
     Control *unpacked;
     fill(&s);
-    s.hello.wire_version = 2, s.hello.nonce.len = 0, s.hello.role = (Weft__Control__Role)9,
-    s.hello.wanted_index = -7;
+    s.hello.wire_version = s.hello.wire_newest = 9, s.hello.wire_oldest = 8;
+    s.hello.nonce.len = 0, s.hello.role = (Weft__Control__Role)9, s.hello.wanted_index = -7;
     Control message = wrap(&s, 2);
     size_t bytes = pack(&message, data, sizeof data);
     assert_int_equal(weft_control_unpack(weft_env_system(), data, bytes, &unpacked), WEFT_OK);
-    assert_int_equal(unpacked->hello->wire_version, 2);
+    assert_int_equal(unpacked->hello->wire_version, 9);
     weft_control_free(weft_env_system(), unpacked);
 }
 

@@ -2,7 +2,9 @@
 
 The workers (tests/client/counting.c) push whole numbers and check each result."""
 
+import json
 import os
+import re
 import signal
 import subprocess
 
@@ -10,6 +12,7 @@ import harness
 import jobs
 from counting_job import COUNTING, CountingTest
 
+VERSION_1 = {"WEFT_JOB_WIRE_VERSION": "1"}
 TOOK_OVER = "this process takes over at"
 COMMITTED = "is committed"
 
@@ -18,10 +21,10 @@ class Takeover(CountingTest):
     def environment(self):
         return {"WEFT_SERVER_COPIES": "1", "WEFT_SERVER_COPIES_ON_ONE_HOST": "yes", "WEFT_SERVER_STORE": self.path("store")}
 
-    def start(self, shards, workers, environment=None):
+    def start(self, shards, workers, own=None):
         group = self.group()
         jobs.start_by_hand(harness.PROGRAMS, group, shards, workers, [COUNTING, self.path("stop")],
-                           environment={**self.environment(), **(environment or {})})
+                           environment=self.environment(), own=own)
         self.wait_for("the first steps", lambda: self.steps(group) > 0, group, 40)
         return group
 
@@ -78,6 +81,70 @@ class Takeover(CountingTest):
         os.kill(int(shards[0]), signal.SIGKILL)
         self.wait_for_takeover(group, 3)
         self.end(group, 2)
+
+    def status(self, group):
+        """Status of the job from the process that coordinates."""
+        words = [harness.PROGRAMS.weft, "status", "--json", "--job", os.path.basename(group.log_directory), self.coordinator(group)]
+        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=30)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return json.loads(done.stdout)
+
+    def coordinator(self, group):
+        with open(os.path.join(group.log_directory, "ports"), encoding="utf-8") as file:
+            return re.search(r"^coordinator=(\S+)$", file.read(), re.MULTILINE)[1]
+
+    def assert_versions(self, group, job, members):
+        status = self.status(group)
+        self.assertEqual(status["wire_version"], job)
+        found = {f"{member['role']}{member['index']}": member["wire_version"] for member in status["members"]}
+        self.assertEqual(found, members)
+
+    def drain(self, group, number):
+        shard = self.drop(group, f"shard{number}")
+        os.kill(shard.pid, signal.SIGTERM)
+        self.assertIsNotNone(harness.ends([(f"shard{number}", shard)], 60)[f"shard{number}"], self.log(group, f"shard{number}"))
+        self.assertEqual(shard.returncode, 0, self.log(group, f"shard{number}"))
+        self.assertEqual(self.status(group)["slots"]["without_copy"], 0)
+
+    def test_upgrade(self):
+        """Workers and shards 0 and 1 of wire version 1: shard 1 is drained, shard 0, which coordinates, is killed."""
+        group = self.start(4, 2, {name: VERSION_1 for name in ("shard0", "shard1", "worker0", "worker1")})
+        # a coordinator of version 1 does not read the versions of others
+        self.assert_versions(group, 1, {"worker0": 1, "worker1": 1, "shard0": 1, "shard1": 1, "shard2": 1, "shard3": 1})
+        self.drain(group, 1)
+        shard = self.drop(group, "shard0")
+        harness.kill(shard)
+        shard.wait()
+        self.wait_for_takeover(group, 4)
+        self.end(group, 2)
+        self.assert_nothing_left(self.directory)
+
+    def test_upgrade_of_coordinator_and_workers_first(self):
+        """A process of version 1 takes over from one of version 2, which was upgraded first."""
+        group = self.start(4, 2, {name: VERSION_1 for name in ("shard1", "shard2", "shard3")})
+        self.assert_versions(group, 1, {"worker0": 2, "worker1": 2, "shard0": 2, "shard1": 1, "shard2": 1, "shard3": 1})
+        self.drain(group, 3)
+        shard = self.drop(group, "shard0")
+        harness.kill(shard)
+        shard.wait()
+        self.wait_for_takeover(group, 4)
+        self.end(group, 2)
+        self.assert_nothing_left(self.directory)
+
+    def test_what_the_oldest_member_does_not_support(self):
+        """A worker of version 2 names the shard of version 1, and workers of two versions are refused."""
+        group = self.group()
+        bench = [harness.PROGRAMS.weft, "bench", "push_pull", "-d", "bf16", "-b", "4K", "-e", "4K", "--iters", "1"]
+        jobs.start_by_hand(harness.PROGRAMS, group, 2, 1, bench, own={"shard1": VERSION_1})
+        harness.ends(group.processes, 30)
+        self.assertRegex(self.log(group, "worker0"), r"has a 16-bit dtype in server mode, which needs wire version 2 and this job has "
+                         r"version 1, because shard 1 \(.*\) spoke no newer one when it began")
+        mixed = self.group("mixed")
+        jobs.start_by_hand(harness.PROGRAMS, mixed, 1, 2, [COUNTING, self.path("stop")], own={"worker1": VERSION_1})
+        self.wait_for("the refusal", lambda: "use one release of weft in all workers of a job" in
+                      self.log(mixed, "worker0") + self.log(mixed, "worker1"), mixed)
+        for _, process in mixed.processes:
+            harness.kill(process)
 
     def test_what_a_store_does_not_support(self):
         for words, variables, sentence in (([], {"WEFT_SERVER_COPIES": "0"}, "server.store needs server.copies=1"),

@@ -132,10 +132,11 @@ def wait_for_port_file(path, group, seconds=20):
     raise JobFailed(f"shard0 has not written {path} after {seconds} s: {group.last_words('shard0')}")
 
 
-def start_by_hand(programs, group, shards, workers, worker_command, network=None, environment=None, http=False):
+def start_by_hand(programs, group, shards, workers, worker_command, network=None, environment=None, http=False, own=None):
     """Starts the job process by process: shard0 (with the coordinator), the other shards, worker0 ... On loopback,
     or each in its namespace of `network`, where listeners require a job secret. `worker_command`: a list, or a
-    function of the rank that returns one. `http`: each shard serves HTTP on a free port."""
+    function of the rank that returns one. `http`: each shard serves HTTP on a free port.
+    `own`: variables of single processes, {"shard0": {...}}."""
     job = os.path.basename(os.path.abspath(group.log_directory))
     port_file = os.path.join(group.log_directory, "ports")
     if os.path.exists(port_file):
@@ -150,7 +151,7 @@ def start_by_hand(programs, group, shards, workers, worker_command, network=None
         common.update({"WEFT_SECRET_FILE": secret_file, "WEFT_TRANSPORT_DEVICES": DEVICE})
 
     def start(node, words, extra=None):
-        return group.start(node, network.command(node, words) if network else words, {**common, **(extra or {})})
+        return group.start(node, network.command(node, words) if network else words, {**common, **(extra or {}), **(own or {}).get(node, {})})
 
     coordinator = None
     for index in range(shards):

@@ -12,6 +12,7 @@ static enum weft_status configure(struct weft_coordinator_options *options, stru
     WEFT_TRY(weft_config_load(weft_env_system(), &config, error));
     options->heartbeat_ns = weft_config_u64(config, "server.heartbeat");
     options->resume_ns = weft_config_u64(config, "server.resume");
+    options->wire_newest = (uint32_t)weft_config_u64(config, "job.wire_version");
     weft_config_free(config);
     return WEFT_OK;
 }
