@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "snapshot/format.h"
 #include "snapshot/manifest.h"
 #include "snapshot/piece_header.h"
 
@@ -240,8 +241,8 @@ static enum weft_status read_fields(json_t *root, struct weft_snapshot *snapshot
 {
     char format[32], weights[16];
     uint64_t workers, shards;
-    if (!get_text(root, "format", format, sizeof format) || strcmp(format, MANIFEST_FORMAT) != 0)
-        return weft_error_set(error, WEFT_ERR_VERSION, "the manifest is not of the format " MANIFEST_FORMAT);
+    const bool has_format = get_text(root, "format", format, sizeof format);
+    WEFT_TRY(snapshot_format_check(has_format ? format : NULL, MANIFEST_FORMAT, "the manifest", error));
     WEFT_TRY(check_checksum(snapshot->env, root, error));
     if (!get_text(root, "job", snapshot->job, sizeof snapshot->job) ||
         !get_number(root, "step", INT64_MAX - 1, &snapshot->step) ||

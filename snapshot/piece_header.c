@@ -15,6 +15,8 @@
 
 #include "snapshot/piece_header.h"
 
+#include "snapshot/format.h"
+
 #define FORMAT "weft-piece-1"
 #define ENTRY_BYTES 256 /* of an entry without the tensor's name */
 
@@ -170,8 +172,7 @@ static enum weft_status read_metadata(const json_t *metadata, struct weft_piece_
                *base = json_string_value(json_object_get(metadata, "base")),
                *chain = json_string_value(json_object_get(metadata, "chain"));
     uint64_t length = 0;
-    if (!format || strcmp(format, FORMAT) != 0)
-        return weft_error_set(error, WEFT_ERR_VERSION, "a piece is not of the format " FORMAT);
+    WEFT_TRY(snapshot_format_check(format, FORMAT, "a piece", error));
     if (!base && !chain) return WEFT_OK;
     if (!base || !piece_name_is_valid(base) || !chain ||
         !parse_number(chain, chain + strlen(chain), &length) || length < 1 || length > WEFT_PIECE_CHAIN_MAX)

@@ -116,6 +116,12 @@ static enum weft_status read_magic(struct store_file *file, struct weft_error *e
     if (bytes > 0 && disk->read(disk, 0, found, bytes) < 0)
         return fail(file, error, WEFT_ERR_IO, "cannot be read");
     if (memcmp(found, magic, sizeof magic) == 0) return WEFT_OK;
+    if (memcmp(found, magic, sizeof magic - 1) == 0 && found[sizeof magic - 1] > '1' &&
+        found[sizeof magic - 1] <= '9')
+        return fail(
+            file, error, WEFT_ERR_VERSION,
+            "has a format of a newer release than this one, which reads WEFTSTO1: use a newer release of "
+            "weft, or another server.store");
     if (size > sizeof magic || !is_unfinished(found, bytes))
         return fail(file, error, WEFT_ERR_MALFORMED, "is another file: it does not begin with WEFTSTO1");
     if (disk->write(disk, 0, magic, sizeof magic) < 0 || disk->sync(disk) < 0 || disk->sync_folder(disk) < 0)

@@ -188,6 +188,33 @@ static void test_damage(void **state)
     weft_snapshot_fini(&snapshot);
 }
 
+/* The format is read before the checksum, which a newer release may make in another way. */
+static void test_other_format(void **state)
+{
+    static const struct {
+        char number;
+        const char *text;
+    } cases[] = {{'2', "the manifest has the format weft-snapshot-2 of a newer release, and this one reads "
+                       "weft-snapshot-1: use a newer release of weft"},
+                 {'x', "the manifest is not of the format weft-snapshot-1"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct weft_snapshot snapshot, again;
+        struct weft_error error = {0};
+        char *text;
+        size_t bytes;
+        build(&snapshot);
+        assert_int_equal(weft_snapshot_write(&snapshot, &text, &bytes), WEFT_OK);
+        char *format = memmem(text, bytes, "weft-snapshot-1", 15);
+        assert_non_null(format);
+        format[14] = cases[i].number;
+        assert_int_equal(weft_snapshot_read(weft_env_system(), text, bytes, &again, &error),
+                         WEFT_ERR_VERSION);
+        assert_string_equal(error.text, cases[i].text);
+        weft_free_bytes(weft_env_system(), text);
+        weft_snapshot_fini(&snapshot);
+    }
+}
+
 static void test_name_is_not_utf8(void **state)
 {
     struct weft_snapshot snapshot;
@@ -246,10 +273,10 @@ static void test_places(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fields),           cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_refused),          cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_name_is_not_utf8), cmocka_unit_test(test_folder),
-        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_fields),  cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_other_format),
+        cmocka_unit_test(test_damage),  cmocka_unit_test(test_name_is_not_utf8),
+        cmocka_unit_test(test_folder),  cmocka_unit_test(test_places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

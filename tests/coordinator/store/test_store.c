@@ -497,9 +497,24 @@ static void torn_and_damaged(void **state)
     free(memory);
 }
 
+/* A newer release has written it: refused as such, and left as it is. */
+static void newer_format(void **state)
+{
+    struct memory_disk *memory = malloc(sizeof *memory);
+    struct weft_store *store;
+    struct weft_error error = {0};
+    set_file(memory, (const uint8_t *)"WEFTSTO2 and more", 17);
+    assert_int_equal(store_file_open(manual_env(), &memory->disk, "x", &store, &error), WEFT_ERR_VERSION);
+    assert_string_equal(error.text, "the store x has a format of a newer release than this one, which reads "
+                                    "WEFTSTO1: use a newer release of weft, or another server.store");
+    assert_int_equal(memory->file->now_bytes, 17);
+    free(memory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(newer_format),
         cmocka_unit_test(transactions),
         cmocka_unit_test(leases),
         cmocka_unit_test(watches),
