@@ -112,11 +112,23 @@ bool coordinator_wire_admits(const struct weft_coordinator *coordinator, const W
     return false;
 }
 
+/* The first process that does not speak the version. */
+static const char *oldest_process(const struct weft_coordinator *coordinator, uint32_t version)
+{
+    for (uint32_t i = 0; i < coordinator->member_count; i++)
+        if (coordinator->members[i]->wire.newest < version) return coordinator->members[i]->label;
+    return "the coordinator";
+}
+
 void coordinator_wire_choose(struct weft_coordinator *coordinator)
 {
     coordinator->wire_version = shared_range(coordinator).newest;
-    weft_log(coordinator->env, coordinator->wire_version < WEFT_WIRE_VERSION ? WEFT_LOG_WARN : WEFT_LOG_INFO,
-             "coordinator", "job %s has wire version %u", coordinator->job, coordinator->wire_version);
+    if (coordinator->wire_version < WEFT_WIRE_VERSION)
+        weft_log(
+            coordinator->env, WEFT_LOG_WARN, "coordinator",
+            "job %s has wire version %u, because %s speaks no newer one: features of version %u are refused",
+            coordinator->job, coordinator->wire_version, oldest_process(coordinator, WEFT_WIRE_VERSION),
+            coordinator->wire_version + 1);
 }
 
 uint32_t coordinator_wire_written(const struct weft_coordinator *coordinator)
@@ -127,13 +139,10 @@ uint32_t coordinator_wire_written(const struct weft_coordinator *coordinator)
 enum weft_status coordinator_wire_check(const struct weft_coordinator *coordinator, uint32_t needed,
                                         const char *what, struct weft_error *error)
 {
-    const char *oldest = "the coordinator";
     if (coordinator->wire_version >= needed) return WEFT_OK;
-    for (uint32_t i = coordinator->member_count; i-- > 0;)
-        if (coordinator->members[i]->wire.newest < needed) oldest = coordinator->members[i]->label;
     return weft_error_set(
         error, WEFT_ERR_VERSION,
         "%s needs wire version %u and this job has version %u, because %.200s spoke no newer "
         "one when it began: upgrade that process, then start the job again",
-        what, needed, coordinator->wire_version, oldest);
+        what, needed, coordinator->wire_version, oldest_process(coordinator, needed));
 }

@@ -61,7 +61,8 @@ static size_t seed_of_start(uint64_t number, uint8_t *out, size_t capacity)
     Weft__Control__ChunkRun run = WEFT__CONTROL__CHUNK_RUN__INIT, *all_runs[] = {&run};
     switch (number % FORMS) {
     case 8:
-        hello.wire_version = WEFT_WIRE_VERSION,
+        hello.wire_version = WEFT_WIRE_VERSION, hello.wire_oldest = WEFT_WIRE_VERSION_OLDEST;
+        hello.wire_newest = (uint32_t)(number % 3);
         hello.weft_version = hello.name = hello.host = hello.job = TEXT,
         hello.role = WEFT__CONTROL__ROLE__ROLE_WORKER;
         hello.wanted_index = -1, hello.pid = NUMBER, hello.nonce = BYTES("0123456789abcdef"),
@@ -158,6 +159,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
     switch (number % FORMS) {
     case 0:
         roster.epoch = 1, roster.n_members = 2, roster.members = members, roster.coordinator = TEXT;
+        roster.wire_version = (uint32_t)number, member.wire_newest = (uint32_t)NUMBER;
         return PACK(ROSTER, &roster);
     case 1: lost.member = lost.index = 2, lost.text = TEXT, lost.epoch = 4; return PACK(MEMBER_LOST, &lost);
     case 2: leave.text = TEXT, leave.committed = NUMBER; return PACK(LEAVE, &leave);

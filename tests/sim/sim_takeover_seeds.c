@@ -5,7 +5,8 @@
  *
  * A seed selects the number of shards and workers, and one fault of the process that coordinates: it dies
  * while it sends its n-th control frame (the store may have what the frame announced), at a random time,
- * silently, or it is stopped for some time and continues. In some jobs transactions of the store are lost, or
+ * silently, or it is stopped for some time and continues. In half of the jobs without snapshots some shards, and in
+ * a quarter the workers, speak wire version 1. In some jobs transactions of the store are lost, or
  * done and reported as failed. Workers push whole numbers, and declare and free tensors meanwhile. Two thirds
  * of the jobs make snapshots, by steps or by time; there the coordinator may also die before or behind any
  * file that it writes.
@@ -58,7 +59,7 @@ static struct run {
     struct worker all[WORKERS_MAX];
     struct weft_sim *sim;
     struct weft_loop *driver;
-    struct weft_config *config; /* borrowed */
+    struct weft_config *config, *config_old; /* borrowed; config_old: of processes of wire version 1 */
     enum snapshot_kind snapshots;
     uint64_t committed;             /* snapshots of another coordinator */
     struct weft_timer death, settled;
@@ -182,7 +183,8 @@ static void worker_main(void *context)
     options.job = "simulated";
     options.deadline_ms = 60000;
     snprintf(name, sizeof name, "h%u", worker->host);
-    setenv("WEFT_CLIENT_HOST", name, 1); /* read before the first wait */
+    setenv("WEFT_CLIENT_HOST", name, 1); /* both are read before the first wait */
+    setenv("WEFT_JOB_WIRE_VERSION", run.seed % 4 == 1 && run.snapshots == SNAPSHOTS_NONE ? "1" : "0", 1);
     worker->status = client_init(weft_sim_env(run.sim, worker->host), &options, &session);
     if (worker->status < 0) {
         snprintf(worker->text, sizeof worker->text, "%s", weft_error_text(NULL));
@@ -210,7 +212,7 @@ static void shard_main(void *context)
     options.shards = run.shards;
     options.index = (int)index;
     options.engines = 1 + (uint32_t)(run.seed % 2);
-    options.config = run.config;
+    options.config = run.seed % 2 && mix(run.seed + 77 * index) % 2 ? run.config_old : run.config;
     (void)weftd_run(weft_sim_env(run.sim, FIRST_SHARD + index), &options);
 }
 
@@ -350,6 +352,7 @@ static void choose_job(uint64_t seed, struct weft_config **configs)
     run.seed = seed;
     run.snapshots = (enum snapshot_kind)roll(SNAPSHOT_KINDS);
     run.config = configs[run.snapshots];
+    run.config_old = run.snapshots == SNAPSHOTS_NONE ? configs[SNAPSHOT_KINDS] : run.config;
     run.shards = 2 + (uint32_t)roll(SHARDS_MAX - 1);
     run.workers = 1 + (uint32_t)roll(WORKERS_MAX);
     run.goal = run.snapshots == SNAPSHOTS_NONE ? 2 + (uint32_t)roll(8) : 12 + (uint32_t)roll(24);
@@ -405,11 +408,12 @@ static bool run_seed(struct weft_env *env, uint64_t seed, struct weft_config **c
 }
 
 /* every: the interval of snapshots; NULL: none. */
-static struct weft_config *make_config(const struct paths *paths, const char *every)
+static struct weft_config *make_config(const struct paths *paths, const char *every, const char *wire_version)
 {
     struct weft_config *config = NULL;
     if (weft_config_load(weft_env_system(), &config, NULL) < 0 ||
         weft_config_set(config, "server.store", paths->store, "test", NULL) < 0 ||
+        weft_config_set(config, "job.wire_version", wire_version, "test", NULL) < 0 ||
         (every && weft_config_set(config, "snapshot.folder", paths->snapshots, "test", NULL) < 0) ||
         (every && weft_config_set(config, "snapshot.every", every, "test", NULL) < 0) ||
         weft_config_set(config, "server.copies", "1", "test", NULL) < 0 ||
@@ -479,10 +483,11 @@ int main(int argc, char **argv)
     setenv("WEFT_TRANSPORT_BACKEND", "sim", 1);
     if (mutant && !takeover_mutant_select(mutant)) return fprintf(stderr, "no mutant %s\n", mutant), 2;
     if (!make_paths(&paths)) return fprintf(stderr, "no folder for the store\n"), 1;
-    struct weft_config *configs[SNAPSHOT_KINDS] = {make_config(&paths, NULL), make_config(&paths, "2 steps"),
-                                                   make_config(&paths, "30ms")};
+    struct weft_config *configs[SNAPSHOT_KINDS + 1] = {
+        make_config(&paths, NULL, "0"), make_config(&paths, "2 steps", "0"), make_config(&paths, "30ms", "0"),
+        make_config(&paths, NULL, "1")};
     struct weft_env env = *weft_env_system();
-    if (!configs[0] || !configs[1] || !configs[2] || !arena_make(&env))
+    if (!configs[0] || !configs[1] || !configs[2] || !configs[3] || !arena_make(&env))
         return fprintf(stderr, "no memory\n"), 1;
     env.log = log_takeovers;
     env.log_level = verbose ? WEFT_LOG_DEBUG : WEFT_LOG_WARN;
@@ -490,7 +495,7 @@ int main(int argc, char **argv)
              mutant ? mutant : "");
     const int status = run_seeds(&env, first, seeds, configs, &paths, words);
     takeover_snapshots_clear(paths.folder);
-    for (uint32_t i = 0; i < SNAPSHOT_KINDS; i++) weft_config_free(configs[i]);
+    for (uint32_t i = 0; i <= SNAPSHOT_KINDS; i++) weft_config_free(configs[i]);
     free(arena);
     if (mutant) return status == 0 ? fprintf(stderr, "no seed has detected %s\n", mutant), 1 : 0;
     return status;

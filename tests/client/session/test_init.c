@@ -63,7 +63,7 @@ static void impostor_opened(void *context, struct weft_net_connection *connectio
     switch (impostor->script) {
     case SEND_NOTHING: break;
     case SEND_JUNK: weft_net_send(connection, "hello?", 6); break;
-    case SEND_OLD_VERSION: send_challenge(connection, WEFT_WIRE_VERSION + 41, false); break;
+    case SEND_OLD_VERSION: send_challenge(connection, 42, false); break;
     case SEND_WANT_SECRET: send_challenge(connection, WEFT_WIRE_VERSION, true); break;
     case SEND_GO_FIRST:
         go.epoch = 1;
