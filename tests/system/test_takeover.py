@@ -133,12 +133,13 @@ class Takeover(CountingTest):
 
     def test_what_the_oldest_member_does_not_support(self):
         """A worker of version 2 names the shard of version 1, and workers of two versions are refused."""
-        group = self.group()
         bench = [harness.PROGRAMS.weft, "bench", "push_pull", "-d", "bf16", "-b", "4K", "-e", "4K", "--iters", "1"]
-        jobs.start_by_hand(harness.PROGRAMS, group, 2, 1, bench, own={"shard1": VERSION_1})
-        harness.ends(group.processes, 30)
-        self.assertRegex(self.log(group, "worker0"), r"has a 16-bit dtype in server mode, which needs wire version 2 and this job has "
-                         r"version 1, because shard 1 \(.*\) spoke no newer one when it began")
+        for old, name in (("shard1", r"shard 1 \(.*\)"), ("shard0", "the coordinator")):
+            group = self.group("job-" + old)
+            jobs.start_by_hand(harness.PROGRAMS, group, 2, 1, bench, own={old: VERSION_1})
+            harness.ends(group.processes, 30)
+            self.assertRegex(self.log(group, "worker0"), "has a 16-bit dtype in server mode, which needs wire version 2 and this job has "
+                             f"version 1, because {name} spoke no newer one when it began")
         mixed = self.group("mixed")
         jobs.start_by_hand(harness.PROGRAMS, mixed, 1, 2, [COUNTING, self.path("stop")], own={"worker1": VERSION_1})
         self.wait_for("the refusal", lambda: "use one release of weft in all workers of a job" in
