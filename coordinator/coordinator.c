@@ -172,6 +172,7 @@ void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordi
     member->state = MEMBER_LOST;
     coordinator_records_member(coordinator, member);
     if (coordinator->state == COORDINATOR_ENDED) return;
+    if (member == coordinator->addition.shard) coordinator_add_lost(coordinator, why);
     if (member->newcomer) {
         weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
                  "%s, which waited for admission, is lost: %.140s", member->label, why);
@@ -179,7 +180,8 @@ void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordi
     }
     char no_copy[100];
     if (coordinator_slots_fail_over(coordinator, member, why, no_copy, sizeof no_copy)) {
-        coordinator_snapshot_shard_lost(coordinator);
+        coordinator_snapshot_shards_changed(coordinator, "a shard was lost");
+        coordinator_add_continue(coordinator);
         return;
     }
     bool goes_on = coordinator_shrink_begin(coordinator, member);
@@ -208,6 +210,7 @@ void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordi
              text);
     coordinator_shrink_check(coordinator);
     coordinator_liveness_check(coordinator); /* the lost member may be the one that the check waits for */
+    coordinator_add_continue(coordinator);
 }
 
 /* ---- connections, by rising id ---- */
@@ -455,8 +458,8 @@ static void welcome(struct weft_coordinator *coordinator, const struct coordinat
     uint8_t proof[WEFT_PROOF_BYTES];
     Weft__Control__Welcome welcome = WEFT__CONTROL__WELCOME__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    welcome.workers =
-        member && member->newcomer ? coordinator->workers_at_start : coordinator->options.workers;
+    const bool is_new_worker = member && member->newcomer && member->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
+    welcome.workers = is_new_worker ? coordinator->workers_at_start : coordinator->options.workers;
     welcome.shards = coordinator->options.shards;
     welcome.job_id = coordinator->job_id;
     welcome.transport_nonce = coordinator->transport_nonce;
@@ -515,7 +518,7 @@ static bool can_join_running_job(const struct weft_coordinator *coordinator,
                options->workers_max;
 }
 
-static bool members_reserve(struct weft_coordinator *coordinator)
+bool coordinator_members_reserve(struct weft_coordinator *coordinator)
 {
     if (coordinator->member_count < coordinator->member_capacity) return true;
     uint32_t capacity = 2 * coordinator->member_capacity;
@@ -528,6 +531,26 @@ static bool members_reserve(struct weft_coordinator *coordinator)
     return true;
 }
 
+/* What the process is and supports. */
+static void describe_process(struct coordinator_member *member, const Weft__Control__Hello *hello)
+{
+    snprintf(member->host, sizeof member->host, "%s", hello->host);
+    member->has_device = hello->device;
+    member->supports_states = hello->states;
+    member->supports_groups = hello->groups;
+    member->reads_chunk_runs = hello->chunk_runs;
+    member->supports_free = hello->frees;
+    member->supports_progress = hello->progress;
+    member->has_snapshots = hello->snapshots;
+    member->supports_moves = hello->moves;
+    member->addition.is_supported = hello->additions;
+    member->pid = hello->pid;
+    snprintf(member->record.candidate, sizeof member->record.candidate, "%s", hello->candidate);
+    member->record.process_bytes = hello->process.len;
+    if (hello->process.len == sizeof member->record.process)
+        memcpy(member->record.process, hello->process.data, sizeof member->record.process);
+}
+
 static void on_hello(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
                        const Weft__Control__Hello *hello)
 {
@@ -536,10 +559,18 @@ static void on_hello(struct weft_coordinator *coordinator, struct coordinator_co
         observe(coordinator, connection, hello);
         return;
     }
-    bool newcomer = can_join_running_job(coordinator, hello);
-    int64_t index = newcomer ? 0 : choose_index(coordinator, connection, hello);
+    struct weft_error error = {0};
+    const bool adds = hello->role == WEFT__CONTROL__ROLE__ROLE_SHARD && hello->joins;
+    if (adds && coordinator_add_check(coordinator, hello, &error) < 0) {
+        refuse(coordinator, connection, (enum weft_status)error.status, "%s", error.text);
+        return;
+    }
+    bool newcomer = adds || can_join_running_job(coordinator, hello);
+    int64_t index = adds       ? coordinator->options.shards
+                    : newcomer ? 0
+                               : choose_index(coordinator, connection, hello);
     if (index < 0) return;
-    if (!members_reserve(coordinator)) {
+    if (!coordinator_members_reserve(coordinator)) {
         refuse(coordinator, connection, WEFT_ERR_NO_MEMORY,
                "the coordinator has no memory for another member");
         return;
@@ -556,22 +587,9 @@ static void on_hello(struct weft_coordinator *coordinator, struct coordinator_co
     member->index = (uint32_t)index;
     member->rank_order = newcomer ? coordinator->next_rank_order++ : member->index;
     member->state = MEMBER_WELCOMED;
-    snprintf(member->host, sizeof member->host, "%s", hello->host);
+    describe_process(member, hello);
     member->wire = coordinator_wire_of(coordinator, hello);
-    member->has_device = hello->device;
-    member->supports_states = hello->states;
-    member->supports_groups = hello->groups;
-    member->reads_chunk_runs = hello->chunk_runs;
-    member->supports_free = hello->frees;
-    member->supports_progress = hello->progress;
-    member->has_snapshots = hello->snapshots;
-    member->supports_moves = hello->moves;
-    member->pid = hello->pid;
-    snprintf(member->record.candidate, sizeof member->record.candidate, "%s", hello->candidate);
-    member->record.process_bytes = hello->process.len;
-    if (hello->process.len == sizeof member->record.process)
-        memcpy(member->record.process, hello->process.data, sizeof member->record.process);
-    if (newcomer)
+    if (newcomer && worker)
         snprintf(member->label, sizeof member->label, "a new worker (%s, pid %llu)", member->host,
                  (unsigned long long)member->pid);
     else
@@ -588,7 +606,8 @@ static void on_hello(struct weft_coordinator *coordinator, struct coordinator_co
     coordinator->members[coordinator->member_count++] = member;
     /* a newcomer has no rank yet */
     if (worker && !newcomer) coordinator->workers[index] = member, coordinator->worker_count++;
-    if (!worker) coordinator->shards[index] = member, coordinator->shard_count++;
+    if (!worker && !newcomer) coordinator->shards[index] = member, coordinator->shard_count++;
+    if (adds) coordinator_add_begin(coordinator, member);
     connection->state = CONNECTION_MEMBER;
     connection->member = member;
     weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator", "%s joined, endpoints %u to %u", member->label,
@@ -644,16 +663,19 @@ void coordinator_describe(const struct coordinator_member *member, Weft__Control
 enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator,
                                          const struct coordinator_member *to)
 {
-    uint32_t count = coordinator->options.workers + coordinator->options.shards;
+    uint32_t count = coordinator->options.workers + coordinator->options.shards + 1;
+    const bool adds = to && to == coordinator->addition.shard;
     Weft__Control__Member *entries = weft_alloc_array(coordinator->env, count, sizeof *entries);
     Weft__Control__Member **pointers = weft_alloc_array(coordinator->env, count, sizeof *pointers);
     uint32_t used = 0;
     for (uint32_t i = 0; entries && pointers && i < coordinator->member_count; i++) {
         const struct coordinator_member *member = coordinator->members[i];
-        bool shard = member->role == WEFT__CONTROL__ROLE__ROLE_SHARD;
-        if (!shard &&
-            (member->index >= coordinator->options.workers || coordinator->workers[member->index] != member))
-            continue;
+        const bool shard = member->role == WEFT__CONTROL__ROLE__ROLE_SHARD;
+        struct coordinator_member *const *by_index = shard ? coordinator->shards : coordinator->workers;
+        const uint32_t most = shard ? coordinator->options.shards : coordinator->options.workers;
+        const bool is_in_force = member->index < most && by_index[member->index] == member &&
+                                 !(adds && shard && member->state >= MEMBER_LEFT);
+        if (!is_in_force && !(adds && member == to)) continue;
         WEFT_ASSERT(used < count);
         coordinator_describe(member, &entries[used]);
         pointers[used] = &entries[used];
@@ -735,7 +757,8 @@ static void on_endpoints(struct weft_coordinator *coordinator, struct coordinato
         return;
     }
     member->state = MEMBER_ADDRESSED;
-    if (member->newcomer) coordinator_grow(coordinator);
+    if (member == coordinator->addition.shard) coordinator_add_addressed(coordinator);
+    else if (member->newcomer) coordinator_grow(coordinator);
     else if (all_members_at(coordinator, MEMBER_ADDRESSED)) send_roster(coordinator);
 }
 
@@ -789,6 +812,10 @@ void coordinator_keep_cost(struct weft_coordinator *coordinator, const Weft__Con
 static void on_ready(struct weft_coordinator *coordinator, struct coordinator_member *member,
                        const Weft__Control__Ready *ready)
 {
+    if (member == coordinator->addition.shard && member->newcomer) {
+        coordinator_add_ready(coordinator);
+        return;
+    }
     /* a newcomer that was admitted and has received its roster */
     bool late = coordinator->state == COORDINATOR_RUNNING && !member->newcomer;
     if ((coordinator->state != COORDINATOR_CONNECTING && !late) || member->state != MEMBER_ADDRESSED ||
@@ -879,6 +906,7 @@ static void on_leave(struct weft_coordinator *coordinator, struct coordinator_me
     coordinator_check_left(coordinator);
     coordinator_shrink_check(coordinator);
     coordinator_liveness_check(coordinator);
+    coordinator_add_continue(coordinator);
     if (coordinator->state == COORDINATOR_ENDED) return;
     if (workers_done && all_shards_left(coordinator)) end(coordinator, WEFT_OK, "");
 }
@@ -942,6 +970,10 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
             coordinator_drain(coordinator, member);
         else coordinator_member_lost(coordinator, member, "it sent Drain when that was not due");
         break;
+    case WEFT__CONTROL__CONTROL__BODY_SHARD_KNOWN:
+        if (running) coordinator_add_known(coordinator, member, message->shard_known);
+        else coordinator_member_lost(coordinator, member, "it sent ShardKnown when that was not due");
+        break;
     case WEFT__CONTROL__CONTROL__BODY_SLOT_COPIED:
     case WEFT__CONTROL__CONTROL__BODY_SLOT_QUIET:
         if (!worker && running) coordinator_move_message(coordinator, member, message);
@@ -960,7 +992,8 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
         else coordinator_member_lost(coordinator, member, "it sent Join when that was not due");
         break;
     case WEFT__CONTROL__CONTROL__BODY_ABORT:
-        if (coordinator->state == COORDINATOR_RUNNING && member->state != MEMBER_READY) {
+        if (coordinator->state == COORDINATOR_RUNNING &&
+            (member->state != MEMBER_READY || member == coordinator->addition.shard)) {
             /* an admitted newcomer cannot start: only it is lost */
             coordinator_member_lost(coordinator, member, message->abort->text);
             break;
@@ -973,7 +1006,29 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
         coordinator_member_lost(coordinator, member, "it sent a message that only the coordinator sends");
         break;
     }
-    if (member->state == MEMBER_LOST) close_connection(coordinator, connection, "protocol broken");
+    if (member->state == MEMBER_LOST && connection->state != CONNECTION_CLOSING)
+        close_connection(coordinator, connection, "protocol broken");
+}
+
+/* An operator's request: the same message answers it, with "" or the reason why it is refused. */
+static void operate(struct weft_coordinator *coordinator, const struct coordinator_connection *connection,
+                    const Weft__Control__Control *message)
+{
+    Weft__Control__Drain drain = WEFT__CONTROL__DRAIN__INIT;
+    Weft__Control__Rebalance rebalance = WEFT__CONTROL__REBALANCE__INIT;
+    Weft__Control__Control answer = WEFT__CONTROL__CONTROL__INIT;
+    const bool is_drain = message->body_case == WEFT__CONTROL__CONTROL__BODY_DRAIN;
+    if (is_drain) drain.shard = message->drain->shard;
+    const char *why = is_drain ? coordinator_drain_requested(coordinator, drain.shard)
+                               : coordinator_rebalance_begin(coordinator);
+    weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator", "%s requests that %s%s%s", connection->peer,
+             is_drain ? "a shard leaves" : "slots move until the shards are even", why ? "; refused: " : "",
+             why ? why : "");
+    drain.text = rebalance.text = (char *)(why ? why : "");
+    answer.body_case = message->body_case;
+    if (is_drain) answer.drain = &drain;
+    else answer.rebalance = &rebalance;
+    send_to(coordinator, connection->id, &answer);
 }
 
 static void observer_message(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
@@ -989,6 +1044,11 @@ static void observer_message(struct weft_coordinator *coordinator, struct coordi
     }
     if (message->body_case == WEFT__CONTROL__CONTROL__BODY_HOST_HEALTH) {
         coordinator_host_health(coordinator, message->host_health);
+        return;
+    }
+    if (message->body_case == WEFT__CONTROL__CONTROL__BODY_DRAIN ||
+        message->body_case == WEFT__CONTROL__CONTROL__BODY_REBALANCE) {
+        operate(coordinator, connection, message);
         return;
     }
     if (message->body_case != WEFT__CONTROL__CONTROL__BODY_STATUS_REQUEST) {
@@ -1080,11 +1140,19 @@ enum weft_status coordinator_adopt(struct weft_coordinator *coordinator, uint64_
 /* A shard may have seen nothing of what the former coordinator decided last. */
 static void repeat_to_shard(struct weft_coordinator *coordinator, const struct coordinator_member *shard)
 {
+    if (shard->addition.is_entering) coordinator_declare_expect_shard(coordinator, shard);
     coordinator_declare_repeat(coordinator, shard);
     for (uint32_t i = 0; i < coordinator->options.workers; i++)
         if (coordinator->workers[i]->state == MEMBER_LEFT)
             send_left(coordinator, coordinator->workers[i], shard);
     if (coordinator_active_count(coordinator) == 0) send_finished(coordinator, shard);
+}
+
+void coordinator_shard_begin(struct weft_coordinator *coordinator, const struct coordinator_member *shard)
+{
+    send_go(coordinator, shard);
+    coordinator_slots_repeat(coordinator, shard);
+    if (coordinator->state != COORDINATOR_ENDED) repeat_to_shard(coordinator, shard);
 }
 
 void coordinator_welcome_back(struct weft_coordinator *coordinator, uint64_t id, bool has_begun)
@@ -1158,6 +1226,17 @@ static void lose_silent(struct weft_coordinator *coordinator, struct coordinator
     close_connection(coordinator, connection, silent);
 }
 
+void coordinator_expel(struct weft_coordinator *coordinator, struct coordinator_member *member,
+                       enum weft_status status, const char *why)
+{
+    const uint64_t connection = member->connection;
+    coordinator_member_lost(coordinator, member, why);
+    if (connection == 0) return;
+    send_abort(coordinator, connection, status, why);
+    struct coordinator_connection *own = find_connection(coordinator, connection);
+    if (own) close_connection(coordinator, own, why);
+}
+
 void weft_coordinator_tick(struct weft_coordinator *coordinator)
 {
     uint64_t now_ns = weft_now_ns(coordinator->env);
@@ -1181,6 +1260,7 @@ void weft_coordinator_tick(struct weft_coordinator *coordinator)
     coordinator_shrink_tick(coordinator, now_ns);
     coordinator_stall_tick(coordinator, now_ns);
     coordinator_snapshot_tick(coordinator, now_ns);
+    coordinator_add_tick(coordinator, now_ns);
     coordinator_moves_tick(coordinator, now_ns);
 }
 

@@ -62,6 +62,13 @@ struct coordinator_member_record {
     uint32_t announced; /* workers: tensors whose Declared was sent by this coordinator: last one + 1 */
 };
 
+/* Of a member when a further shard joins (shard_add.c). */
+struct coordinator_member_addition {
+    bool is_supported; /* it supports ShardAdded */
+    bool has_answered; /* it is connected to the shard that joins */
+    bool is_entering;  /* this is the shard, and it has not confirmed all tensors: it gets no slot */
+};
+
 struct coordinator_reign;
 struct coordinator_records {
     struct coordinator_reign *reign;                 /* owned by the driver; NULL: no store */
@@ -88,6 +95,7 @@ struct coordinator_member {
     bool supports_progress; /* it answers ask_progress */
     bool has_snapshots;     /* a shard with a folder for snapshots; a worker that sends parts */
     bool supports_moves;    /* a shard that supports SlotCopy and SlotQuiet */
+    struct coordinator_member_addition addition;
     bool is_draining;       /* a shard that is to leave: it gets no slots */
     bool may_leave;         /* it leads and copies no slot, and Finished has been sent */
     struct coordinator_part part;
@@ -111,7 +119,8 @@ struct coordinator_member {
     uint64_t committed;            /* workers: its last step known to be good on all ranks */
     uint64_t codec_steps;          /* workers: largest step count among its codecs */
     uint32_t rank_order;           /* workers: sort key of ranks; the keys may have gaps */
-    bool newcomer;                 /* workers: not a rank yet; admitted at the end of a step */
+    bool newcomer; /* not a rank yet, admitted at the end of a step; or a further shard that has
+                                    * not entered (shard_add.c) */
     uint32_t joined;               /* workers: 0: has data; else number of its Join, in order of arrival */
     uint32_t liveness_wait_seq;    /* workers: number of the liveness check whose result it requested; 0:
                                     * none */
@@ -182,6 +191,7 @@ struct coordinator_move {
     uint64_t requested_ns, progress_ns;
     uint64_t not_before_ns; /* MOVE_NONE: the last one failed, and no other begins before */
     bool is_former;         /* MOVE_NONE: the former coordinator may have begun one */
+    bool leads_next;        /* the copy, when it is there, is to lead (rebalance.c) */
 };
 struct coordinator_slots {
     struct coordinator_slot *all;   /* (count,) owned */
@@ -189,6 +199,15 @@ struct coordinator_slots {
     uint64_t moved_bytes;           /* of all moves that have ended */
     uint32_t count;                 /* 0: a job without copies */
     uint32_t version;               /* of the last Map sent */
+    bool is_rebalancing;            /* rebalance.c */
+};
+
+/* A further shard that joins the job that runs (shard_add.c). */
+struct coordinator_addition {
+    struct coordinator_member *shard; /* borrowed; NULL: none joins */
+    uint64_t began_ns;
+    uint32_t epoch; /* of its Roster; 0: not sent */
+    uint32_t count; /* shards that have entered since the job began */
 };
 
 /* An operation that takes much longer than usual (stall.c). */
@@ -269,6 +288,7 @@ struct weft_coordinator {
     struct coordinator_endpoint *endpoints; /* owned; NULL before the roster */
     uint32_t endpoint_count;
     struct coordinator_slots slots;
+    struct coordinator_addition addition;
 
     bool cost_known;              /* rank 0 has sent its link costs in Ready */
     Weft__Control__LinkCost cost; /* forwarded in Go; its byte fields are owned */
@@ -292,11 +312,16 @@ void coordinator_broadcast(struct weft_coordinator *coordinator, const Weft__Con
 void coordinator_abort(struct weft_coordinator *coordinator, const struct coordinator_member *except,
                        enum weft_status status, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+/* This member is lost, with the reason in an Abort to it. */
+void coordinator_expel(struct weft_coordinator *coordinator, struct coordinator_member *member,
+                       enum weft_status status, const char *why);
 /* The member is lost or has broken the protocol. Broadcasts MemberLost. If the other workers cannot go on
  * without it (coordinator_shrink_begin), the job ends and `ended` is called. */
 void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordinator_member *member,
                              const char *why);
 
+/* Memory for one more member. */
+bool coordinator_members_reserve(struct weft_coordinator *coordinator);
 /* A restored job runs. */
 void coordinator_continue(struct weft_coordinator *coordinator);
 /* A member of a restored job: adds its connection, which has no socket yet. */
@@ -305,12 +330,15 @@ enum weft_status coordinator_adopt(struct weft_coordinator *coordinator, uint64_
 /* A member continues its session with this coordinator: sends what it may not have received. has_begun: it
  * has received Go. */
 void coordinator_welcome_back(struct weft_coordinator *coordinator, uint64_t id, bool has_begun);
+/* The shard begins in the job that runs: sends Map, Go, and Declared of the tensors that it is to confirm. */
+void coordinator_shard_begin(struct weft_coordinator *coordinator, const struct coordinator_member *shard);
 /* Keeps the link cost that rank 0 has sent. */
 void coordinator_keep_cost(struct weft_coordinator *coordinator, const Weft__Control__LinkCost *sent);
 
 /* Fills in the roster entry of a member. The entry points into the member. */
 void coordinator_describe(const struct coordinator_member *member, Weft__Control__Member *entry);
-/* Sends the membership in force with addresses to `to`, or to all members if `to` is NULL. */
+/* Sends the membership in force with addresses to `to`, or to all members if `to` is NULL. A shard that joins
+ * later gets no shards that are lost or have left. */
 enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator,
                                          const struct coordinator_member *to);
 
@@ -401,8 +429,8 @@ void coordinator_snapshot_repeat(struct weft_coordinator *coordinator,
                                  const struct coordinator_member *member);
 /* Call before Finished: all workers have left, and the armed step may have been the last one. */
 void coordinator_snapshot_finish(struct weft_coordinator *coordinator);
-/* A shard is lost and the job continues: a snapshot under way has failed. */
-void coordinator_snapshot_shard_lost(struct weft_coordinator *coordinator);
+/* A shard is lost or has joined, and the job continues: a snapshot under way has failed. */
+void coordinator_snapshot_shards_changed(struct weft_coordinator *coordinator, const char *why);
 
 /* The snapshot has failed, and the job continues. */
 void coordinator_snapshot_abandon(struct weft_coordinator *coordinator, const char *why);
@@ -472,6 +500,9 @@ enum weft_status coordinator_slots_restore(struct weft_coordinator *coordinator,
 void coordinator_slots_send(struct weft_coordinator *coordinator, const struct coordinator_member *to);
 /* Sends all slots, and each loss of a shard, to one member. */
 void coordinator_slots_repeat(struct weft_coordinator *coordinator, const struct coordinator_member *member);
+/* A Map without slots: the shard, which has none, is lost. */
+void coordinator_slots_send_lost(struct weft_coordinator *coordinator, const struct coordinator_member *lost,
+                                 const char *text);
 /* Shards that were lost when the former coordinator ended still have slots: fails them over. */
 void coordinator_slots_check_lost(struct weft_coordinator *coordinator);
 /* No copy of its chunks can be made while the job runs: it has a codec, or a 16-bit type. */
@@ -496,6 +527,24 @@ void coordinator_slots_changed(struct weft_coordinator *coordinator, const bool 
                                const struct coordinator_member *lost, const char *text);
 /* Slots with chunks whose loss would end the job. */
 uint32_t coordinator_slots_without_copy(const struct weft_coordinator *coordinator);
+/* shard_add.c */
+/* Whether the shard may join the job that runs. WEFT_OK, or the reason. */
+enum weft_status coordinator_add_check(const struct weft_coordinator *coordinator,
+                                       const Weft__Control__Hello *hello, struct weft_error *error);
+/* It was accepted as a newcomer. */
+void coordinator_add_begin(struct weft_coordinator *coordinator, struct coordinator_member *shard);
+/* It has sent Endpoints, or Ready. */
+void coordinator_add_addressed(struct weft_coordinator *coordinator);
+void coordinator_add_ready(struct weft_coordinator *coordinator);
+/* ShardKnown of a member. */
+void coordinator_add_known(struct weft_coordinator *coordinator, struct coordinator_member *member,
+                           const Weft__Control__ShardKnown *known);
+/* Call when fewer answers are waited for: continues if all have arrived. */
+void coordinator_add_continue(struct weft_coordinator *coordinator);
+/* The shard that joins is lost. */
+void coordinator_add_lost(struct weft_coordinator *coordinator, const char *why);
+void coordinator_add_tick(struct weft_coordinator *coordinator, uint64_t now_ns);
+
 /* move.c */
 /* SlotCopied or SlotQuiet of a shard. */
 void coordinator_move_message(struct weft_coordinator *coordinator, struct coordinator_member *shard,
@@ -508,8 +557,26 @@ void coordinator_drain(struct weft_coordinator *coordinator, struct coordinator_
 /* The shard drains, and leads and copies no slot. */
 bool coordinator_drain_is_done(const struct weft_coordinator *coordinator,
                                const struct coordinator_member *shard);
+/* An operator requests that the shard leaves. NULL: it begins; or the reason why it cannot. */
+const char *coordinator_drain_requested(struct weft_coordinator *coordinator, uint32_t shard);
 /* The shard has left: all members get a Map. */
 void coordinator_drained(struct weft_coordinator *coordinator, struct coordinator_member *shard);
+/* rebalance.c */
+/* Slots move until the bytes of the endpoints are even. NULL: they do; or the reason why they cannot. */
+const char *coordinator_rebalance_begin(struct weft_coordinator *coordinator);
+/* What makes the bytes more even. */
+struct coordinator_balance_step {
+    enum coordinator_move_kind kind; /* MOVE_NONE: no slot can move now */
+    uint32_t slot, to;               /* MOVE_COPY: index in coordinator->endpoints */
+    bool leads;                      /* MOVE_COPY: the new copy leads next */
+    bool is_blocked;                 /* MOVE_NONE: a step is possible later */
+};
+struct coordinator_balance_step coordinator_rebalance_step(const struct weft_coordinator *coordinator,
+                                                           uint64_t now_ns);
+/* Spreads the slots without chunks at once. true: those of which changed[] is true now have a new term. */
+bool coordinator_rebalance_empty(struct weft_coordinator *coordinator, bool *changed);
+/* The endpoint may get a copy of a slot that `leader` leads (move.c). Indices. */
+bool coordinator_move_can_receive(const struct weft_coordinator *coordinator, uint32_t leader, uint32_t to);
 /* moves under way */
 uint32_t coordinator_moves_count(const struct weft_coordinator *coordinator);
 /* The shard is lost. true: copies take its slots over, and all members have been notified. false: the job
@@ -525,6 +592,17 @@ enum weft_status coordinator_tensor_restore(struct weft_coordinator *coordinator
 void coordinator_declare_repeat(struct weft_coordinator *coordinator, const struct coordinator_member *shard);
 /* Announces tensors whose missing answers were those of lost shards. */
 void coordinator_declare_check(struct weft_coordinator *coordinator);
+/* Memory for the answers of one more shard. WEFT_ERR_NO_MEMORY: nothing has changed. */
+enum weft_status coordinator_declare_reserve_shard(struct weft_coordinator *coordinator);
+/* The shard is to confirm all tensors. */
+void coordinator_declare_expect_shard(struct weft_coordinator *coordinator,
+                                      const struct coordinator_member *shard);
+/* The shard has not confirmed all tensors. */
+bool coordinator_declare_is_awaited(const struct weft_coordinator *coordinator,
+                                    const struct coordinator_member *shard);
+/* Endpoints of one more shard. WEFT_ERR_NO_MEMORY: nothing has changed. */
+enum weft_status coordinator_placement_add(struct weft_coordinator *coordinator,
+                                           const struct coordinator_member *shard);
 /* The shard's DeclaredOk will not arrive. */
 void coordinator_declare_forget_shard(struct weft_coordinator *coordinator, uint32_t shard);
 /* when the roster is sent */

@@ -89,6 +89,24 @@ static json_t *json_of_report(const struct weft_coordinator *coordinator,
     return json;
 }
 
+/* Slots of a shard in a job with copies, and the bytes of those that it copies. */
+static void add_slots(json_t *json, const struct weft_coordinator *coordinator,
+                      const struct coordinator_member *shard)
+{
+    const struct coordinator_slots *slots = &coordinator->slots;
+    json_int_t led = 0, copied = 0, bytes = 0;
+    for (uint32_t i = 0; i < slots->count; i++) {
+        const struct coordinator_slot *slot = &slots->all[i];
+        const bool is_copy = slot->copy > 0 && coordinator_shard_of(coordinator, slot->copy - 1) == shard;
+        led += coordinator_shard_of(coordinator, slot->leader) == shard;
+        copied += is_copy;
+        if (is_copy) bytes += number_of(slot->bytes);
+    }
+    json_object_set_new(json, "slots_led", json_integer(led));
+    json_object_set_new(json, "slots_copied", json_integer(copied));
+    json_object_set_new(json, "copied_bytes", json_integer(bytes));
+}
+
 static json_t *json_of_member(const struct weft_coordinator *coordinator,
                               const struct coordinator_member *member)
 {
@@ -96,7 +114,7 @@ static json_t *json_of_member(const struct weft_coordinator *coordinator,
     for (uint32_t i = 0; i < coordinator->endpoint_count; i++)
         if (coordinator->endpoints[i].id - member->endpoint_first < member->endpoint_count)
             load_bytes += coordinator->endpoints[i].load_bytes;
-    return json_pack(
+    json_t *json = json_pack(
         "{s:s, s:i, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:i}", "role",
         member->role == WEFT__CONTROL__ROLE__ROLE_WORKER ? "worker" : "shard", "index", (int)member->index,
         "state", member_state_name(member), "host", json_of_text(member->host), "pid",
@@ -107,6 +125,9 @@ static json_t *json_of_member(const struct weft_coordinator *coordinator,
         "operations", (json_int_t)member->progress.operations, "open_ms",
         (json_int_t)(member->progress.open_ns / WEFT_MS(1)), "report", json_of_report(coordinator, member),
         "wire_version", (int)member->wire.newest);
+    if (json && coordinator->slots.count > 0 && member->role == WEFT__CONTROL__ROLE__ROLE_SHARD)
+        add_slots(json, coordinator, member);
+    return json;
 }
 
 static json_t *json_of_tensor(const struct coordinator_tensor *tensor)
@@ -136,10 +157,11 @@ static json_t *json_of_slots(const struct weft_coordinator *coordinator)
         moved_bytes += slots->moves[i].bytes;
         if (slots->all[i].term > term_max) term_max = slots->all[i].term;
     }
-    return json_pack("{s:i, s:i, s:i, s:i, s:i, s:I}", "copies", (int)coordinator->options.copies, "count",
-                     (int)slots->count, "without_copy", (int)coordinator_slots_without_copy(coordinator),
-                     "term_max", (int)term_max, "moves", (int)coordinator_moves_count(coordinator),
-                     "moved_bytes", number_of(moved_bytes));
+    return json_pack("{s:i, s:i, s:i, s:b, s:i, s:i, s:I}", "copies", (int)coordinator->options.copies,
+                     "count", (int)slots->count, "without_copy",
+                     (int)coordinator_slots_without_copy(coordinator), "rebalancing",
+                     (int)slots->is_rebalancing, "term_max", (int)term_max, "moves",
+                     (int)coordinator_moves_count(coordinator), "moved_bytes", number_of(moved_bytes));
 }
 
 const char *const weft_coordinator_states[WEFT_COORDINATOR_STATES] = {"joining", "connecting", "running",

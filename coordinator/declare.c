@@ -614,6 +614,14 @@ void coordinator_check_left(struct weft_coordinator *coordinator)
     }
 }
 
+/* The answer of the shard is not waited for any more. */
+static void forget_reply(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor,
+                         uint32_t shard)
+{
+    tensor->shard_reply_pending[shard] = false;
+    if (--tensor->replies_pending == 0 && !tensor->announced) announce(coordinator, tensor);
+}
+
 void coordinator_declared_ok(struct weft_coordinator *coordinator, struct coordinator_member *shard,
                              const Weft__Control__DeclaredOk *ok)
 {
@@ -628,26 +636,25 @@ void coordinator_declared_ok(struct weft_coordinator *coordinator, struct coordi
         return;
     }
     struct coordinator_tensor *tensor = coordinator->tensors[ordinal];
-    if (tensor->has_answer && tensor->restored != ok->restored) {
+    const bool adds = shard->addition.is_entering; /* it has no chunk of the tensor */
+    if (tensor->has_answer && tensor->restored != ok->restored && !adds) {
         coordinator_abort(coordinator, NULL, WEFT_ERR_MISMATCH,
                           "%s has restored tensor '%.150s' from another snapshot than the shards before: "
                           "give all shards the same --restore FOLDER:STEP",
                           shard->label, tensor->declare.name);
         return;
     }
-    tensor->has_answer = true;
-    tensor->restored = ok->restored;
-    tensor->shard_reply_pending[shard->index] = false;
-    if (--tensor->replies_pending == 0) announce(coordinator, tensor);
+    if (!adds) tensor->has_answer = true;
+    if (!adds) tensor->restored = ok->restored;
+    forget_reply(coordinator, tensor, shard->index);
+    if (adds) coordinator_add_continue(coordinator);
 }
 
 void coordinator_declare_forget_shard(struct weft_coordinator *coordinator, uint32_t shard)
 {
     for (uint32_t i = 0; i < coordinator->tensor_count; i++) {
         struct coordinator_tensor *tensor = coordinator->tensors[i];
-        if (!tensor->placed || tensor->announced || !tensor->shard_reply_pending[shard]) continue;
-        tensor->shard_reply_pending[shard] = false;
-        if (--tensor->replies_pending == 0) announce(coordinator, tensor);
+        if (tensor->placed && tensor->shard_reply_pending[shard]) forget_reply(coordinator, tensor, shard);
     }
 }
 
@@ -681,6 +688,59 @@ void coordinator_weight_hash(struct weft_coordinator *coordinator, struct coordi
     for (uint32_t i = 0; i < coordinator->endpoint_count; i++)
         if (coordinator->endpoints[i].id == home)
             coordinator_send(coordinator, coordinator->shards[coordinator->endpoints[i].shard], &message);
+}
+
+/* ---- a further shard ---- */
+
+enum weft_status coordinator_declare_reserve_shard(struct weft_coordinator *coordinator)
+{
+    const uint32_t shards = coordinator->options.shards;
+    for (uint32_t i = 0; i < coordinator->tensor_count; i++) {
+        struct coordinator_tensor *tensor = coordinator->tensors[i];
+        bool *more = weft_alloc_zero(coordinator->env, (shards + 2) * sizeof *more);
+        if (!more) return WEFT_ERR_NO_MEMORY; /* the longer arrays are valid */
+        memcpy(more, tensor->shard_reply_pending, shards * sizeof *more);
+        weft_free_bytes(coordinator->env, tensor->shard_reply_pending);
+        tensor->shard_reply_pending = more;
+    }
+    return WEFT_OK;
+}
+
+void coordinator_declare_expect_shard(struct weft_coordinator *coordinator,
+                                      const struct coordinator_member *shard)
+{
+    for (uint32_t i = 0; i < coordinator->tensor_count; i++) {
+        struct coordinator_tensor *tensor = coordinator->tensors[i];
+        if (!tensor->placed || tensor->freed_count == coordinator->options.workers ||
+            tensor->shard_reply_pending[shard->index])
+            continue;
+        tensor->shard_reply_pending[shard->index] = true;
+        tensor->replies_pending++;
+    }
+}
+
+bool coordinator_declare_is_awaited(const struct weft_coordinator *coordinator,
+                                    const struct coordinator_member *shard)
+{
+    for (uint32_t i = 0; i < coordinator->tensor_count; i++)
+        if (coordinator->tensors[i]->shard_reply_pending[shard->index]) return true;
+    return false;
+}
+
+enum weft_status coordinator_placement_add(struct weft_coordinator *coordinator,
+                                           const struct coordinator_member *shard)
+{
+    const uint32_t before = coordinator->endpoint_count, count = before + shard->endpoint_count;
+    struct coordinator_endpoint *more = weft_alloc_array(coordinator->env, count, sizeof *more);
+    if (!more) return WEFT_ERR_NO_MEMORY;
+    memcpy(more, coordinator->endpoints, before * sizeof *more);
+    for (uint32_t e = before; e < count; e++)
+        more[e] =
+            (struct coordinator_endpoint){.id = shard->endpoint_first + e - before, .shard = shard->index};
+    weft_free_bytes(coordinator->env, coordinator->endpoints);
+    coordinator->endpoints = more;
+    coordinator->endpoint_count = count;
+    return WEFT_OK;
 }
 
 /* ---- another coordinator continues ---- */
@@ -753,7 +813,7 @@ void coordinator_declare_repeat(struct weft_coordinator *coordinator, const stru
 {
     for (uint32_t i = 0; i < coordinator->tensor_count; i++) {
         struct coordinator_tensor *tensor = coordinator->tensors[i];
-        if (tensor->placed && !tensor->announced && tensor->shard_reply_pending[shard->index])
+        if (tensor->placed && tensor->shard_reply_pending[shard->index])
             send_declared(coordinator, tensor, false, shard);
         if (tensor->placed && tensor->freed_count == coordinator->options.workers)
             coordinator_tensor_send_free(coordinator, shard, tensor);

@@ -6,6 +6,7 @@
  *     a shard drains: slot that it leads --> SlotQuiet, answered --> Map: term + 1, leader and copy exchanged
  *                     slot that it copies --> SlotCopy to another shard, as above; if none can: no copy
  *                     it has no slot left --> Finished --> Leave --> Map(lost)
+ *     rebalance: the same requests, for the slots that rebalance.c names, REBALANCE_MOVES at once
  *
  * A move belongs to one term of its slot. The loss of the leader, of the copy or of `to` raises the term
  * (slot_map.c), which ends the move at the leader, too. So does an error that the leader reports, and a
@@ -13,6 +14,7 @@
  * begins after PAUSE_NS. Requests are repeated, because a leader without memory for one does not answer. At
  * most MOVES_PER_LEADER slots of an endpoint move at once; the leader bounds the bytes under way. */
 #include <stdio.h>
+#include <string.h>
 
 #include "coordinator/coordinator_state.h"
 #include "coordinator/takeover/records.h"
@@ -21,7 +23,7 @@
 #define PROGRESS_NS WEFT_SECONDS(60)
 #define PAUSE_NS WEFT_SECONDS(5)
 #define FIXED_WHY "a tensor with a codec or a 16-bit type was declared in it"
-enum { MOVES_PER_LEADER = 2 };
+enum { MOVES_PER_LEADER = 2, REBALANCE_MOVES = 4 };
 
 uint32_t coordinator_moves_count(const struct weft_coordinator *coordinator)
 {
@@ -45,11 +47,11 @@ static uint64_t bytes_at(const struct weft_coordinator *coordinator, uint32_t en
     return bytes;
 }
 
-static bool can_receive(const struct weft_coordinator *coordinator, uint32_t leader, uint32_t to)
+bool coordinator_move_can_receive(const struct weft_coordinator *coordinator, uint32_t leader, uint32_t to)
 {
     const struct coordinator_member *shard = coordinator_shard_of(coordinator, to);
     return shard->state == MEMBER_READY && shard->supports_moves && !shard->is_draining &&
-           coordinator_can_copy(coordinator, leader, to);
+           !shard->addition.is_entering && coordinator_can_copy(coordinator, leader, to);
 }
 
 /* The endpoint with the fewest bytes that can have a copy of the slot; UINT32_MAX: none. */
@@ -58,7 +60,7 @@ static uint32_t choose_target(const struct weft_coordinator *coordinator, const 
     uint32_t best = UINT32_MAX;
     uint64_t best_bytes = 0;
     for (uint32_t e = 0; e < coordinator->endpoint_count; e++) {
-        if (slot->copy == e + 1 || !can_receive(coordinator, slot->leader, e)) continue;
+        if (slot->copy == e + 1 || !coordinator_move_can_receive(coordinator, slot->leader, e)) continue;
         const uint64_t bytes = bytes_at(coordinator, e);
         if (best != UINT32_MAX && bytes >= best_bytes) continue;
         best = e;
@@ -162,13 +164,15 @@ static bool plan(struct weft_coordinator *coordinator, uint32_t number, struct p
         slot->term++; /* the new term ends it */
         return true;
     }
-    if (has_copy && !copy_drains && !leader->is_draining) return false;
+    if (!has_copy || copy_drains) coordinator->slots.moves[number].leads_next = false;
+    const bool hands_over = leader->is_draining || coordinator->slots.moves[number].leads_next;
+    if (has_copy && !copy_drains && !hands_over) return false;
     if (slot->term >= WEFT_LIMIT_TERM || planning->now_ns < coordinator->slots.moves[number].not_before_ns ||
         leader->state != MEMBER_READY || !leader->supports_moves)
         return false;
     if (slot->chunks == 0) return change_empty(coordinator, slot);
     const bool can_begin = planning->moves[slot->leader] < MOVES_PER_LEADER;
-    if (leader->is_draining && has_copy && !copy_drains) {
+    if (hands_over && has_copy && !copy_drains) {
         /* a snapshot under way would end with other leaders */
         if (can_begin && slot->fixed == 0 && coordinator->snapshot.state == SNAPSHOT_IDLE)
             begin(coordinator, number, MOVE_HAND_OVER, 0, planning);
@@ -239,8 +243,10 @@ static void on_copied(struct weft_coordinator *coordinator, const Weft__Control_
     }
     /* chunks may have been declared or freed since: the leader reports again */
     if (!copied->done || copied->chunks != slot->chunks) return;
+    const bool leads_next = move->leads_next;
     slot->copy = move->to + 1;
     slot_changed(coordinator, copied->slot, false);
+    move->leads_next = leads_next;
     if (coordinator->state != COORDINATOR_ENDED) log_all_copied(coordinator);
 }
 
@@ -315,6 +321,39 @@ static void watch(struct weft_coordinator *coordinator, uint32_t number, uint64_
         send_request(coordinator, number, now_ns);
 }
 
+/* Moves that have begun, and slots whose new copy is to lead. */
+static uint32_t count_rebalanced(const struct coordinator_slots *slots)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < slots->count; i++)
+        count += slots->moves[i].kind != MOVE_NONE || slots->moves[i].leads_next;
+    return count;
+}
+
+/* Begins what makes the bytes more even. true: slots without chunks have changed. */
+static bool rebalance(struct weft_coordinator *coordinator, struct planning *planning)
+{
+    struct coordinator_slots *slots = &coordinator->slots;
+    const bool is_changed = coordinator_rebalance_empty(coordinator, planning->changed);
+    uint32_t under_way = count_rebalanced(slots);
+    struct coordinator_balance_step step = {.is_blocked = true};
+    for (; under_way < REBALANCE_MOVES; under_way++) {
+        step = coordinator_rebalance_step(coordinator, planning->now_ns);
+        const bool hands_over = step.kind == MOVE_HAND_OVER;
+        if (step.kind == MOVE_NONE || planning->moves[slots->all[step.slot].leader] >= MOVES_PER_LEADER ||
+            (hands_over && coordinator->snapshot.state != SNAPSHOT_IDLE))
+            break;
+        begin(coordinator, step.slot, step.kind, step.to, planning);
+        slots->moves[step.slot].leads_next = step.leads;
+    }
+    if (step.kind == MOVE_NONE && !step.is_blocked && under_way == 0) {
+        slots->is_rebalancing = false;
+        weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator", "job %s: the bytes of the shards are even",
+                 coordinator->job);
+    }
+    return is_changed;
+}
+
 void coordinator_moves_tick(struct weft_coordinator *coordinator, uint64_t now_ns)
 {
     const struct coordinator_slots *slots = &coordinator->slots;
@@ -329,6 +368,8 @@ void coordinator_moves_tick(struct weft_coordinator *coordinator, uint64_t now_n
             planning.changed[i] = slots->moves[i].kind == MOVE_NONE && plan(coordinator, i, &planning);
             is_changed |= planning.changed[i];
         }
+        if (slots->is_rebalancing && coordinator->state == COORDINATOR_RUNNING)
+            is_changed |= rebalance(coordinator, &planning);
         if (is_changed && coordinator->state == COORDINATOR_RUNNING)
             coordinator_slots_changed(coordinator, planning.changed, NULL, "");
     }
@@ -356,18 +397,35 @@ static const char *why_not_drain(const struct weft_coordinator *coordinator,
     return NULL;
 }
 
+/* NULL: it leaves; or the reason why it cannot. */
+static const char *begin_drain(struct weft_coordinator *coordinator, struct coordinator_member *shard)
+{
+    const char *why = shard->is_draining ? NULL : why_not_drain(coordinator, shard);
+    if (shard->is_draining || why) return why;
+    shard->is_draining = true;
+    coordinator_records_member(coordinator, shard);
+    weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator", "job %s: %s is to leave; its slots move",
+             coordinator->job, shard->label);
+    coordinator_moves_tick(coordinator, weft_now_ns(coordinator->env));
+    return NULL;
+}
+
+const char *coordinator_drain_requested(struct weft_coordinator *coordinator, uint32_t shard)
+{
+    const struct weft_coordinator_options *options = &coordinator->options;
+    struct coordinator_member *member = shard < options->shards ? coordinator->shards[shard] : NULL;
+    if (coordinator->state != COORDINATOR_RUNNING) return "the job does not run";
+    if (!member) return "the job has no shard of this number";
+    if (member->state != MEMBER_READY) return "it is lost or has left";
+    if (options->pid > 0 && member->pid == options->pid && strcmp(member->host, options->host) == 0)
+        return "its process has the coordinator; only the other shards can leave";
+    return begin_drain(coordinator, member);
+}
+
 void coordinator_drain(struct weft_coordinator *coordinator, struct coordinator_member *shard)
 {
-    if (shard->is_draining) return;
-    const char *why = why_not_drain(coordinator, shard);
-    if (!why) {
-        shard->is_draining = true;
-        coordinator_records_member(coordinator, shard);
-        weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator", "job %s: %s is to leave; its slots move",
-                 coordinator->job, shard->label);
-        coordinator_moves_tick(coordinator, weft_now_ns(coordinator->env));
-        return;
-    }
+    const char *why = begin_drain(coordinator, shard);
+    if (!why) return;
     Weft__Control__Drain drain = WEFT__CONTROL__DRAIN__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     drain.shard = shard->index;
@@ -383,7 +441,7 @@ void coordinator_drained(struct weft_coordinator *coordinator, struct coordinato
     bool *changed = weft_alloc_zero(coordinator->env, coordinator->slots.count * sizeof *changed);
     snprintf(text, sizeof text, "%s has left", shard->label);
     coordinator_declare_forget_shard(coordinator, shard->index);
-    coordinator_snapshot_shard_lost(coordinator);
+    coordinator_snapshot_shards_changed(coordinator, "a shard was lost");
     if (changed) coordinator_slots_changed(coordinator, changed, shard, text);
     weft_free_bytes(coordinator->env, changed);
 }

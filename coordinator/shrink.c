@@ -24,7 +24,8 @@ bool coordinator_member_is_active(const struct coordinator_member *member)
 /* A newcomer whose addresses are known. */
 static bool waits_for_admission(const struct coordinator_member *member)
 {
-    return member->newcomer && member->state == MEMBER_ADDRESSED;
+    return member->newcomer && member->role == WEFT__CONTROL__ROLE__ROLE_WORKER &&
+           member->state == MEMBER_ADDRESSED;
 }
 
 static bool can_be_admitted(const struct weft_coordinator *coordinator,
@@ -37,7 +38,8 @@ uint32_t coordinator_waiting_count(const struct weft_coordinator *coordinator)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < coordinator->member_count; i++)
-        count += coordinator->members[i]->newcomer && coordinator->members[i]->state < MEMBER_LEFT;
+        count += coordinator->members[i]->newcomer && coordinator->members[i]->state < MEMBER_LEFT &&
+                 coordinator->members[i]->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
     return count;
 }
 

@@ -192,6 +192,15 @@ void coordinator_slots_send(struct weft_coordinator *coordinator, const struct c
         coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for its map");
 }
 
+void coordinator_slots_send_lost(struct weft_coordinator *coordinator, const struct coordinator_member *lost,
+                                 const char *text)
+{
+    bool *none = weft_alloc_zero(coordinator->env, coordinator->slots.count * sizeof *none);
+    if (!none || send_map(coordinator, none, lost, text, NULL) < 0)
+        coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for its map");
+    weft_free_bytes(coordinator->env, none);
+}
+
 /* Index of an endpoint by its id; UINT32_MAX: there is none. */
 static uint32_t endpoint_of(const struct weft_coordinator *coordinator, uint32_t id)
 {

@@ -18,6 +18,7 @@
 
 #define WRITING_NS WEFT_SECONDS(600)
 #define RETRY_NS WEFT_SECONDS(1)
+#define ANSWERED_BYTES (WEFT_LIMIT_SHARDS / 64 * sizeof(uint64_t))
 #define ATTEMPTS_MAX 20u /* 2^20 steps within one message: the shards do not answer in time */
 
 static bool is_wanted(const struct weft_coordinator *coordinator)
@@ -29,8 +30,8 @@ static bool is_wanted(const struct weft_coordinator *coordinator)
 enum weft_status coordinator_snapshot_init(struct weft_coordinator *coordinator)
 {
     if (!is_wanted(coordinator)) return WEFT_OK;
-    const size_t words = (coordinator->options.shards + 63) / 64;
-    coordinator->snapshot.answered = weft_alloc_zero(coordinator->env, words * sizeof(uint64_t));
+    /* shards may join later */
+    coordinator->snapshot.answered = weft_alloc_zero(coordinator->env, ANSWERED_BYTES);
     coordinator->snapshot.newest = coordinator->options.restored_step;
     coordinator->snapshot.due_ns =
         weft_deadline_ns(weft_now_ns(coordinator->env), coordinator->options.snapshot_ns);
@@ -72,7 +73,7 @@ static void enter(struct weft_coordinator *coordinator, enum coordinator_snapsho
     snapshot->pending = 0;
     for (uint32_t i = 0; i < coordinator->options.shards; i++)
         snapshot->pending += is_present(coordinator->shards[i]);
-    memset(snapshot->answered, 0, (coordinator->options.shards + 63) / 64 * sizeof(uint64_t));
+    memset(snapshot->answered, 0, ANSWERED_BYTES);
 }
 
 static void idle(struct weft_coordinator *coordinator, uint64_t wait_ns)
@@ -92,11 +93,11 @@ void coordinator_snapshot_abandon(struct weft_coordinator *coordinator, const ch
     idle(coordinator, coordinator->options.snapshot_ns ? coordinator->options.snapshot_ns : RETRY_NS);
 }
 
-void coordinator_snapshot_shard_lost(struct weft_coordinator *coordinator)
+void coordinator_snapshot_shards_changed(struct weft_coordinator *coordinator, const char *why)
 {
     const enum coordinator_snapshot_state state = coordinator->snapshot.state;
     if (state != SNAPSHOT_IDLE && state != SNAPSHOT_COMMITTING)
-        coordinator_snapshot_abandon(coordinator, "a shard was lost");
+        coordinator_snapshot_abandon(coordinator, why);
 }
 
 /* ---- naming a step ---- */

@@ -398,6 +398,11 @@ static bool control_ok(const Control *message)
     case WEFT__CONTROL__CONTROL__BODY_DRAIN:
         return message->drain->shard < WEFT_LIMIT_SHARDS && text_ok(message->drain->text);
     case WEFT__CONTROL__CONTROL__BODY_HOST_HEALTH: return host_health_ok(message->host_health);
+    case WEFT__CONTROL__CONTROL__BODY_SHARD_ADDED:
+        return message->shard_added->shard && control_member_ok(message->shard_added->shard) &&
+               message->shard_added->shard->role == WEFT__CONTROL__ROLE__ROLE_SHARD;
+    case WEFT__CONTROL__CONTROL__BODY_SHARD_KNOWN: return text_ok(message->shard_known->text);
+    case WEFT__CONTROL__CONTROL__BODY_REBALANCE: return text_ok(message->rebalance->text);
     case WEFT__CONTROL__CONTROL__BODY__NOT_SET:
     default: return false;
     }
@@ -428,6 +433,8 @@ static void clean_texts(Control *message)
     case WEFT__CONTROL__CONTROL__BODY_LEFT: clean_text(message->left->text); break;
     case WEFT__CONTROL__CONTROL__BODY_MAP: clean_text(message->map->text); break;
     case WEFT__CONTROL__CONTROL__BODY_DRAIN: clean_text(message->drain->text); break;
+    case WEFT__CONTROL__CONTROL__BODY_SHARD_KNOWN: clean_text(message->shard_known->text); break;
+    case WEFT__CONTROL__CONTROL__BODY_REBALANCE: clean_text(message->rebalance->text); break;
     case WEFT__CONTROL__CONTROL__BODY_CLOSE: clean_text(message->close->text); break;
     case WEFT__CONTROL__CONTROL__BODY_SNAP_PIECES: clean_text(message->snap_pieces->error); break;
     case WEFT__CONTROL__CONTROL__BODY_HOST_HEALTH:

@@ -8,6 +8,7 @@
 #define WEFT_RUNS_BYTES 256u              /* bytes of LinkCost.runs if present */
 #define WEFT_LIMIT_CALIBRATION_BYTES 1024u /* bytes of LinkCost.calibration, in every version of the blob */
 #define WEFT_LIMIT_SHARDS 1024u
+#define WEFT_LIMIT_ADDED_SHARDS 64u       /* that a job admits while it runs */
 #define WEFT_LIMIT_ENGINES 64u            /* endpoints of one member */
 #define WEFT_LIMIT_ENDPOINTS ((WEFT_LIMIT_WORKERS + WEFT_LIMIT_SHARDS) * WEFT_LIMIT_ENGINES)
 #define WEFT_LIMIT_TENSORS 65536u

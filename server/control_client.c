@@ -143,7 +143,8 @@ static void send_hello(struct weft_control_client *client, const Weft__Control__
         client->options.role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     hello.chunk_runs = hello.takeovers = true;
     hello.candidate = client->candidate;
-    hello.moves = client->options.role == WEFT__CONTROL__ROLE__ROLE_SHARD;
+    hello.moves = hello.additions = client->options.role == WEFT__CONTROL__ROLE__ROLE_SHARD;
+    hello.joins = client->options.joins;
     hello.resume = client->options.role != WEFT__CONTROL__ROLE__ROLE_OBSERVER;
     hello.process = (ProtobufCBinaryData){weft_process_identity_own(client->env, process), process};
     hello.snapshots = client->options.has_snapshots;

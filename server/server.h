@@ -22,6 +22,7 @@ struct weft_control_client_options {
     int wanted_index;         /* rank or shard number; default -1: any */
     uint32_t endpoints;       /* of this process; default 1 */
     bool has_snapshots;       /* a shard with a folder for snapshots; default false */
+    bool joins;               /* a shard that joins a job that runs; default false */
     const char *candidate;    /* HOST:PORT where this process would coordinate; copied; default NULL: it would
                                * not */
     uint32_t wire_newest;     /* newest wire version that this process speaks; default 0: WEFT_WIRE_VERSION */
@@ -210,6 +211,8 @@ struct weftd_options {
     uint32_t workers_max;         /* embedded coordinator: newcomers are admitted while there are fewer
                                    * workers; requires workers_min; default 0: none are */
     int index;                    /* shard number; default -1: any */
+    bool joins; /* a further shard of a job with copies that runs; needs coordinator, no index
+                                   * and no restore; default false */
     uint32_t engines;             /* engine threads, each with one endpoint; 0: server.engines */
     const char *lanes, *devices;  /* of the transport; NULL: transport.lanes, transport.devices */
     const char *restore;          /* FOLDER[:STEP] of a snapshot; NULL: snapshot.restore */

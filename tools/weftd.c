@@ -133,6 +133,8 @@ static int parse(int argc, char **argv, struct command_line *line)
         {"index", 'i', "N", "number of this shard",
          "the ordinal of a StatefulSet or indexed Job, otherwise any free one",
          CLI_U32(&index, 0, WEFT_LIMIT_SHARDS - 1)},
+        {"join", 0, NULL, "join a job with copies that runs, as a further shard; requires --coordinator",
+         CLI_FLAG(&options->joins)},
         {"engines", 'e', "N", "engine threads; each owns chunks and has an endpoint", "server.engines",
          CLI_U32(&options->engines, 1, WEFT_LIMIT_ENGINES)},
         {"job", 'j', "NAME", "name of the job", "WEFT_JOB, then job.name", CLI_TEXT(&options->job)},

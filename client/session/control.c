@@ -305,6 +305,7 @@ static void take_challenge(struct weft_session *session, const Weft__Control__Ch
     hello.nonce.len = sizeof control->nonce;
     hello.endpoints = 1;
     hello.progress = hello.slots = hello.chunk_runs = hello.resume = hello.snapshots = hello.takeovers = true;
+    hello.additions = true;
     hello.process.data = process;
     hello.process.len = weft_process_identity_own(session->env, process);
     hello.seals = challenge->seals < WEFT_SEAL_VERSION ? 0 : WEFT_SEAL_VERSION;
@@ -403,7 +404,7 @@ static void take_member_lost(struct weft_session *session, const Weft__Control__
                 member ? member->name : "a process of the job", lost->text);
 }
 
-/* Keeps the message for the engine. false: no memory, and the session has failed. */
+/* Keeps a Map or ShardAdded for the engine. false: no memory, and the session has failed. */
 static bool store_map(struct weft_session *session, Weft__Control__Control *message)
 {
     struct client_control *control = &session->control;
@@ -414,7 +415,8 @@ static bool store_map(struct weft_session *session, Weft__Control__Control *mess
         return false;
     }
     entry->message = message;
-    if (message->map->lost > 0) (void)mark_lost(session, message->map->lost - 1);
+    if (message->body_case == WEFT__CONTROL__CONTROL__BODY_MAP && message->map->lost > 0)
+        (void)mark_lost(session, message->map->lost - 1);
     pthread_mutex_lock(&control->lock);
     struct client_map_message **link = &control->maps;
     while (*link) link = &(*link)->next;
@@ -542,6 +544,7 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
         session->ops.newcomer_waits(session, message->grow->epoch, message->grow->text);
         return false;
     case WEFT__CONTROL__CONTROL__BODY_MAP:
+    case WEFT__CONTROL__CONTROL__BODY_SHARD_ADDED:
         if (phase < CLIENT_ROSTER || control->copies == 0) break;
         return store_map(session, message);
     case WEFT__CONTROL__CONTROL__BODY_SNAP:

@@ -23,7 +23,7 @@ enum client_phase {
     CLIENT_ENDED = 5,      /* the connection is closed */
 };
 
-/* A Map that the engine has not applied. */
+/* A Map or ShardAdded that the engine has not applied. */
 struct client_map_message {
     struct client_map_message *next;
     Weft__Control__Control *message; /* owned */

@@ -60,11 +60,31 @@ static enum weft_status set_member(const Weft__Control__Member *source, struct c
     return WEFT_OK;
 }
 
+/* Entries for shards that join later: other threads read the table meanwhile, so it is not moved. */
+static uint32_t spare_count(const struct weft_session *session)
+{
+    return session->control.copies > 0 ? WEFT_LIMIT_ADDED_SHARDS : 1;
+}
+
+enum weft_status client_members_add_shard(struct weft_session *session, const Weft__Control__Member *shard,
+                                          struct weft_error *error)
+{
+    const uint32_t count = session->member_count;
+    if (session->membership.shards_added >= WEFT_LIMIT_ADDED_SHARDS)
+        return weft_error_set(error, WEFT_ERR_LIMIT, "has room for %u further shards only",
+                              WEFT_LIMIT_ADDED_SHARDS);
+    WEFT_TRY(set_member(shard, &session->members[count], error));
+    session->membership.shards_added++;
+    atomic_store_explicit(&session->member_count, count + 1, memory_order_release);
+    return WEFT_OK;
+}
+
 enum weft_status client_members_set(struct weft_session *session, const Weft__Control__Roster *roster,
                                     struct weft_error *error)
 {
     uint32_t count = (uint32_t)roster->n_members;
-    struct client_member *members = weft_alloc_array(session->env, count ? count : 1, sizeof *members);
+    struct client_member *members =
+        weft_alloc_array(session->env, count + spare_count(session), sizeof *members);
     if (!members)
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a roster of %u members", count);
     enum weft_status status = WEFT_OK;
@@ -90,7 +110,7 @@ enum weft_status client_members_renumber(struct weft_session *session, const uin
     struct client_member *before = session->members;
     struct client_old_member_table *old_tables = weft_alloc_zero(session->env, sizeof *old_tables);
     struct client_member *members =
-        weft_alloc_array(session->env, session->member_count + count, sizeof *members);
+        weft_alloc_array(session->env, session->member_count + count + spare_count(session), sizeof *members);
     uint32_t found = 0, own = UINT32_MAX, known = session->member_count;
     for (uint32_t i = 0; old_tables && members && i < session->member_count; i++) {
         const char *where = strchr(before[i].name, '(');

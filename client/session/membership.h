@@ -37,6 +37,9 @@ enum weft_status client_members_set(struct weft_session *session, const Weft__Co
  * thread; no operation runs. */
 enum weft_status client_members_renumber(struct weft_session *session, const uint32_t *numbers,
                                          uint32_t count, uint32_t epoch, struct weft_error *error);
+/* Appends a further shard to the table. WEFT_ERR_LIMIT: it is full. Engine thread. */
+enum weft_status client_members_add_shard(struct weft_session *session, const Weft__Control__Member *shard,
+                                          struct weft_error *error);
 /* Addresses of a member that the table does not have; NULL: unknown. Engine thread. */
 const Weft__Control__Member *client_member_find_newcomer(struct weft_session *session, uint32_t number);
 /* Frees a Shrunk message, unless it names newcomers: the session keeps those. NULL is valid. */

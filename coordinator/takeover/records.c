@@ -17,6 +17,12 @@ void coordinator_records_begin(struct weft_coordinator *coordinator)
     coordinator_records_snapshots(coordinator);
 }
 
+void coordinator_records_numbers(struct weft_coordinator *coordinator, struct coordinator_member *shard)
+{
+    coordinator->records.job_is_marked = true;
+    coordinator_records_member(coordinator, shard);
+}
+
 void coordinator_records_slots(struct coordinator_records *records)
 {
     records->is_marked = records->slots_are_marked = true;
@@ -95,7 +101,8 @@ static void add_job(struct batch *batch)
     job.next_endpoint = coordinator->next_endpoint;
     job.heartbeat_ns = options->heartbeat_ns;
     job.resume_ns = options->resume_ns;
-    job.members = coordinator->member_count;
+    for (uint32_t i = 0; i < coordinator->member_count; i++)
+        job.members += coordinator->members[i]->addresses != NULL; /* others have no record */
     job.ended = coordinator->records.has_ended;
     job.wire_version = coordinator_wire_written(coordinator);
     if (coordinator->cost_known) job.cost = &coordinator->cost;
@@ -123,6 +130,9 @@ static void add_member(struct batch *batch, const struct coordinator_member *mem
     body.moves = member->supports_moves;
     body.draining = member->is_draining;
     body.snapshots = member->has_snapshots;
+    body.additions = member->addition.is_supported;
+    body.entering = member->addition.is_entering;
+    body.outside = member->newcomer;
     stored.body_case = WEFT__CONTROL__STORED__BODY_MEMBER;
     stored.member = &body;
     snprintf(key, sizeof key, "member/%05u", member->member);
@@ -218,7 +228,8 @@ static bool write_marked(struct weft_coordinator *coordinator)
     if (records->slots_are_marked) add_slots(batch);
     if (records->snapshots_are_marked) add_snapshots(batch);
     for (uint32_t i = 0; i < coordinator->member_count; i++)
-        if (coordinator->members[i]->record.is_marked) add_member(batch, coordinator->members[i]);
+        if (coordinator->members[i]->record.is_marked && coordinator->members[i]->addresses)
+            add_member(batch, coordinator->members[i]);
     for (uint32_t i = 0; i < coordinator->tensor_count; i++)
         if (coordinator->tensors[i]->is_marked) add_tensor(batch, coordinator->tensors[i]);
     if (records->job_is_marked) add_job(batch);

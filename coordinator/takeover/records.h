@@ -18,6 +18,8 @@
 
 /* Marks; no effect in a job without a store. */
 void coordinator_records_begin(struct weft_coordinator *coordinator); /* the job begins to run: all */
+/* A shard joins, and the next endpoint and incarnation are used. */
+void coordinator_records_numbers(struct weft_coordinator *coordinator, struct coordinator_member *shard);
 void coordinator_records_slots(struct coordinator_records *records);
 void coordinator_records_member(struct weft_coordinator *coordinator, struct coordinator_member *member);
 void coordinator_records_tensor(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor);

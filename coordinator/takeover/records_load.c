@@ -115,6 +115,10 @@ static void fill_member(struct coordinator_member *member, const Weft__Control__
     member->supports_moves = stored->moves;
     member->is_draining = stored->draining;
     member->has_snapshots = stored->snapshots;
+    member->addition.is_supported = stored->additions;
+    member->addition.is_entering = stored->entering;
+    member->newcomer = stored->outside;
+    if (stored->outside) member->state = MEMBER_LOST;
     member->pid = entry->pid;
     member->incarnation = entry->incarnation;
     member->endpoint_first = entry->endpoint_first;
@@ -124,6 +128,31 @@ static void fill_member(struct coordinator_member *member, const Weft__Control__
     if (record->process_bytes) memcpy(record->process, stored->process.data, record->process_bytes);
 }
 
+/* A shard that was lost before the others had its addresses has no record. */
+static enum weft_status restore_gap(struct weft_coordinator *coordinator)
+{
+    struct coordinator_member *member =
+        coordinator_members_reserve(coordinator) ? weft_alloc_zero(coordinator->env, sizeof *member) : NULL;
+    if (!member) return WEFT_ERR_NO_MEMORY;
+    member->role = WEFT__CONTROL__ROLE__ROLE_SHARD;
+    member->index = UINT32_MAX;
+    member->newcomer = true;
+    member->state = MEMBER_LOST;
+    member->member = coordinator->member_count;
+    snprintf(member->label, sizeof member->label, "a shard that has not joined");
+    coordinator->members[coordinator->member_count++] = member;
+    return WEFT_OK;
+}
+
+/* A shard that confirms the tensors goes on with this coordinator. */
+static void restore_addition(struct weft_coordinator *coordinator, struct coordinator_member *shard)
+{
+    coordinator->addition = (struct coordinator_addition){.shard = shard,
+                                                          .began_ns = weft_now_ns(coordinator->env),
+                                                          .epoch = coordinator->epoch_in_force,
+                                                          .count = coordinator->addition.count};
+}
+
 static enum weft_status restore_member(struct weft_coordinator *coordinator,
                                        const Weft__Control__StoredMember *stored)
 {
@@ -131,15 +160,23 @@ static enum weft_status restore_member(struct weft_coordinator *coordinator,
     const bool is_worker = entry->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
     const uint32_t expected = is_worker ? coordinator->options.workers : coordinator->options.shards;
     struct coordinator_member **by_index = is_worker ? coordinator->workers : coordinator->shards;
-    if (entry->member != coordinator->member_count || entry->index >= expected || by_index[entry->index] ||
-        stored->state < MEMBER_READY || stored->state > MEMBER_LOST)
+    const bool is_in = !stored->outside;
+    if (entry->member < coordinator->member_count ||
+        entry->member - coordinator->member_count > WEFT_LIMIT_WORKERS + WEFT_LIMIT_SHARDS ||
+        (is_in && (entry->index >= expected || by_index[entry->index] || stored->state < MEMBER_READY)) ||
+        stored->state > MEMBER_LOST || (is_worker && !is_in))
         return WEFT_ERR_MALFORMED;
-    struct coordinator_member *member = weft_alloc_zero(coordinator->env, sizeof *member);
+    while (coordinator->member_count < entry->member) WEFT_TRY(restore_gap(coordinator));
+    struct coordinator_member *member =
+        coordinator_members_reserve(coordinator) ? weft_alloc_zero(coordinator->env, sizeof *member) : NULL;
     if (!member) return WEFT_ERR_NO_MEMORY;
     member->member = coordinator->member_count;
-    coordinator->members[coordinator->member_count++] = by_index[entry->index] = member;
+    coordinator->members[coordinator->member_count++] = member;
     fill_member(member, stored);
     member->last_received_ns = weft_now_ns(coordinator->env);
+    if (!is_in) return copy_addresses(coordinator, member, entry);
+    by_index[entry->index] = member;
+    if (member->addition.is_entering) restore_addition(coordinator, member);
     if (is_worker) coordinator->worker_count++;
     else coordinator->shard_count++;
     if (is_worker && member->state == MEMBER_LEFT) coordinator->worker_left_count++;

@@ -53,6 +53,15 @@ static enum weft_status complete_options(const struct weftd_options *given, stru
             error, WEFT_ERR_INVALID,
             "a port is for the coordinator in this process, but one was given to join at %.100s",
             options->coordinator);
+    if (options->joins && (!options->coordinator || options->index >= 0 || options->restore[0]))
+        return weft_error_set(
+            error, WEFT_ERR_INVALID, "%s",
+            !options->coordinator ? "a shard that joins a job that runs needs --coordinator, "
+                                    "the address of that job"
+            : options->index >= 0 ? "a shard that joins a job that runs gets the next number; "
+                                    "give no --index"
+                                  : "a shard that joins a job that runs restores no snapshot; "
+                                    "give no --restore");
     if (!options->coordinator && options->shards == 0)
         return weft_error_set(error, WEFT_ERR_INVALID, "a job coordinated by a shard has at least 1 shard");
     WEFT_TRY(weftd_snapshots_check(options, error));
@@ -254,6 +263,7 @@ static void release(struct weftd *weftd)
     weft_free_bytes(weftd->env, weftd->tensors.all);
     weft_control_free(weftd->env, weftd->roster);
     weftd_members_free(weftd);
+    weftd_shards_added_free(weftd);
     weftd_view_free(weftd);
     if (weftd->wake_fd >= 0) close(weftd->wake_fd);
 }

@@ -132,6 +132,7 @@ struct weftd {
     Weft__Control__Welcome welcome; /* without the proof */
     Weft__Control__Control *roster; /* owned; engines read it */
     struct weftd_newcomers *newcomers; /* owned (weftd_members.c); engines read them */
+    struct weftd_added *added;         /* owned (weftd_shard_added.c); engines read the messages */
     struct weftd_engine *engines;   /* (options.engines,) */
     struct weftd_tensor_states tensors;
     struct weft_list requests; /* struct weftd_command.link: commands without a reply */
@@ -198,6 +199,9 @@ void weftd_engine_post_connect(struct weftd_engine *engine); /* reply: weftd_eng
 /* Engine thread. */
 enum weft_status weftd_engine_connect_worker(struct weftd_engine *engine, const Weft__Control__Member *worker,
                                              struct weft_error *error);
+/* Engine thread. Connects to every engine of another shard. */
+enum weft_status weftd_engine_connect_shard(struct weftd_engine *engine, const Weft__Control__Member *shard,
+                                            struct weft_error *error);
 /* fails the engine with weftd->fail_error; no reply */
 void weftd_engine_post_failure(struct weftd_engine *engine);
 /* weftd_control.c: an engine has replied to open or connect; result in engine->error. */
@@ -230,6 +234,12 @@ void weftd_members_shrunk(struct weftd *weftd, const Weft__Control__Control *mes
 /* A worker of the roster, or of a later membership; NULL: none has this number. */
 const Weft__Control__Member *weftd_members_worker(const struct weftd *weftd, uint32_t number);
 void weftd_members_free(struct weftd *weftd); /* main thread, after the engines */
+
+/* weftd_shard_added.c; net thread */
+void weftd_shard_added(struct weftd *weftd, const Weft__Control__Control *message);
+/* A shard of the roster, or a further one; NULL: none has this number. */
+const Weft__Control__Member *weftd_shard_of(const struct weftd *weftd, uint32_t number);
+void weftd_shards_added_free(struct weftd *weftd); /* main thread, after the engines */
 
 /* weftd_map.c; net thread. A Map of the coordinator: posts it to the engines */
 void weftd_map(struct weftd *weftd, const Weft__Control__Control *message);

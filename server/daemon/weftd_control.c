@@ -5,7 +5,7 @@
  *     Declared   -> command to the engines that own a chunk      -> DeclaredOk, after all replies
  *     WeightHash -> command to the engine that owns its chunks   (a difference aborts the job)
  *     MemberLost with an epoch, Left, Joined, Grow, Shrunk       -> weftd_members.c
- *     Map; SlotCopy, SlotQuiet                                   -> weftd_map.c; weftd_move.c
+ *     Map; SlotCopy, SlotQuiet; ShardAdded      -> weftd_map.c; weftd_move.c; weftd_shard_added.c
  *     MemberLost, Abort, lost coordinator -> engines notify their workers -> the process ends, status 1
  *     Finished   -> Leave                                        -> the process ends, status 0 */
 #include <stdarg.h>
@@ -168,8 +168,10 @@ static void on_roster(struct weftd *weftd, const Weft__Control__Control *message
     for (size_t i = 0; i < message->roster->n_members; i++) {
         const Weft__Control__Member *member = message->roster->members[i];
         bool worker = member->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
-        if (worker && member->index < weftd->welcome.workers) workers++;
+        if (worker && (weftd->options.joins || member->index < weftd->welcome.workers)) workers++;
     }
+    if (weftd->options.joins && workers > 0)
+        weftd->welcome.workers = workers; /* they change in elastic jobs */
     if (weftd->roster || weftd->engines_waited_for > 0 || workers != weftd->welcome.workers) {
         weftd_fail(weftd, WEFT_ERR_MALFORMED,
                    "the coordinator sent a roster that was not due or misses workers");
@@ -409,7 +411,7 @@ static void on_tensor_free(struct weftd *weftd, uint32_t tensor)
 static void on_go(struct weftd *weftd, const Weft__Control__Go *go)
 {
     const uint64_t step = weftd->restored ? weftd->restored->step : 0;
-    if (go->committed == step) {
+    if (go->committed == step || weftd->options.joins) { /* chunks reach it by copies */
         weftd->running = true;
         return;
     }
@@ -446,6 +448,7 @@ static void on_message(void *context, const Weft__Control__Control *message)
     case WEFT__CONTROL__CONTROL__BODY_SNAP_PASSED: weftd_snapshots_message(weftd, message); break;
     case WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST: on_member_lost(weftd, message->member_lost); break;
     case WEFT__CONTROL__CONTROL__BODY_MAP: weftd_map(weftd, message); break;
+    case WEFT__CONTROL__CONTROL__BODY_SHARD_ADDED: weftd_shard_added(weftd, message); break;
     case WEFT__CONTROL__CONTROL__BODY_DRAIN:
         weft_log(weftd->env, WEFT_LOG_WARN, "weftd", "%s cannot leave the job alone: %s", weftd->label,
                  message->drain->text);
@@ -509,6 +512,7 @@ enum weft_status weftd_control_start(struct weftd *weftd, const char *host, uint
     options.secret = weftd->options.secret;
     options.role = WEFT__CONTROL__ROLE__ROLE_SHARD;
     options.wanted_index = weftd->options.index;
+    options.joins = weftd->options.joins;
     options.endpoints = weftd->options.engines;
     options.has_snapshots = weftd->snapshots != NULL;
     options.wire_newest = weftd_wire_newest(weftd);

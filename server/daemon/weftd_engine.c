@@ -88,23 +88,30 @@ enum weft_status weftd_engine_connect_worker(struct weftd_engine *engine, const 
                           weft_transport_connect_hint(status));
 }
 
+enum weft_status weftd_engine_connect_shard(struct weftd_engine *engine, const Weft__Control__Member *shard,
+                                            struct weft_error *error)
+{
+    struct weft_peer *peer;
+    for (size_t e = 0; e < shard->n_addresses; e++) {
+        const enum weft_status status =
+            weft_transport_connect(engine->transport, shard->endpoint_first + (uint32_t)e,
+                                   shard->addresses[e].data, shard->addresses[e].len, &peer);
+        if (status != WEFT_OK)
+            return weft_error_set(error, status, "cannot connect to %s: %s%s", shard->name,
+                                  weft_reason_text(status), weft_transport_connect_hint(status));
+    }
+    return WEFT_OK;
+}
+
 /* Connects to every engine of the other shards, for the copies of chunks. */
 static enum weft_status connect_shards(struct weftd_engine *engine)
 {
     const Weft__Control__Roster *roster = engine->weftd->roster->roster;
     for (size_t i = 0; i < roster->n_members; i++) {
         const Weft__Control__Member *member = roster->members[i];
-        struct weft_peer *peer;
-        if (member->role != WEFT__CONTROL__ROLE__ROLE_SHARD || member->index == engine->weftd->welcome.index)
-            continue;
-        for (size_t e = 0; e < member->n_addresses; e++) {
-            enum weft_status status =
-                weft_transport_connect(engine->transport, member->endpoint_first + (uint32_t)e,
-                                       member->addresses[e].data, member->addresses[e].len, &peer);
-            if (status != WEFT_OK)
-                return weft_error_set(&engine->error, status, "cannot connect to %s: %s%s", member->name,
-                                      weft_reason_text(status), weft_transport_connect_hint(status));
-        }
+        if (member->role == WEFT__CONTROL__ROLE__ROLE_SHARD &&
+            member->member != engine->weftd->welcome.member)
+            WEFT_TRY(weftd_engine_connect_shard(engine, member, &engine->error));
     }
     return WEFT_OK;
 }

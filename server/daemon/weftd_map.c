@@ -8,28 +8,19 @@
 struct map_request {
     struct weftd_command base;       /* must be the first member */
     Weft__Control__Control *message; /* owned */
+    const Weft__Control__Member *lost; /* the shard that is lost, or has left; NULL: none */
 };
 
 /* ---- engine thread ---- */
 
-static const Weft__Control__Member *shard_of(const struct weftd *weftd, uint32_t number)
-{
-    const Weft__Control__Roster *roster = weftd->roster->roster;
-    for (size_t i = 0; i < roster->n_members; i++)
-        if (roster->members[i]->member == number &&
-            roster->members[i]->role == WEFT__CONTROL__ROLE__ROLE_SHARD)
-            return roster->members[i];
-    return NULL;
-}
-
 /* Not every transport detects a dead peer, and what is received from it must end. */
-static void fail_lost(struct weftd_engine *engine, const Weft__Control__Map *map)
+static void fail_lost(struct weftd_engine *engine, const struct map_request *request)
 {
-    const Weft__Control__Member *lost = map->lost > 0 ? shard_of(engine->weftd, map->lost - 1) : NULL;
+    const Weft__Control__Member *lost = request->lost;
     for (size_t e = 0; lost && e < lost->n_addresses; e++)
         if (weft_transport_peer(engine->transport, lost->endpoint_first + (uint32_t)e))
             weft_transport_fail_peer(engine->transport, lost->endpoint_first + (uint32_t)e,
-                                     WEFT_ERR_PEER_LOST, map->text);
+                                     WEFT_ERR_PEER_LOST, request->message->map->text);
 }
 
 static void on_map(struct weft_command *command)
@@ -37,7 +28,7 @@ static void on_map(struct weft_command *command)
     struct map_request *request = weft_container_of(command, struct map_request, base.command);
     struct weftd_engine *engine = request->base.engine;
     if (engine->shard) {
-        fail_lost(engine, request->message->map);
+        fail_lost(engine, request);
         weft_shard_engine_map(engine->shard, request->message->map);
     }
     weftd_command_reply(&request->base);
@@ -69,6 +60,7 @@ void weftd_map(struct weftd *weftd, const Weft__Control__Control *message)
             weftd_fail(weftd, WEFT_ERR_NO_MEMORY, "no memory for the map of the slots");
             return;
         }
+        request->lost = map->lost > 0 ? weftd_shard_of(weftd, map->lost - 1) : NULL;
         request->base.release = release;
         weftd_command_post(&request->base, &weftd->engines[i], on_map);
     }

@@ -231,6 +231,8 @@ uint64_t harness_hello(struct harness *harness, const struct harness_hello *give
     hello.slots = !given->has_no_slots;
     hello.chunk_runs = !harness->has_no_chunk_runs;
     hello.moves = harness->has_moves && given->role == WEFT__CONTROL__ROLE__ROLE_SHARD;
+    hello.joins = given->joins;
+    hello.additions = harness->has_moves;
     hello.frees = given->role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     hello.nonce = (ProtobufCBinaryData){sizeof nonce, nonce};
     if (given->secret) {

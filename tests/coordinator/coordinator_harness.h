@@ -74,6 +74,7 @@ struct harness_hello {
     const char *job, *secret;
     uint32_t wire_version, wire_oldest, wire_newest, endpoints; /* wire_version 0: the newest one */
     bool has_no_seal, has_no_slots; /* as a member of an earlier release */
+    bool joins;                     /* a shard joins a job that runs */
 };
 /* opens, reads Challenge, sends Hello */
 uint64_t harness_hello(struct harness *harness, const struct harness_hello *hello);

@@ -362,6 +362,252 @@ static void fixed_during_move(void **state)
     harness_free(h);
 }
 
+/* ---- a further shard ---- */
+
+enum { ADDED = WORKERS + SHARDS }; /* index of its connection, and its endpoint */
+
+static void beat(struct harness *h, uint64_t connection)
+{
+    Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    message.body_case = BODY(HEARTBEAT);
+    message.heartbeat = &heartbeat;
+    if (!h->connections[connection].closed_by_coordinator) harness_deliver(h, connection, &message);
+}
+
+/* A shard that joins, up to its Hello. */
+static uint64_t join(struct harness *h, const char *refusal)
+{
+    const struct harness_hello hello = {
+        .role = WEFT__CONTROL__ROLE__ROLE_SHARD, .wanted_index = -1, .endpoints = 1, .joins = true};
+    const uint64_t connection = harness_hello(h, &hello);
+    if (refusal) {
+        const Control *message = harness_expect(h, connection, BODY(ABORT));
+        assert_non_null(strstr(message->abort->text, refusal));
+        assert_true(h->connections[connection].closed_by_coordinator);
+        return connection;
+    }
+    const Weft__Control__Welcome *welcome = harness_expect(h, connection, BODY(WELCOME))->welcome;
+    assert_int_equal(welcome->index, SHARDS);
+    assert_int_equal(welcome->shards, SHARDS);
+    return connection;
+}
+
+static void known(struct harness *h, uint64_t connection, uint32_t member, const char *text)
+{
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    Weft__Control__ShardKnown known = WEFT__CONTROL__SHARD_KNOWN__INIT;
+    known.member = member;
+    known.text = (char *)(uintptr_t)text;
+    message.body_case = BODY(SHARD_KNOWN);
+    message.shard_known = &known;
+    harness_deliver(h, connection, &message);
+}
+
+/* Answers SlotCopy and SlotQuiet as an engine does. false: it is another message. */
+static bool answer(struct harness *h, uint64_t connection, const Control *request, const uint32_t *chunks)
+{
+    Control reply = WEFT__CONTROL__CONTROL__INIT;
+    Weft__Control__SlotCopied copied = WEFT__CONTROL__SLOT_COPIED__INIT;
+    Weft__Control__SlotQuiet quiet = WEFT__CONTROL__SLOT_QUIET__INIT;
+    if (request->body_case == BODY(SLOT_COPY)) {
+        copied.slot = request->slot_copy->slot;
+        copied.term = request->slot_copy->term;
+        copied.to = request->slot_copy->to;
+        copied.chunks = chunks[copied.slot];
+        copied.done = true;
+        reply.body_case = BODY(SLOT_COPIED);
+        reply.slot_copied = &copied;
+    } else if (request->body_case == BODY(SLOT_QUIET)) {
+        quiet.slot = request->slot_quiet->slot;
+        quiet.term = request->slot_quiet->term;
+        reply.body_case = BODY(SLOT_QUIET);
+        reply.slot_quiet = &quiet;
+    } else {
+        return false;
+    }
+    harness_deliver(h, connection, &reply);
+    return true;
+}
+
+/* Until no request is left. `view` follows the Maps of the first shard. Returns the number of requests. */
+static uint32_t answer_all(struct harness *h, const uint64_t *c, struct view *view, const uint32_t *chunks)
+{
+    uint32_t answers = 0, before;
+    do {
+        before = answers;
+        for (uint32_t s = WORKERS; s <= ADDED; s++) {
+            struct harness_connection *connection = &h->connections[c[s]];
+            for (; connection->read < connection->received; connection->read++) {
+                const Control *message = connection->inbox[connection->read];
+                if (s == WORKERS && message->body_case == BODY(MAP)) view_apply(view, message->map);
+                answers += answer(h, c[s], message, chunks);
+            }
+            assert_true(connection->received < HARNESS_INBOX);
+            read_all(h, c[s], NULL, BODY(GO)); /* empties it */
+        }
+    } while (answers > before);
+    return answers;
+}
+
+/* The shards have the same bytes, or differ by a slot that could move. */
+static void assert_even(const struct view *view, const uint32_t *chunks)
+{
+    uint32_t led[ADDED + 1] = {0}, copied[ADDED + 1] = {0}, slots[ADDED + 1] = {0};
+    for (uint32_t i = 0; i < SLOTS; i++) {
+        led[view->leader[i]] += chunks[i];
+        copied[view->copy[i] - 1] += chunks[i];
+        slots[view->leader[i]]++;
+    }
+    for (uint32_t a = WORKERS; a <= ADDED; a++)
+        for (uint32_t b = WORKERS; b <= ADDED; b++) {
+            assert_true(led[a] <= led[b] + 3); /* chunks of one slot */
+            assert_true(copied[a] <= copied[b] + 3);
+            assert_true(slots[a] > 0);
+        }
+}
+
+/* All members with a shard that is accepted and has sent its addresses. */
+static struct harness *begin_addition(uint64_t c[ADDED + 1], struct view *view, uint32_t *chunks,
+                                      uint64_t chunk_bytes)
+{
+    struct harness *h = begin(c, view, true);
+    declare(h, c, "fc1", 0, chunk_bytes);
+    for (int s = WORKERS; s < MEMBERS; s++) harness_declared_ok(h, c[s], 0);
+    const Weft__Control__Declared *declared = read_all(h, c[WORKERS], NULL, BODY(DECLARED))->declared;
+    for (size_t i = 0; i < declared->n_chunks; i++) chunks[declared->chunks[i]->slot]++;
+    c[ADDED] = join(h, NULL);
+    for (int i = 0; i < MEMBERS; i++) read_all(h, c[i], NULL, BODY(GO));
+    harness_endpoints(h, c[ADDED], 1);
+    const Weft__Control__Roster *roster = harness_expect(h, c[ADDED], BODY(ROSTER))->roster;
+    assert_int_equal(roster->n_members, MEMBERS + 1);
+    for (int i = 0; i < MEMBERS; i++)
+        assert_int_equal(harness_expect(h, c[i], BODY(SHARD_ADDED))->shard_added->shard->endpoint_first,
+                         ADDED);
+    return h;
+}
+
+/* It enters when all are connected, gets slots when it has the tensors, and then its share. */
+static void addition(void **state)
+{
+    uint64_t c[ADDED + 1];
+    struct view view;
+    uint32_t chunks[SLOTS] = {0};
+    struct harness *h = begin_addition(c, &view, chunks, 8192);
+    join(h, "shard 3 (hostb, pid 46) joins job mnist at this moment");
+    harness_ready(h, c[ADDED]);
+    for (int i = 0; i < MEMBERS; i++) {
+        harness_expect_nothing(h, c[ADDED]); /* one member is not connected */
+        known(h, c[i], ADDED, "");
+    }
+    harness_expect(h, c[ADDED], BODY(GO));
+    harness_expect(h, c[ADDED], BODY(MAP));
+    assert_int_equal(harness_expect(h, c[ADDED], BODY(DECLARED))->declared->n_chunks, 392);
+    weft_coordinator_tick(h->coordinator);
+    for (int i = 0; i < MEMBERS; i++) harness_expect_nothing(h, c[i]); /* no slot moves */
+    harness_declared_ok(h, c[ADDED], 0);
+    assert_true(answer_all(h, c, &view, chunks) > 0);
+    assert_even(&view, chunks);
+    char *status = weft_coordinator_status_json(h->coordinator);
+    assert_non_null(strstr(status, "\"rebalancing\":false"));
+    assert_non_null(strstr(status, "\"shards\":4"));
+    weft_free_bytes(&h->env, status);
+    /* new tensors are placed there, too */
+    declare(h, c, "fc2", 1, 1 << 20);
+    const Weft__Control__Declared *declared = harness_expect(h, c[ADDED], BODY(DECLARED))->declared;
+    bool is_there = false;
+    for (size_t i = 0; i < declared->n_chunks; i++) is_there |= declared->chunks[i]->endpoint == ADDED;
+    assert_true(is_there);
+    harness_close(h, c[ADDED], "reset"); /* its slots have copies */
+    assert_int_equal(h->ended_count, 0);
+    harness_free(h);
+}
+
+/* Slots without chunks are spread at once. */
+static void addition_without_tensors(void **state)
+{
+    uint64_t c[ADDED + 1];
+    struct view view;
+    uint32_t chunks[SLOTS] = {0}, led[ADDED + 1] = {0}, copied[ADDED + 1] = {0};
+    struct harness *h = begin(c, &view, true);
+    c[ADDED] = join(h, NULL);
+    harness_endpoints(h, c[ADDED], 1);
+    harness_ready(h, c[ADDED]);
+    for (int i = 0; i < MEMBERS; i++) read_all(h, c[i], NULL, BODY(GO));
+    for (int i = 0; i < MEMBERS; i++) known(h, c[i], ADDED, "");
+    assert_int_equal(answer_all(h, c, &view, chunks), 0);
+    for (uint32_t i = 0; i < SLOTS; i++) {
+        assert_true(view.copy[i] > 0 && view.copy[i] - 1 != view.leader[i]);
+        led[view.leader[i]]++;
+        copied[view.copy[i] - 1]++;
+    }
+    for (int s = WORKERS; s <= ADDED; s++) assert_in_range(led[s], SLOTS / 4 - 1, SLOTS / 4 + 1);
+    for (int s = WORKERS; s <= ADDED; s++) assert_in_range(copied[s], SLOTS / 4 - 1, SLOTS / 4 + 1);
+    harness_free(h);
+}
+
+/* A shard that is lost, or that a member cannot reach, does not enter; the job continues, and another one
+ * can join. */
+static void addition_fails(void **state)
+{
+    uint64_t c[ADDED + 1];
+    struct view view;
+    uint32_t chunks[SLOTS] = {0};
+    struct harness *h = begin_addition(c, &view, chunks, 1 << 20);
+    known(h, c[0], ADDED, "cannot connect to shard 3: no route");
+    Control *message = harness_next(h, c[ADDED]);
+    assert_non_null(message);
+    assert_int_equal(message->body_case, BODY(ABORT));
+    assert_string_equal(message->abort->text, "rank 0 (hostb, pid 41) cannot connect to shard 3: no route");
+    for (int i = 0; i < MEMBERS; i++) {
+        const Weft__Control__Map *map = harness_expect(h, c[i], BODY(MAP))->map;
+        assert_int_equal(map->lost, ADDED + 1);
+        assert_int_equal(map->n_slots, 0);
+    }
+    harness_close(h, c[ADDED], "reset");
+    c[ADDED] = join(h, NULL);
+    harness_close(h, c[ADDED], "reset"); /* before its addresses: no member has seen it */
+    for (int i = 0; i < MEMBERS; i++) harness_expect_nothing(h, c[i]);
+    c[ADDED] = join(h, NULL);
+    harness_endpoints(h, c[ADDED], 1);
+    harness_ready(h, c[ADDED]);
+    for (int i = 1; i < MEMBERS; i++) known(h, c[i], MEMBERS + 2, "");
+    for (int second = 0; second <= 60; second++) {
+        h->now_ns += WEFT_SECONDS(1);
+        for (int i = 0; i <= ADDED; i++) beat(h, c[i]);
+        for (int i = 0; i <= ADDED; i++)
+            if (second < 59) read_all(h, c[i], NULL, BODY(GO));
+        if (!h->connections[c[ADDED]].closed_by_coordinator) weft_coordinator_tick(h->coordinator);
+    }
+    message = read_all(h, c[ADDED], NULL, BODY(ABORT));
+    assert_non_null(message);
+    assert_string_equal(message->abort->text, "rank 0 (hostb, pid 41) has not connected within 60 s");
+    known(h, c[0], MEMBERS + 2, ""); /* too late, and without effect */
+    assert_int_equal(h->ended_count, 0);
+    harness_free(h);
+}
+
+static void addition_is_refused(void **state)
+{
+    uint64_t c[MEMBERS];
+    struct view view;
+    struct harness *h = harness_create_copies(1, 2, true);
+    join(h, "job mnist has not begun");
+    harness_free(h);
+    h = job(c, &view); /* shards of an earlier release */
+    join(h, "is of a release that does not support further shards");
+    harness_free(h);
+    h = harness_create(WORKERS, SHARDS, NULL);
+    h->has_moves = true;
+    harness_run(h, c, 1);
+    join(h, "job mnist has no copies, so no chunk of it can move to another shard");
+    harness_free(h);
+    h = begin(c, &view, true);
+    harness_leave(h, c[0], "");
+    join(h, "workers of job mnist have left");
+    harness_free(h);
+}
+
 /* ---- another coordinator continues ---- */
 
 enum { FORMER_MEMBERS = 4, FORMER_SLOTS = 3 }; /* a worker and three shards, each with one endpoint */
@@ -475,9 +721,18 @@ static void former_move(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(former_move), cmocka_unit_test(fixed_slot),   cmocka_unit_test(fixed_during_move),
-        cmocka_unit_test(placement),   cmocka_unit_test(fail_over),    cmocka_unit_test(second_loss),
-        cmocka_unit_test(empty_slots), cmocka_unit_test(silent_shard), cmocka_unit_test(refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(former_move),
+                                       cmocka_unit_test(fixed_slot),
+                                       cmocka_unit_test(fixed_during_move),
+                                       cmocka_unit_test(placement),
+                                       cmocka_unit_test(fail_over),
+                                       cmocka_unit_test(second_loss),
+                                       cmocka_unit_test(empty_slots),
+                                       cmocka_unit_test(silent_shard),
+                                       cmocka_unit_test(refusals),
+                                       cmocka_unit_test(addition),
+                                       cmocka_unit_test(addition_without_tensors),
+                                       cmocka_unit_test(addition_fails),
+                                       cmocka_unit_test(addition_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

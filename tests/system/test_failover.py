@@ -159,13 +159,21 @@ class Failover(CountingTest):
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stdout, r"the loss of a shard would end the job \(2 shards, 0 copies")
 
-    def slots(self, group):
-        """Slots of the status, as `weft status --json` prints it; {} while there is no answer."""
+    def coordinator(self, group):
         with open(os.path.join(group.log_directory, "ports")) as file:
-            coordinator = re.search("coordinator=(.*)", file.read())[1]
-        words = [harness.PROGRAMS.weft, "status", "--job", os.path.basename(os.path.abspath(group.log_directory)), "--json", coordinator]
+            return re.search("coordinator=(.*)", file.read())[1]
+
+    def job(self, group):
+        return os.path.basename(os.path.abspath(group.log_directory))
+
+    def status(self, group):
+        """As `weft status --json` prints it; {} while there is no answer."""
+        words = [harness.PROGRAMS.weft, "status", "--job", self.job(group), "--json", self.coordinator(group)]
         result = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=20)
-        return json.loads(result.stdout)["slots"] if result.returncode == 0 else {}
+        return json.loads(result.stdout) if result.returncode == 0 else {}
+
+    def slots(self, group):
+        return self.status(group).get("slots", {})
 
     def test_copies_are_made_again(self):
         """After a loss each slot gets a copy on the shards that are left, so that a second loss ends no job."""
@@ -174,6 +182,28 @@ class Failover(CountingTest):
             self.kill_shard(group, shard)
             self.wait_for("copies of all slots", lambda: self.slots(group).get("without_copy") == 0, group, 60)
         self.assertGreater(self.slots(group)["moved_bytes"], 0)
+        self.end(group, 2)
+
+    def shards(self, group):
+        """Shards of the status by number; {} while there is no answer."""
+        return {row["index"]: row for row in self.status(group).get("members", []) if row["role"] == "shard"}
+
+    def join(self, group, number):
+        """A further shard joins; waits until the bytes of all are even."""
+        words = [harness.PROGRAMS.weftd, "--coordinator", self.coordinator(group), "--join"]
+        group.start(f"shard{number}", words, {**COPIES, "WEFT_JOB": self.job(group)})
+        self.wait_for("slots at the further shard", lambda: self.shards(group).get(number, {}).get("weights_bytes", 0) > 0, group, 60)
+        self.wait_for("even shards", lambda: self.slots(group).get("rebalancing") is False, group, 60)
+        for key in ("weights_bytes", "copied_bytes"):
+            rows = [row[key] for row in self.shards(group).values() if row["state"] == "ready"]
+            self.assertLessEqual(max(rows) - min(rows), 256 << 10, f"{key}: more than a slot apart")
+        self.assertEqual(self.slots(group)["without_copy"], 0)
+
+    def test_a_third_shard(self):
+        """It gets its share while the workers train, and leads it when another shard is lost."""
+        group = self.start(2, 2, COPIES)
+        self.join(group, 2)
+        self.kill_shard(group, 1)
         self.end(group, 2)
 
     def test_drain(self):

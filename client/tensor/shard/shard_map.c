@@ -3,6 +3,8 @@
  *     net thread: Map -> control.maps -> engine: slots -> chunks of all tensors -> requests sent again
  *                                             \ the lost shard's endpoints fail, which frees their buffers
  *
+ * ShardAdded arrives the same way, so the engine is connected to a further shard before a Map names it.
+ *
  * Terms only rise. A tensor that is attached later gets the slots' present leaders. */
 #include "client/tensor/shard/shard_map.h"
 
@@ -74,6 +76,23 @@ static void apply(struct weft_session *session, const Weft__Control__Map *map)
     fail_lost(session, map->lost - 1, map->text);
 }
 
+/* A further shard: connects to it, and reports that, or why not: then the coordinator does not admit it. */
+static void add_shard(struct weft_session *session, const Weft__Control__Member *shard)
+{
+    struct weft_error error = {0};
+    Weft__Control__ShardKnown known = WEFT__CONTROL__SHARD_KNOWN__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    enum weft_status status = client_members_add_shard(session, shard, &error);
+    if (status == WEFT_OK) status = session->ops.connect(session, shard, &error);
+    known.member = shard->member;
+    known.text = (char *)(status < 0 ? error.text : "");
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_SHARD_KNOWN;
+    message.shard_known = &known;
+    if (client_control_send(session, &message) < 0)
+        client_fail(session, WEFT_ERR_NO_MEMORY, true, "rank %u: no memory for a further shard",
+                    session->rank);
+}
+
 static void apply_all(struct weft_command *command)
 {
     struct client_shard_map *shard_map = weft_container_of(command, struct client_shard_map, command);
@@ -90,7 +109,8 @@ static void apply_all(struct weft_command *command)
         client_fail(session, WEFT_ERR_NO_MEMORY, true, "rank %u: no memory for the map of the shards",
                     session->rank);
     for (const struct client_map_message *at = messages; shard_map->slots && at; at = at->next)
-        apply(session, at->message->map);
+        if (at->message->body_case == WEFT__CONTROL__CONTROL__BODY_MAP) apply(session, at->message->map);
+        else add_shard(session, at->message->shard_added->shard);
     client_map_messages_free(session, messages);
 }
 
