@@ -5,6 +5,8 @@
 
 int weft_run_main(int argc, char **argv);
 int weft_status_main(int argc, char **argv);
+int weft_drain_main(int argc, char **argv);
+int weft_rebalance_main(int argc, char **argv);
 int weft_top_main(int argc, char **argv);
 int weft_support_main(int argc, char **argv);
 int weft_doctor_main(int argc, char **argv);

@@ -34,8 +34,12 @@ void tool_target_init(struct tool_target *target);
 int tool_target_resolve(const char *command, struct tool_target *target, int argc, char **argv, int first);
 void tool_target_free(struct tool_target *target);
 
-/* Joins the coordinator as an observer, sends one query, leaves. NULL: *error has the sentence. Free with
- * free(). (target_status.c) */
+/* Joins the coordinator as an observer, sends one request, leaves. Returns the text of the answer: of a
+ * StatusRequest the JSON, of Drain and Rebalance "" or the reason of the refusal. NULL: *error has the
+ * sentence. Free with free(). (target_status.c) */
+char *tool_target_ask(const struct tool_target *target, const Weft__Control__Control *request,
+                      struct weft_error *error);
+/* The same for the status. */
 char *tool_target_status(const struct tool_target *target, struct weft_error *error);
 /* The same, and sends a message before the query: with the answer the coordinator has it. */
 char *tool_target_send(const struct tool_target *target, const Weft__Control__Control *message,

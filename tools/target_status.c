@@ -1,4 +1,5 @@
-/* target_status.c - the status of a running job: joins its coordinator as an observer, sends one query. */
+/* target_status.c - a request to a running job: joins its coordinator as an observer, sends it, returns the
+ * answer. */
 #include <errno.h>
 #include <netdb.h>
 #include <poll.h>
@@ -12,46 +13,54 @@
 
 #define REFUSAL_MS 500 /* a refusal needs one round trip */
 
-struct status_query {
+struct query {
     struct weft_control_client *member;
-    const Weft__Control__Control *first; /* sent before the query; NULL: none */
-    char *json; /* owned; the answer; NULL: none yet */
+    const Weft__Control__Control *first; /* sent before the request; NULL: none */
+    const Weft__Control__Control *request;
+    char *answer; /* owned; NULL: none yet */
     struct weft_error error;
     bool done;
 };
 
 static void on_welcomed(void *context, const Weft__Control__Welcome *welcome)
 {
-    struct status_query *status_query = context;
-    Weft__Control__StatusRequest request = WEFT__CONTROL__STATUS_REQUEST__INIT;
-    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    message.body_case = WEFT__CONTROL__CONTROL__BODY_STATUS_REQUEST;
-    message.status_request = &request;
-    if (status_query->first) (void)weft_control_client_send(status_query->member, status_query->first);
-    (void)weft_control_client_send(status_query->member, &message);
+    struct query *query = context;
+    if (query->first) (void)weft_control_client_send(query->member, query->first);
+    (void)weft_control_client_send(query->member, query->request);
+}
+
+/* NULL: it answers no request. */
+static const char *text_of(const Weft__Control__Control *message)
+{
+    switch (message->body_case) {
+    case WEFT__CONTROL__CONTROL__BODY_STATUS_REPLY: return message->status_reply->json;
+    case WEFT__CONTROL__CONTROL__BODY_DRAIN: return message->drain->text;
+    case WEFT__CONTROL__CONTROL__BODY_REBALANCE: return message->rebalance->text;
+    default: return NULL;
+    }
 }
 
 static void on_message(void *context, const Weft__Control__Control *message)
 {
-    struct status_query *status_query = context;
+    struct query *query = context;
     if (message->body_case == WEFT__CONTROL__CONTROL__BODY_ABORT)
-        weft_error_set(&status_query->error, message->abort->status, "%s", message->abort->text);
-    if (message->body_case != WEFT__CONTROL__CONTROL__BODY_STATUS_REPLY) return;
-    if (!status_query->json) status_query->json = strdup(message->status_reply->json);
-    (void)weft_control_client_leave(status_query->member, "");
-    status_query->done = true;
+        weft_error_set(&query->error, message->abort->status, "%s", message->abort->text);
+    const char *answer = text_of(message);
+    if (!answer) return;
+    if (!query->answer) query->answer = strdup(answer);
+    (void)weft_control_client_leave(query->member, "");
+    query->done = true;
 }
 
 static void on_closed(void *context, enum weft_status status, const char *text)
 {
-    struct status_query *status_query = context;
-    if (!status_query->json) weft_error_set(&status_query->error, status, "%s", text);
-    status_query->done = true;
+    struct query *query = context;
+    if (!query->answer) weft_error_set(&query->error, status, "%s", text);
+    query->done = true;
 }
 
 /* Steps the network in this thread until the answer or an error arrives, or the timeout expires. */
-static void query_status(struct weft_env *env, const struct weft_control_client_options *given,
-                         struct status_query *status_query)
+static void ask(struct weft_env *env, const struct weft_control_client_options *given, struct query *query)
 {
     struct weft_net *net;
     struct weft_control_client_options options = *given;
@@ -59,23 +68,22 @@ static void query_status(struct weft_env *env, const struct weft_control_client_
     options.welcomed = on_welcomed;
     options.message = on_message;
     options.closed = on_closed;
-    options.context = status_query;
+    options.context = query;
     enum weft_status status = weft_net_create(env, &net);
     if (status != WEFT_OK) {
-        weft_error_set(&status_query->error, status, "cannot start networking: %s", weft_reason_text(status));
+        weft_error_set(&query->error, status, "cannot start networking: %s", weft_reason_text(status));
         return;
     }
     uint64_t deadline_ns = weft_now_ns(env) + options.join_ns + WEFT_SECONDS(2);
-    status = weft_control_client_start(env, net, &options, &status_query->member, &status_query->error);
-    while (status == WEFT_OK && !status_query->done && weft_now_ns(env) < deadline_ns)
-        weft_net_step(net, 100);
-    if (status == WEFT_OK && !status_query->done)
-        weft_error_set(&status_query->error, WEFT_ERR_DEADLINE,
+    status = weft_control_client_start(env, net, &options, &query->member, &query->error);
+    while (status == WEFT_OK && !query->done && weft_now_ns(env) < deadline_ns) weft_net_step(net, 100);
+    if (status == WEFT_OK && !query->done)
+        weft_error_set(&query->error, WEFT_ERR_DEADLINE,
                        "the process at %s:%u accepts connections and does not answer: it is stopped, or no "
                        "coordinator of weft",
                        given->host, given->port);
     weft_net_free(net);
-    weft_control_client_free(status_query->member);
+    weft_control_client_free(query->member);
 }
 
 /* A member waits for a coordinator that starts later; a query does not. Other failures are left to the query,
@@ -103,15 +111,8 @@ static bool is_refused(const char *host, uint16_t port)
     return refused;
 }
 
-char *tool_target_status(const struct tool_target *target, struct weft_error *error)
+static char *answer_of(const struct tool_target *target, struct query query, struct weft_error *error)
 {
-    return tool_target_send(target, NULL, error);
-}
-
-char *tool_target_send(const struct tool_target *target, const Weft__Control__Control *first,
-                       struct weft_error *error)
-{
-    struct status_query status_query = {.first = first};
     const char *host = target->options.host;
     if (is_refused(host, target->options.port)) {
         weft_error_set(error, WEFT_ERR_UNREACHABLE,
@@ -120,7 +121,28 @@ char *tool_target_send(const struct tool_target *target, const Weft__Control__Co
                        host, target->options.port);
         return NULL;
     }
-    query_status(weft_env_system(), &target->options, &status_query);
-    if (!status_query.json) *error = status_query.error;
-    return status_query.json;
+    ask(weft_env_system(), &target->options, &query);
+    if (!query.answer) *error = query.error;
+    return query.answer;
+}
+
+char *tool_target_ask(const struct tool_target *target, const Weft__Control__Control *request,
+                      struct weft_error *error)
+{
+    return answer_of(target, (struct query){.request = request}, error);
+}
+
+char *tool_target_send(const struct tool_target *target, const Weft__Control__Control *first,
+                       struct weft_error *error)
+{
+    Weft__Control__StatusRequest body = WEFT__CONTROL__STATUS_REQUEST__INIT;
+    Weft__Control__Control request = WEFT__CONTROL__CONTROL__INIT;
+    request.body_case = WEFT__CONTROL__CONTROL__BODY_STATUS_REQUEST;
+    request.status_request = &body;
+    return answer_of(target, (struct query){.first = first, .request = &request}, error);
+}
+
+char *tool_target_status(const struct tool_target *target, struct weft_error *error)
+{
+    return tool_target_send(target, NULL, error);
 }

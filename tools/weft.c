@@ -20,6 +20,8 @@ static const struct command commands[] = {
     {"bench", weft_bench_main, "measure collectives, shards, transports, kernels and codecs"},
     {"doctor", weft_doctor_main, "find out which transports work here and between hosts, and what to do"},
     {"status", weft_status_main, "show the members and tensors of a running job"},
+    {"drain", weft_drain_main, "let a shard leave a running job, after its slots have moved to the others"},
+    {"rebalance", weft_rebalance_main, "move slots of a running job until the bytes of its shards are even"},
     {"top", weft_top_main, "show rates, exposed time and waits of a running job, live"},
     {"support", weft_support_main, "write one file for a report of a problem, without secrets"},
     {"inspect", weft_inspect_main, "find the ranks that held up a failed job, from its flight records"},
@@ -33,7 +35,7 @@ enum { LINK_WORDS_MAX = 256 };
 static void print_help(void)
 {
     puts("usage: weft COMMAND [options]\n");
-    for (size_t i = 0; i < COMMAND_COUNT; i++) printf("  %-8s %s\n", commands[i].name, commands[i].help);
+    for (size_t i = 0; i < COMMAND_COUNT; i++) printf("  %-9s %s\n", commands[i].name, commands[i].help);
     puts("\n`weft COMMAND --help` lists the options. The server is weftd.");
 }
 

@@ -206,6 +206,44 @@ class Failover(CountingTest):
         self.kill_shard(group, 1)
         self.end(group, 2)
 
+    def weft(self, group, *words):
+        return subprocess.run([harness.PROGRAMS.weft, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60,
+                              env={**os.environ, "WEFT_JOB": self.job(group), "WEFT_COORDINATOR": self.coordinator(group)})
+
+    def test_operated(self):
+        """`weft drain` and `weft rebalance`, and their refusals."""
+        group = self.start(3, 2, COPIES)
+        done = self.weft(group, "drain", "0")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"^weft drain: shard 0 \(.*\) cannot leave: its process has the coordinator")
+        self.assertRegex(self.weft(group, "drain", "7").stderr, "has no shard 7")
+        self.assertRegex(self.weft(group, "drain", self.shards(group)[1]["host"]).stderr, "3 shards are on host")
+        done = self.weft(group, "drain", "1", "--json")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual([json.loads(done.stdout)[key] for key in ("shard", "state")], [1, "left"])
+        shard = dict(group.processes)["shard1"]
+        self.assertIsNotNone(harness.ends([("shard1", shard)], 30)["shard1"])
+        self.assertEqual(shard.returncode, 0, self.log(group, "shard1"))
+        group.processes = [(name, process) for name, process in group.processes if process is not shard]
+        done = self.weft(group, "rebalance", "--json")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(json.loads(done.stdout)["state"], "even")
+        self.kill_shard(group, 2)
+        self.assertRegex(self.weft(group, "drain", "2").stderr, "cannot leave: it is lost or has left")
+        self.end(group, 2)
+
+    def test_operated_without_copies(self):
+        group = self.start(2, 2, {})
+        for words in (("drain", "1"), ("rebalance",)):
+            done = self.weft(group, *words)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertRegex(done.stderr, r"the job has no copies \(server.copies\)")
+        joins = subprocess.run([harness.PROGRAMS.weftd, "--join", "-c", self.coordinator(group)], stderr=subprocess.PIPE, text=True,
+                               timeout=30, env={**os.environ, "WEFT_JOB": self.job(group)})
+        self.assertEqual(joins.returncode, 1)
+        self.assertRegex(joins.stderr, "has no copies, so no chunk of it can move to another shard")
+        self.end(group, 2)
+
     def test_drain(self):
         """After SIGTERM a shard leaves with status 0 when its slots are on the others, and a loss then ends no job."""
         group = self.start(4, 2, COPIES)

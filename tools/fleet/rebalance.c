@@ -1,0 +1,97 @@
+/* rebalance.c - `weft rebalance`: slots move until the bytes of the shards are even. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/cli.h"
+#include "tools/commands.h"
+#include "tools/common.h"
+#include "tools/fleet/watch.h"
+
+struct rebalance {
+    struct fleet_watch watch;
+    uint64_t distance_before, distance; /* largest less smallest bytes of a shard, led and copied */
+    long long moved_bytes;
+    bool has_looked;
+};
+
+static uint64_t distance_of(const json_t *status)
+{
+    size_t i;
+    json_t *member;
+    uint64_t most = 0, least = UINT64_MAX;
+    json_array_foreach (json_object_get(status, "members"), i, member) {
+        if (strcmp(tool_json_text(member, "role"), "shard") != 0 ||
+            strcmp(tool_json_text(member, "state"), "ready") != 0)
+            continue;
+        const uint64_t bytes =
+            (uint64_t)(tool_json_number(member, "weights_bytes") + tool_json_number(member, "copied_bytes"));
+        if (bytes > most) most = bytes;
+        if (bytes < least) least = bytes;
+    }
+    return most > least ? most - least : 0;
+}
+
+static enum fleet_progress look(void *context, const json_t *status, uint64_t *done_out, uint64_t *total_out)
+{
+    struct rebalance *rebalance = context;
+    const json_t *slots = json_object_get(status, "slots");
+    rebalance->distance = distance_of(status);
+    rebalance->moved_bytes = tool_json_number(slots, "moved_bytes");
+    if (!rebalance->has_looked) rebalance->distance_before = rebalance->distance;
+    rebalance->has_looked = true;
+    *total_out = rebalance->distance_before;
+    *done_out = rebalance->distance < rebalance->distance_before
+                    ? rebalance->distance_before - rebalance->distance
+                    : 0;
+    if (strcmp(tool_json_text(status, "state"), "running") != 0) {
+        fprintf(stderr, "%s: the job has ended: %s\n", rebalance->watch.command,
+                tool_json_text(status, "end_text"));
+        return FLEET_FAILED;
+    }
+    return json_is_true(json_object_get(slots, "rebalancing")) ? FLEET_GOES_ON : FLEET_DONE;
+}
+
+static int even_shards(struct rebalance *rebalance)
+{
+    Weft__Control__Rebalance body = WEFT__CONTROL__REBALANCE__INIT;
+    Weft__Control__Control request = WEFT__CONTROL__CONTROL__INIT;
+    const bool waits = rebalance->watch.wait_s > 0;
+    request.body_case = WEFT__CONTROL__CONTROL__BODY_REBALANCE;
+    request.rebalance = &body;
+    if (!fleet_request(&rebalance->watch, &request, "no slot moves")) return 1;
+    if (waits &&
+        fleet_follow(&rebalance->watch, "rebalance", NULL, look, rebalance, "the shards are not even") != 0)
+        return 1;
+    if (rebalance->watch.json)
+        printf("{\"state\":\"%s\",\"distance_bytes\":%llu,\"moved_bytes\":%lld}\n", waits ? "even" : "moving",
+               (unsigned long long)rebalance->distance, rebalance->moved_bytes);
+    else if (waits)
+        printf("the shards are even: they differ by %.1f MiB at most\n",
+               (double)rebalance->distance / (1 << 20));
+    else puts("slots move until the shards are even");
+    return 0;
+}
+
+int weft_rebalance_main(int argc, char **argv)
+{
+    struct rebalance rebalance = {0};
+    int first;
+    fleet_watch_init(&rebalance.watch, "weft rebalance");
+    const struct cli_option table[] = {FLEET_WATCH_OPTIONS(&rebalance.watch)};
+    const struct cli_command command = {
+        "weft rebalance",
+        "weft rebalance [options] [HOST:PORT]",
+        "Slots of the running job move until the bytes that its shards have differ by one slot at most. The\n"
+        "job needs copies (server.copies). HOST:PORT is its coordinator (default WEFT_COORDINATOR).\n",
+        CLI_TABLE(table),
+        .takes_arguments = true,
+        .notes =
+            "Exit status: 0 the shards are even (with --wait 0: slots move), 1 with a sentence on stderr.\n"};
+    int status = cli_parse(&command, argc, argv, &first);
+    if (status < 0)
+        status = tool_target_resolve("weft rebalance", &rebalance.watch.target, argc, argv, first);
+    if (status >= 0) return status;
+    status = even_shards(&rebalance);
+    tool_target_free(&rebalance.watch.target);
+    return status;
+}
