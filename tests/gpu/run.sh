@@ -11,9 +11,10 @@
 #   nccl-again    communicators are destroyed and made again, ten times
 #   stream-order  two ranks of weft: stream-ordered calls, bits as on the host, how long they hold the host thread
 #   host-first    four ranks of weft, two hosts by name: NCCL inside each, bits as on the host
+#   kernels       the CUDA kernels against the scalar ones, tables of small tensors and of matrices included
 #   torch-cuda    two ranks of PyTorch with CUDA tensors: backend, DDP, optimizers, bits as on the host
 #
-# The last three need a build folder; torch-cuda runs the Python of WEFT_PYTHON, else python3, with a PyTorch for CUDA.
+# stream-order, host-first and torch-cuda need a build folder; kernels builds with nvcc what the folder lacks; torch-cuda runs the Python of WEFT_PYTHON, else python3, with a PyTorch for CUDA.
 #
 # Exit status 77 and a reason: skipped. No part changes a setting of the GPU.
 set -u
@@ -204,6 +205,24 @@ part_torch_cuda() {
     echo "ok   $part"
 }
 
+part_kernels() {
+    need_gpu
+    check=$(find_file kernel_check)
+    if [ -z "$check" ]; then
+        nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+        [ -n "$nvcc" ] || skip "$folder has no kernel_check, and there is no nvcc to build it"
+        NVCC=$nvcc "$here/../../kernels/cuda/standalone/build.sh" --out "$work/kernels" >"$work/build.0" 2>&1 ||
+            fail "kernels/cuda/standalone/build.sh"
+        check=$work/kernels/kernel_check
+    fi
+    versions
+    "$check" --gpu --test >"$work/run.0" 2>&1
+    status=$?
+    [ $status = 0 ] || fail "kernel_check ended with $status"
+    grep "^  gpu" "$work/run.0"
+    echo "ok   $part"
+}
+
 part_cuda() {
     need_gpu
     [ -f "$folder/build.ninja" ] || skip "$folder is not a build folder"
@@ -220,6 +239,7 @@ nccl-death) part_death ;;
 nccl-again) part_again ;;
 stream-order) part_stream_order ;;
 host-first) part_host_first ;;
+kernels) part_kernels ;;
 torch-cuda) part_torch_cuda ;;
 *) echo "unknown part $part; tests/gpu/run.sh parts lists them" >&2; exit 2 ;;
 esac

@@ -4,6 +4,7 @@
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -64,6 +65,17 @@ class Run(unittest.TestCase):
             code, output = self.run_part(part, fake)
             self.assertEqual(code, 1, part + fake + "\n" + output)
             self.assertIn(text, output)
+
+    def test_kernels(self):
+        path = os.path.join(self.folder, "kernel_check")
+        for script, code, text in (("echo '  gpu: tables'", 0, "ok   kernels"), ("exit 3", 1, "ended with 3")):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("#!/bin/sh\n" + script + "\n")
+            os.chmod(path, 0o755)
+            self.assertEqual(self.run_part("kernels")[0], code)
+            self.assertIn(text, self.run_part("kernels")[1])
+        if not shutil.which("nvidia-smi"):
+            self.assertEqual(self.run_part("kernels", with_gpu=False)[0], 77)
 
     def test_device_rank(self):
         env = dict(os.environ, PATH=self.folder + ":" + os.environ["PATH"], WEFT_CUDA_RUNTIME=CUDART, WEFT_NCCL=NCCL,
