@@ -321,8 +321,8 @@ size_t weft_combiner_step_save(const struct weft_combiner *combiner, void *out);
 /* UNTRUSTED bytes: WEFT_ERR_MALFORMED unless step_load can read them. */
 enum weft_status weft_combiner_step_check(const struct weft_combiner *combiner, const void *data,
                                           size_t bytes);
-/* In place of the rounds of a step. Precondition: step_check accepted the bytes, and no round is open. The
- * aggregate of the last round is valid until the next begin. */
+/* In place of the rounds of a step; a round that is open is discarded. Precondition: step_check accepted the
+ * bytes. The aggregate of the last round is valid until the next begin. */
 void weft_combiner_step_load(struct weft_combiner *combiner, const void *data, size_t bytes,
                              const void **aggregate_out, size_t *aggregate_bytes_out);
 

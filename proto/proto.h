@@ -47,10 +47,12 @@ enum weft_wire_kind {
                            * values */
 };
 
-/* State in the header's `round`: optimiser arrays in order, or the codec's residual. */
+/* State in the header's `round`: optimiser arrays in order, or the codec's residual. RESULT in COPY only: the
+ * aggregate of the last round. */
 enum weft_wire_part {
     WEFT_WIRE_PART_OPTIMIZER = 0,
-    WEFT_WIRE_PART_VERDICT = 13, /* COPY: of a step with clip_norm, struct shard_verdict_last */
+    WEFT_WIRE_PART_VERDICT = 12, /* COPY: of a step with clip_norm, struct shard_verdict_last */
+    WEFT_WIRE_PART_RESULT = 13,
     WEFT_WIRE_PART_WEIGHTS = 14, /* f32, whatever the dtype of results */
     WEFT_WIRE_PART_RESIDUAL = 15
 };
@@ -62,7 +64,8 @@ enum weft_wire_change {
     WEFT_WIRE_CHANGE_VERDICT = 2, /* its factor, one f32, which closes it */
 };
 
-/* Flags of COPY. The weights are the last part; the flags but BEFORE are theirs. */
+/* Flags of COPY. The weights are the last part, without payload if the chunk has none; the flags but BEFORE
+ * are theirs. */
 enum weft_wire_copy_flag {
     WEFT_WIRE_COPY_BEFORE = 1, /* the part is as it was before the last close, which may be undone */
     WEFT_WIRE_COPY_UNDO = 2,   /* parts with COPY_BEFORE precede */

@@ -95,7 +95,7 @@ static bool header_in_limits(const struct weft_wire_header *header)
         header->kind != WEFT_WIRE_COPIED)
         return false;
     if (replicates && header->flags & ~(WEFT_WIRE_MAY_SKIP | WEFT_WIRE_DECAY)) return false;
-    if (copies && header->payload_bytes == 0) return false;
+    if (copies && header->payload_bytes == 0 && header->round != WEFT_WIRE_PART_WEIGHTS) return false;
     if (header->flags & WEFT_WIRE_NOT_FINITE && header->payload_bytes != 0 && !copies) return false;
     const bool may_be_scaled = weft_wire_contributes(header->kind) && weft_dtype_is_half(header->dtype);
     if (header->loss_exponent && !may_be_scaled) return false;

@@ -116,12 +116,15 @@ enum weft_shard_mutant {
     WEFT_MUTANT_RESULT_NOT_KEPT = 4,  /* the copy cannot answer a repeated push of its last step */
     WEFT_MUTANT_ROUND_OPENS_EARLY =
         8, /* a codec's round overwrites the aggregate that a worker may need again */
-    WEFT_MUTANT_REPLY_BEFORE_NEW_COPY = 16, /* the leader replies before the new copy holds the step */
-    WEFT_MUTANT_COPY_WITHOUT_STATES = 32,   /* the leader copies no state of the optimiser */
-    WEFT_MUTANT_COPY_REPORTED_EARLY = 64,   /* the leader reports a copy whose last part is under way */
-    WEFT_MUTANT_QUIET_EARLY = 128,          /* the leader hands over while a change is not held */
-    WEFT_MUTANT_SUM_NOT_COPIED = 256,       /* the leader does not send the sum of a step with clip_norm */
-    WEFT_MUTANT_FACTOR_NOT_KEPT = 512,      /* the copy applies the sum without its factor */
+    WEFT_MUTANT_REPLY_BEFORE_NEW_COPY = 16,  /* the leader replies before the new copy holds the step */
+    WEFT_MUTANT_COPY_WITHOUT_STATES = 32,    /* the leader copies no state of the optimiser */
+    WEFT_MUTANT_COPY_REPORTED_EARLY = 64,    /* the leader reports a copy whose last part is under way */
+    WEFT_MUTANT_QUIET_EARLY = 128,           /* the leader hands over while a change is not held */
+    WEFT_MUTANT_COPY_WITHOUT_RESIDUAL = 256, /* the leader does not copy the residual of a codec */
+    WEFT_MUTANT_COPY_WITHOUT_RESULT = 512,   /* the leader does not copy the result of a codec's last step */
+    WEFT_MUTANT_STEP_KEPT_OPEN = 1024,       /* a leader that becomes the copy keeps a codec's step open */
+    WEFT_MUTANT_SUM_NOT_COPIED = 2048,       /* the leader does not send the sum of a step with clip_norm */
+    WEFT_MUTANT_FACTOR_NOT_KEPT = 4096,      /* the copy applies the sum without its factor */
 };
 void weft_shard_engine_options_init(struct weft_shard_engine_options *options);
 enum weft_status weft_shard_engine_create(struct weft_env *env,

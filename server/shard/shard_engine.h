@@ -154,7 +154,9 @@ struct shard_hold {
     uint64_t step, step_before; /* step 0: first weights or a state; step_before: closed before it */
     const void *payload;        /* NULL: the step was skipped */
     size_t payload_bytes;
-    void *coded;              /* owned: of a chunk with a codec, what closed the last step; the payload */
+    /* owned: of a chunk with a codec, what closed the last step, the payload; of a chunk that was copied
+     * here, the result of that step */
+    void *coded;
     size_t coded_bytes;       /* of the last step */
     const float *sum;         /* of the last close, in its slots */
     struct shard_slots slots; /* of the sum: kept until its send has ended */
@@ -188,7 +190,8 @@ struct shard_chunk {
     uint32_t slot;    /* in a job with copies */
     bool is_at_home;  /* on the endpoint of its declaration, which workers' hashes name */
     bool is_here;     /* its memory is on this engine; false only in a job with copies */
-    void *own_values; /* owned; memory of the values of a chunk that was copied here; NULL: tensor->values */
+    /* owned; memory of values and half of a chunk that was copied here; NULL: tensor->values, halves */
+    void *own_values, *own_half;
     struct shard_hold hold;
     struct shard_copy copy;
     struct shard_chunk_move *move; /* owned; NULL: it is not copied to another engine */
@@ -460,12 +463,6 @@ static inline bool shard_tensor_has_codec(const struct shard_tensor *tensor)
     return tensor->candidates.count > 1 || tensor->candidates.specs[0].id != WEFT_CODEC_DENSE;
 }
 
-/* No copy of its chunks can be made while the job runs: shard_move.c sends values and states in f32 only. */
-static inline bool shard_tensor_is_fixed(const struct shard_tensor *tensor)
-{
-    return shard_tensor_has_codec(tensor) || tensor->dtype != WEFT_F32 || tensor->pull_dtype != WEFT_F32;
-}
-
 /* shard_contributions.c */
 enum weft_status shard_contributions_init(struct weft_shard_engine *engine, size_t receive_bytes);
 /* false: no block is free; hold the request. */
@@ -539,6 +536,8 @@ void shard_half_widen(const struct shard_chunk *chunk, struct shard_slot *slot);
 void shard_half_sum(const struct shard_chunk *chunk, float *out);
 /* Rounds the values to `half`, if the chunk has one. Call when the values have changed. Any thread. */
 void shard_half_round(struct shard_chunk *chunk);
+/* The same for the copy of what the last close overwrote, after its values were received. Any thread. */
+void shard_half_round_backup(struct shard_chunk *chunk);
 /* First weights were received in `half`: widens them to the values. */
 void shard_half_install(struct shard_chunk *chunk);
 /* What results and pulls carry: `half`, else the values. */
@@ -663,6 +662,9 @@ static inline bool shard_map_leads(const struct shard_chunk *chunk)
     const struct weft_shard_engine *engine = chunk->tensor->engine;
     return !shard_map_is_on(engine) || shard_map_slot(chunk)->leader == engine->endpoint;
 }
+/* Some rounds of a codec's step have closed, and another engine begins it anew: as a copy this one has no
+ * open step. */
+void shard_map_forget_step(struct shard_chunk *chunk);
 /* Another engine will lead the chunk: open rounds are discarded, and workers get no further reply. */
 void shard_map_stop_leading(struct shard_chunk *chunk);
 /* May this engine handle the worker's request? Otherwise the arrival has ended, or waits for a Map. */

@@ -90,12 +90,21 @@ void shard_half_sum(const struct shard_chunk *chunk, float *out)
     }
 }
 
+static void round_to(const struct shard_chunk *chunk, uint16_t *half, const float *values)
+{
+    if (!half || !values) return;
+    if (chunk->tensor->pull_dtype == WEFT_F16) weft_kernels()->cast_f32_f16(half, values, chunk->count);
+    else weft_kernels()->cast_f32_bf16(half, values, chunk->count);
+}
+
 void shard_half_round(struct shard_chunk *chunk)
 {
-    if (!chunk->half) return;
-    if (chunk->tensor->pull_dtype == WEFT_F16)
-        weft_kernels()->cast_f32_f16(chunk->half, chunk->values, chunk->count);
-    else weft_kernels()->cast_f32_bf16(chunk->half, chunk->values, chunk->count);
+    round_to(chunk, chunk->half, chunk->values);
+}
+
+void shard_half_round_backup(struct shard_chunk *chunk)
+{
+    round_to(chunk, chunk->backup.half, chunk->backup.values);
 }
 
 void shard_half_install(struct shard_chunk *chunk)

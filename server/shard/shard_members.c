@@ -72,12 +72,12 @@ void weft_shard_engine_leave_epoch(struct weft_shard_engine *engine, uint32_t ep
 
 /* ---- entering an epoch ---- */
 
-/* Undo and combiner change what these use: sends of the aggregate; a step that the copy has not
- * acknowledged, or that this copy applies. */
+/* Undo and combiner change what these use: sends of the aggregate; a step that a copy has not acknowledged,
+ * or that this copy applies; a new copy whose parts are under way. */
 static bool is_in_use(const struct shard_chunk *chunk)
 {
     return (chunk->combiner && chunk->sends > 0) || chunk->hold.is_due || chunk->hold.is_sending ||
-           chunk->copy.payload;
+           chunk->copy.payload || shard_move_is_in_use(chunk->move) || shard_move_is_started(chunk->move);
 }
 
 static bool is_idle(const struct shard_chunk *chunk)

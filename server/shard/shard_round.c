@@ -299,6 +299,7 @@ void shard_round_closed(struct shard_chunk *chunk)
             shard_hash_step(chunk);
     } else {
         chunk->round++;
+        if (!shard_map_leads(chunk)) shard_map_forget_step(chunk);
     }
     engine->stats.rounds_closed++;
     count_times(engine, chunk);

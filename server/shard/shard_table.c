@@ -181,6 +181,13 @@ static enum weft_status states_make(struct shard_chunk *chunk)
     return WEFT_OK;
 }
 
+static enum weft_status combiner_make(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    if (shard_chunk_is_dense(chunk) || chunk->combiner) return WEFT_OK;
+    return weft_combiner_create(engine->env, &chunk->codec, &chunk->shape, engine->workers, &chunk->combiner);
+}
+
 static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error *error)
 {
     struct shard_tensor *tensor = chunk->tensor;
@@ -214,34 +221,46 @@ static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error 
         return weft_error_set(error, WEFT_ERR_NO_MEMORY,
                               "no memory for a chunk of %llu elements of tensor '%s'",
                               (unsigned long long)chunk->count, tensor->name);
-    if (shard_chunk_is_dense(chunk) || !chunk->is_here) return WEFT_OK;
-    enum weft_status status =
-        weft_combiner_create(engine->env, &chunk->codec, &chunk->shape, engine->workers, &chunk->combiner);
+    const enum weft_status status = chunk->is_here ? combiner_make(chunk) : WEFT_OK;
     if (status < 0)
         return weft_error_set(error, status, "no combiner for tensor '%s': %s", tensor->name,
                               weft_reason_text(status));
     return WEFT_OK;
 }
 
-/* For a job with copies, if the chunk is made: memory of its own for what closed a codec's step, and for
+/* Most bytes of a step that a copy of the chunk receives; they must fit the memory for copies. */
+static bool copy_fits(const struct shard_chunk *chunk)
+{
+    return shard_replicate_bytes_max(chunk) <= chunk->tensor->engine->replication.memory.bytes;
+}
+
+/* For a job with copies, if the chunk is here: memory of its own for what closed a codec's step, and for
  * the states of workers that repeat rounds, which must not wait for chunks of later rounds. */
-static enum weft_status chunk_make_copies(struct shard_chunk *chunk, struct weft_error *error)
+static enum weft_status coded_make(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
+    if (chunk->combiner && !chunk->hold.coded)
+        chunk->hold.coded = weft_alloc_bytes(engine->env, shard_replicate_coded_bytes_max(chunk));
+    if (shard_rounds_are_repeated(chunk) && !chunk->own_contributions)
+        chunk->own_contributions =
+            weft_alloc_array(engine->env, engine->workers_max, sizeof *chunk->own_contributions);
+    return (chunk->combiner && !chunk->hold.coded) ||
+                   (shard_rounds_are_repeated(chunk) && !chunk->own_contributions)
+               ? WEFT_ERR_NO_MEMORY
+               : WEFT_OK;
+}
+
+static enum weft_status chunk_make_copies(struct shard_chunk *chunk, struct weft_error *error)
+{
+    const struct weft_shard_engine *engine = chunk->tensor->engine;
     if (!shard_map_is_on(engine)) return WEFT_OK;
-    const size_t bytes = shard_replicate_bytes_max(chunk);
-    if (bytes > engine->replication.memory.bytes)
+    if (!copy_fits(chunk))
         return weft_error_set(error, WEFT_ERR_LIMIT,
                               "a chunk of tensor '%s' has %zu bytes, and the shard has %zu for the steps of "
                               "copies: raise server.copy_bytes or lower chunk_bytes",
-                              chunk->tensor->name, bytes, engine->replication.memory.bytes);
-    if (chunk->combiner)
-        chunk->hold.coded = weft_alloc_bytes(engine->env, shard_replicate_coded_bytes_max(chunk));
-    if (shard_rounds_are_repeated(chunk))
-        chunk->own_contributions =
-            weft_alloc_array(engine->env, engine->workers_max, sizeof *chunk->own_contributions);
-    if ((chunk->combiner && !chunk->hold.coded) ||
-        (shard_rounds_are_repeated(chunk) && !chunk->own_contributions))
+                              chunk->tensor->name, shard_replicate_bytes_max(chunk),
+                              engine->replication.memory.bytes);
+    if (chunk->is_here && coded_make(chunk) < 0)
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the copies of tensor '%s'",
                               chunk->tensor->name);
     return WEFT_OK;
@@ -262,17 +281,25 @@ static void *results_alloc(const struct weft_shard_engine *engine, size_t count,
     return memory;
 }
 
-static enum weft_status halves_make(struct shard_tensor *tensor, uint64_t largest, struct weft_error *error)
+static enum weft_status halves_make(struct shard_tensor *tensor, size_t count, struct weft_error *error)
 {
     if (tensor->pull_dtype == WEFT_F32) return WEFT_OK;
-    tensor->half_stride = (largest * sizeof(uint16_t) + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
-    tensor->halves = results_alloc(tensor->engine, tensor->chunk_count, tensor->half_stride);
+    tensor->halves = results_alloc(tensor->engine, count, tensor->half_stride);
     if (!tensor->halves)
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the results of tensor '%s'",
                               tensor->name);
-    for (uint32_t i = 0; i < tensor->chunk_count; i++)
-        tensor->chunks[i].half = (uint16_t *)(void *)((uint8_t *)tensor->halves + i * tensor->half_stride);
+    uint8_t *at = tensor->halves;
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
+        if (!tensor->chunks[i].is_here) continue;
+        tensor->chunks[i].half = (uint16_t *)(void *)at;
+        at += tensor->half_stride;
+    }
     return WEFT_OK;
+}
+
+static size_t stride_of(uint64_t count, size_t element_bytes)
+{
+    return (count * element_bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
 }
 
 /* One block for the values of all chunks, in equal strides. Of many chunks without an optimiser, one more is
@@ -287,7 +314,8 @@ static enum weft_status values_make(struct shard_tensor *tensor, struct weft_err
         count += chunk->is_here;
         if (chunk->count > largest) largest = chunk->count;
     }
-    tensor->values_stride = (largest * sizeof(float) + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+    tensor->values_stride = stride_of(largest, sizeof(float));
+    tensor->half_stride = stride_of(largest, sizeof(uint16_t));
     if (count == 0) return WEFT_OK;
     const bool is_mapped = engine->maps && tensor->values_stride > VALUES_EAGER_BYTES,
                has_spare = is_mapped && count >= SPARE_CHUNKS_MIN && tensor->pull_dtype == WEFT_F32 &&
@@ -304,7 +332,7 @@ static enum weft_status values_make(struct shard_tensor *tensor, struct weft_err
         at += tensor->values_stride;
     }
     if (has_spare) tensor->spare = (float *)(void *)at;
-    return halves_make(tensor, largest, error);
+    return halves_make(tensor, count, error);
 }
 
 static enum weft_status clocks_make(struct shard_tensor *tensor, struct weft_error *error)
@@ -318,10 +346,9 @@ static enum weft_status clocks_make(struct shard_tensor *tensor, struct weft_err
 }
 
 /* With copies a chunk that is elsewhere may be copied here later. */
-static bool is_listed(const struct shard_tensor *tensor, const Weft__Control__Chunk *chunk)
+static bool is_listed(const struct weft_shard_engine *engine, const Weft__Control__Chunk *chunk)
 {
-    const struct weft_shard_engine *engine = tensor->engine;
-    return (shard_map_is_on(engine) && !shard_tensor_is_fixed(tensor)) || shard_map_has(engine, chunk);
+    return shard_map_is_on(engine) || shard_map_has(engine, chunk);
 }
 
 static enum weft_status chunks_make(struct shard_tensor *tensor, const Weft__Control__Declared *declared,
@@ -331,7 +358,7 @@ static enum weft_status chunks_make(struct shard_tensor *tensor, const Weft__Con
     uint32_t own = 0;
     for (size_t i = 0; i < declared->n_chunks; i++) {
         WEFT_TRY(chunk_check(tensor, declared->chunks[i], declared->n_chunks, error));
-        own += is_listed(tensor, declared->chunks[i]);
+        own += is_listed(engine, declared->chunks[i]);
     }
     if (own == 0) return WEFT_OK;
     tensor->chunks = weft_alloc_zero(engine->env, own * sizeof *tensor->chunks);
@@ -339,7 +366,7 @@ static enum weft_status chunks_make(struct shard_tensor *tensor, const Weft__Con
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for %u chunks of tensor '%s'", own,
                               tensor->name);
     for (size_t i = 0; i < declared->n_chunks; i++) {
-        if (!is_listed(tensor, declared->chunks[i])) continue;
+        if (!is_listed(engine, declared->chunks[i])) continue;
         struct shard_chunk *chunk = &tensor->chunks[tensor->chunk_count++];
         chunk->tensor = tensor;
         chunk->is_here = shard_map_has(engine, declared->chunks[i]);
@@ -387,6 +414,16 @@ static enum weft_status scratch_grow(struct weft_shard_engine *engine, uint64_t 
     return WEFT_OK;
 }
 
+/* The optimiser of a codec's tensor needs the scratch. Chunks that are not here have no combiner. */
+static enum weft_status scratch_make(const struct shard_tensor *tensor)
+{
+    bool decodes = false;
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) decodes |= tensor->chunks[i].combiner != NULL;
+    return decodes && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE
+               ? scratch_grow(tensor->engine, longest(tensor))
+               : WEFT_OK;
+}
+
 static enum weft_status capacity_grow(struct weft_shard_engine *engine, uint32_t id)
 {
     if (id < engine->tensor_capacity) return WEFT_OK;
@@ -415,19 +452,56 @@ void shard_table_count(struct shard_chunk *chunk, bool is_here)
     chunk->is_here = is_here;
 }
 
-enum weft_status shard_table_reserve_chunk(struct shard_chunk *chunk)
+/* `memory` of its own, unless the chunk has an array of the tensor's block. */
+static enum weft_status own_reserve(const struct weft_shard_engine *engine, size_t stride, void *array,
+                                    void **memory)
+{
+    if (!array && !*memory) *memory = results_alloc(engine, 1, stride);
+    return array || *memory ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+static enum weft_status own_values_reserve(struct shard_chunk *chunk)
 {
     const struct shard_tensor *tensor = chunk->tensor;
-    struct weft_env *env = tensor->engine->env;
-    if (chunk->is_here) return WEFT_OK;
-    WEFT_TRY(states_make(chunk));
-    if (!chunk->values && tensor->engine->maps && tensor->values_stride > VALUES_EAGER_BYTES)
-        (void)weft_memory_alloc(env, tensor->values_stride, &chunk->own_values, NULL);
-    else if (!chunk->values) chunk->own_values = weft_alloc_zero(env, tensor->values_stride);
+    if (!chunk_has_values(chunk)) return WEFT_OK;
+    WEFT_TRY(own_reserve(tensor->engine, tensor->values_stride, chunk->values, &chunk->own_values));
     if (!chunk->values) chunk->values = chunk->own_values;
-    if (!chunk->values) return WEFT_ERR_NO_MEMORY;
-    shard_table_count(chunk, true);
+    if (tensor->pull_dtype == WEFT_F32) return WEFT_OK;
+    WEFT_TRY(own_reserve(tensor->engine, tensor->half_stride, chunk->half, &chunk->own_half));
+    if (!chunk->half) chunk->half = chunk->own_half;
     return WEFT_OK;
+}
+
+static enum weft_status memory_make(struct shard_chunk *chunk)
+{
+    WEFT_TRY(states_make(chunk));
+    WEFT_TRY(own_values_reserve(chunk));
+    WEFT_TRY(combiner_make(chunk));
+    WEFT_TRY(coded_make(chunk));
+    WEFT_TRY(scratch_make(chunk->tensor));
+    return copy_fits(chunk) ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+enum weft_status shard_table_reserve_chunk(struct shard_chunk *chunk)
+{
+    if (chunk->is_here) return WEFT_OK;
+    const enum weft_status status = memory_make(chunk);
+    if (status < 0) shard_table_release_chunk(chunk);
+    else shard_table_count(chunk, true);
+    return status;
+}
+
+static void codec_release(struct shard_chunk *chunk)
+{
+    struct weft_env *env = chunk->tensor->engine->env;
+    shard_contributions_drop(chunk);
+    weft_free_bytes(env, chunk->own_contributions);
+    weft_free_bytes(env, chunk->hold.coded);
+    weft_combiner_free(chunk->combiner);
+    chunk->own_contributions = NULL;
+    chunk->hold.coded = NULL;
+    chunk->hold.coded_bytes = 0;
+    chunk->combiner = NULL;
 }
 
 void shard_table_release_chunk(struct shard_chunk *chunk)
@@ -442,13 +516,18 @@ void shard_table_release_chunk(struct shard_chunk *chunk)
         shard_skip_free(chunk);
         chunk->backup = (struct shard_backup){0};
         weft_memory_free(env, chunk->own_values);
+        weft_memory_free(env, chunk->own_half);
         chunk->own_values = chunk->values = NULL;
+        chunk->own_half = NULL;
+        chunk->half = NULL;
     }
     shard_verdict_free(chunk);
+    codec_release(chunk);
     chunk->backup.valid = false;
     chunk->result_is_resendable = chunk->initialised = false;
     chunk->closed_step = chunk->open_step = chunk->result_step = chunk->error_step = 0;
     chunk->skips = 0;
+    chunk->round = 0;
     chunk->copy.synced_term = 0;
 }
 
@@ -467,6 +546,7 @@ void shard_table_drop(struct shard_tensor *tensor)
         weft_free_bytes(env, tensor->chunks[i].hold.coded);
         weft_free_bytes(env, tensor->chunks[i].own_contributions);
         weft_memory_free(env, tensor->chunks[i].own_values);
+        weft_memory_free(env, tensor->chunks[i].own_half);
         weft_free_bytes(env, tensor->chunks[i].move);
         weft_list_remove(&tensor->chunks[i].copy.leave_link);
         weft_combiner_free(tensor->chunks[i].combiner);
@@ -497,9 +577,8 @@ enum weft_status shard_table_add(struct weft_shard_engine *engine, const Weft__C
 
     enum weft_status status = tensor_describe(tensor, declared->declare, error);
     if (status == WEFT_OK) status = chunks_make(tensor, declared, error);
-    const bool decodes = tensor->chunk_count > 0 && tensor->chunks[0].combiner;
-    if (status == WEFT_OK && decodes && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) {
-        status = scratch_grow(engine, longest(tensor));
+    if (status == WEFT_OK) {
+        status = scratch_make(tensor);
         if (status < 0) weft_error_set(error, status, "no memory to decode tensor '%s'", tensor->name);
     }
     if (status < 0 || tensor->chunk_count == 0) {

@@ -1,8 +1,9 @@
 /* fuzz_shard_copy.c - two shard engines that copy each other's chunks, and a peer that sends anything.
  *
- * An input is up to 40 messages of 12 bytes. A message is a replicate or a replicated of one shard to the
- * other with any fields within the limits of a header, a push of the worker, or a Map. For any input: no
- * memory of the copies remains in use, their receive stays within its limit, and nothing leaks. */
+ * An input is up to 40 messages of 12 bytes. A message is a replicate, a copy or an answer to them of one
+ * shard to the other with any fields within the limits of a header, a push of the worker, a Map, or a request
+ * that a leader copies a slot or hands it over. For any input: no memory of the copies remains in use, their
+ * receive stays within its limit, and nothing leaks. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,6 +26,12 @@ static const struct fleet_tensor_spec tensors[] = {
      .optimizer = "none",
      .dim_count = 1,
      .dims = {300}},
+    {.name = "short", .codec = "dense", .optimizer = "sgd", .dim_count = 1, .dims = {60}, .dtype = WEFT_BF16},
+    {.name = "halves",
+     .codec = "powersgd:rank=1",
+     .optimizer = "sgd:momentum=0.9",
+     .dim_count = 2,
+     .dims = {12, 20}},
 };
 
 struct message {
@@ -44,6 +51,26 @@ static uint64_t payload_bytes(struct fleet *fleet, uint32_t number)
 {
     const struct shard_chunk *chunk = fleet_shard_chunk(fleet, number);
     return chunk->combiner ? weft_combiner_step_bytes_max(chunk->combiner, 1) : chunk->count * sizeof(float);
+}
+
+/* A part of a chunk, mostly one that it has. */
+static void copy_header(struct fleet *fleet, const uint8_t *field, struct weft_wire_header *header)
+{
+    static const uint8_t parts[] = {
+        0, 1, WEFT_WIRE_PART_RESULT, WEFT_WIRE_PART_WEIGHTS, WEFT_WIRE_PART_WEIGHTS, WEFT_WIRE_PART_RESIDUAL};
+    const struct shard_chunk *chunk = fleet_shard_chunk(fleet, field[2] % fleet->chunk_count);
+    const bool is_result = parts[field[6] % 6] == WEFT_WIRE_PART_RESULT;
+    header->kind = WEFT_WIRE_COPY;
+    header->round = parts[field[6] % 6];
+    header->flags = field[8] % 16;
+    header->skips = field[10] >= 200 ? field[10] % 4 : 0;
+    header->incarnation = field[4] % 8 < 6 ? 0 : field[4];
+    header->codec = is_result == (field[9] < 240) ? (uint8_t)chunk->codec.id : (uint8_t)WEFT_CODEC_DENSE;
+    header->epoch = field[9] == 236 ? FLEET_EPOCH + 1 : field[9] == 235 ? FLEET_EPOCH - 1 : FLEET_EPOCH;
+    header->payload_bytes = is_result && field[7] < 200 ? 1u + field[7]
+                            : field[7] < 240            ? chunk->count * sizeof(float)
+                                                        : field[7] * 8u;
+    if (field[7] == 239 && header->round == WEFT_WIRE_PART_WEIGHTS) header->payload_bytes = 0;
 }
 
 static struct weft_wire_header header_of(struct fleet *fleet, const uint8_t *field)
@@ -66,7 +93,12 @@ static struct weft_wire_header header_of(struct fleet *fleet, const uint8_t *fie
         .lr = (float)field[10],
         .weight_sum = (float)(field[10] % 5),
     };
+    if (field[1] % 8 == 2) {
+        copy_header(fleet, field, &header);
+        return header;
+    }
     if (header.kind == WEFT_WIRE_REPLICATED) {
+        if (field[1] % 8 == 7) header.kind = WEFT_WIRE_COPIED;
         header.status = field[8] % 3 ? 0 : -(int32_t)(1 + field[8] % 99);
         return header;
     }
@@ -116,6 +148,15 @@ static void map_one(struct fleet *fleet, const uint8_t *field)
         if (field[7] & (1u << s)) weft_shard_engine_map(fleet->shard[s].engine, &map);
 }
 
+/* The leader copies the slot to the other shard, or hands it over. */
+static void move_one(struct fleet *fleet, const uint8_t *field)
+{
+    struct weft_shard_engine *engine = fleet->shard[field[3] & 1].engine;
+    const uint32_t slot = field[2] % fleet->chunk_count, term = 1 + field[5] % 4;
+    if (field[4] & 1) weft_shard_engine_hand_over(engine, slot, term);
+    else weft_shard_engine_copy(engine, slot, term, fleet->shard[!(field[3] & 1)].endpoint);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static struct message message[MESSAGES];
@@ -137,6 +178,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
             fleet_push(fleet, 0, field[2] % fleet->chunk_count, WEFT_WIRE_PUSH_PULL, 1 + field[3] % 5,
                        &request[i]);
         else if (field[1] >= 240) map_one(fleet, field);
+        else if (field[1] >= 232) move_one(fleet, field);
         else send_one(fleet, field, &message[i]);
         if (field[0] & 0x80) fleet_settle(fleet, 5000 * (field[0] & 0x3fu));
     }
@@ -157,7 +199,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
-/* Pushes and replicates in order; odd numbers change the leader in the middle. */
+/* Pushes and replicates in order; odd numbers change the leader in the middle, every third one drops the
+ * copies, which are made again. */
 size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
 {
     size_t at = 0;
@@ -165,12 +208,18 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
         memset(out + at, 0, FIELDS);
         out[at] = (uint8_t)(0x80 + 9 + (number / 2 + i) % 2);
         out[at + 1] = i % 3 == 0 ? 10 : 40;
-        out[at + 2] = (uint8_t)((number + i) % 3);
+        out[at + 2] = (uint8_t)((number + i) % 6);
         out[at + 3] = (uint8_t)(i / 6);
         out[at + 4] = (uint8_t)(i % 3 == 0 ? 0 : i / 6 - (i >= 6));
         out[at + 7] = 100;
         out[at + 10] = 1;
         if (number % 2 && i == 15) out[at + 1] = 250, out[at + 5] = 1, out[at + 7] = 3;
+        if (number % 3 == 0 && i % 3 == 1) out[at + 1] = 250, out[at + 5] = 1, out[at + 7] = 3;
+        if (number % 3 == 0 && i % 3 == 2) {
+            out[at + 1] = 232;
+            out[at + 2] = (uint8_t)((number + i - 1) % 6);
+            out[at + 5] = 1;
+        }
     }
     return at;
 }

@@ -151,15 +151,14 @@ static void world_map(struct world *world)
                                                     MAPPED_ELEMS * sizeof(float));
 }
 
-/* Two of three dense tensors have gradients or results of 16 bits, with moves one of six. Draws nothing from
- * the world's numbers. */
+/* Two of three dense tensors have gradients or results of 16 bits. Draws nothing from the world's numbers. */
 static void world_dtypes(struct world *world)
 {
     static const enum weft_dtype pairs[][2] = {
         {WEFT_BF16, 0}, {WEFT_F16, 0}, {WEFT_F32, WEFT_BF16}, {WEFT_F32, WEFT_F16}};
     world->options.loss_exponent = (int8_t)(world->seed % 8);
     for (uint32_t t = 0; t < world->options.tensor_count; t++) {
-        const uint64_t number = fleet_mix(world->seed ^ (uint64_t)(t + 1) << 32) % (with_moves ? 24 : 6);
+        const uint64_t number = fleet_mix(world->seed ^ (uint64_t)(t + 1) << 32) % 6;
         /* the longest keeps its spare, which is of f32 alone */
         if (number > 3 || strcmp(world->tensors[t].codec, "dense") != 0 ||
             world->tensors[t].dims[0] > MAPPED_ELEMS)
@@ -199,10 +198,7 @@ static void world_copy(struct world *world)
     if (with_moves) world->slow_host = UINT32_MAX; /* the time of a world is that of its moves */
     const uint64_t at = draw(world, CODED);
     for (uint32_t t = 0; t < options->tensor_count; t++)
-        if (draw(world, with_moves ? 6 : 2) == 0) world->tensors[t] = coded[(at + t) % CODED];
-    for (uint32_t t = 0; t < options->tensor_count && with_moves; t++)
-        while (draw(world, 6) > 0 && strcmp(world->tensors[t].codec, "dense") != 0)
-            world->tensors[t] = catalogue[draw(world, CATALOGUE)];
+        if (draw(world, 2) == 0) world->tensors[t] = coded[(at + t) % CODED];
 }
 
 static void world_make(struct world *world, uint64_t seed)
@@ -299,7 +295,7 @@ static bool make_copies(struct fleet *fleet)
     fleet_moves_repeat(fleet);
     const uint32_t shards = fleet->options.shards;
     for (uint32_t c = 0; c < fleet->chunk_count; c++) {
-        if (fleet->chunk[c].copy > 0 || fleet_is_fixed(fleet, c)) continue;
+        if (fleet->chunk[c].copy > 0) continue;
         all = false;
         uint32_t to = (uint32_t)fleet_random(fleet) % shards;
         while (to == fleet->chunk[c].shard || !is_live(fleet, to)) to = (to + 1) % shards;
@@ -338,7 +334,7 @@ static bool play_moves(struct fleet *fleet, const struct world *world, uint64_t 
         if (!make_copies(fleet)) continue;
         const uint64_t choice = fleet_random(fleet) % 8;
         if (choice < 3) fleet_copy(fleet, c, s);
-        else if (choice < 6 && !fleet_is_fixed(fleet, c)) fleet_hand_over(fleet, c);
+        else if (choice < 6) fleet_hand_over(fleet, c);
         else if (losses > 0 && live_shards(fleet) > 1 && fleet_can_lose(fleet, s)) {
             losses--;
             lose(fleet, world, s);
@@ -514,6 +510,9 @@ static bool mutant_find(const char *name)
                {"quiet-early", WEFT_MUTANT_QUIET_EARLY, 0},
                {"sum-not-copied", WEFT_MUTANT_SUM_NOT_COPIED, 0},
                {"factor-not-kept", WEFT_MUTANT_FACTOR_NOT_KEPT, 0},
+               {"copy-without-residual", WEFT_MUTANT_COPY_WITHOUT_RESIDUAL, 0},
+               {"copy-without-result", WEFT_MUTANT_COPY_WITHOUT_RESULT, 0},
+               {"step-kept-open", WEFT_MUTANT_STEP_KEPT_OPEN, 0},
                {"same-term", 0, FLEET_MUTANT_SAME_TERM},
                {"wrong-leader", 0, FLEET_MUTANT_WRONG_LEADER},
                {"round-opens-early", WEFT_MUTANT_ROUND_OPENS_EARLY, 0}};

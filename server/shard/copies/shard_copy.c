@@ -378,7 +378,10 @@ static bool handle(struct weft_shard_engine *engine, struct weft_arrival *arriva
     if (next == SHARD_COPY_WAIT) return false;
     if (next == SHARD_COPY_RECEIVE) {
         chunk->copy.request = header;
-        return header.kind == WEFT_WIRE_COPY ? shard_receive_copy(chunk, arrival) : receive(chunk, arrival);
+        if (header.kind != WEFT_WIRE_COPY) return receive(chunk, arrival);
+        const bool is_received = shard_receive_copy(chunk, arrival);
+        pump_acks(engine); /* of a part without payload */
+        return is_received;
     }
     if (next == SHARD_COPY_ANSWER) {
         shard_copy_answer(chunk, &header, status);

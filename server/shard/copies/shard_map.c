@@ -65,13 +65,22 @@ bool shard_map_admits(struct shard_chunk *chunk, const struct weft_wire_header *
     return false;
 }
 
+void shard_map_forget_step(struct shard_chunk *chunk)
+{
+    if (chunk->tensor->engine->replication.mutants & WEFT_MUTANT_STEP_KEPT_OPEN) return;
+    chunk->open_step = 0;
+    chunk->round = 0;
+}
+
 /* A close that is running ends. */
 void shard_map_stop_leading(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     shard_members_clear_replies(chunk);
-    if (!shard_round_is_closing(chunk) && (chunk->arrived > 0 || !weft_list_empty(&chunk->round_link)))
-        shard_round_forget(chunk);
+    if (!shard_round_is_closing(chunk)) {
+        if (chunk->arrived > 0 || !weft_list_empty(&chunk->round_link)) shard_round_forget(chunk);
+        shard_map_forget_step(chunk);
+    }
     for (uint32_t worker = 0; chunk->pulls_waiting > 0 && worker < engine->workers; worker++) {
         struct weft_arrival *arrival = chunk->contributions[worker].pull;
         if (!arrival) continue;

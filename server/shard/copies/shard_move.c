@@ -1,14 +1,17 @@
 /* shard_move.c - the leader's side of a new copy: sends the chunks of a slot, part by part, while it serves.
  *
- *     chunk: states, weights --> COPY, one part at a time --> COPIED of the weights --> is_copied
+ *     states, residual, result, weights --> COPY, one part at a time --> COPIED of the weights: is_copied
  *                                                                  each change: REPLICATE --> REPLICATED
  *     all chunks are copied --> report --> Map with the new copy, and the next term
  *
  * From the first part to the last acknowledgement no round of the chunk closes, so all parts are of one step.
+ * Of a codec these are the residual of the combiner and the aggregate of the step's last round. Nothing of an
+ * open step travels: workers repeat its rounds under the term that makes the copy a leader. A result of 16
+ * bits is the weights rounded, by the new copy.
  * A skipped step, which also changes the chunk, starts it again. A chunk that holds a sum waits for its
- * factor. A chunk that is copied is held like one with a copy: no reply leaves before the new copy holds the
- * step. So the coordinator may name the copy at any time after the report. A new copy that refuses a change
- * ends the move.
+ * factor. A chunk that is copied is held like one with
+ * a copy: no reply leaves before the new copy holds the step. So the coordinator may name the copy at any
+ * time after the report. A new copy that refuses a change ends the move.
  *
  * Bounds: WINDOW_BYTES of parts are under way from one engine, or one larger part. If either end is lost, Map
  * brings a new term without the new copy, and the move ends without effect. */
@@ -17,7 +20,7 @@
 
 #define WINDOW_BYTES ((size_t)4 << 20)
 #define REPORT_NS WEFT_MS(500)
-enum { PARTS_MAX = 1 + 2 * (1 + WEFT_OPTIMIZER_STATES_MAX) };
+enum { PARTS_MAX = 2 * (2 + WEFT_OPTIMIZER_STATES_MAX) + 2 }; /* weights, residual, states; result, verdict */
 
 /* ---- reports ---- */
 
@@ -48,11 +51,17 @@ static void report_if_due(struct shard_move *move)
     }
 }
 
-/* ---- the parts of a chunk: what the last close overwrote, states, weights ---- */
+/* ---- the parts of a chunk: what the last close overwrote, states, residual, result, weights ---- */
 
 struct part {
-    const void *data;
+    const void *data; /* NULL: the weights of a chunk without */
+    size_t bytes;
     uint8_t round, flags;
+};
+
+struct parts {
+    struct part all[PARTS_MAX];
+    uint32_t count;
 };
 
 /* Repeated requests of the last step get what its verdict has left. */
@@ -62,24 +71,52 @@ static bool has_verdict(const struct shard_chunk *chunk)
     return verdict && verdict->applied_step != 0 && verdict->applied_step == chunk->closed_step;
 }
 
-static uint32_t parts_of(const struct shard_chunk *chunk, struct part parts[PARTS_MAX])
+static void add_array(struct parts *parts, const struct shard_chunk *chunk, const float *values,
+                      uint8_t round, uint8_t flags)
 {
-    const bool omits_states = chunk->tensor->engine->replication.mutants & WEFT_MUTANT_COPY_WITHOUT_STATES;
+    parts->all[parts->count++] =
+        (struct part){values, values ? chunk->count * sizeof *values : 0, round, flags};
+}
+
+/* An array, and first as it was before the last close, if that may be undone. */
+static void add_state(struct parts *parts, const struct shard_chunk *chunk, const float *values,
+                      const float *before, uint8_t round)
+{
+    if (!values) return;
+    if (chunk->backup.valid) add_array(parts, chunk, before, round, WEFT_WIRE_COPY_BEFORE);
+    add_array(parts, chunk, values, round, 0);
+}
+
+/* A worker may request the result of the last step again. During an open step all have it. */
+static bool has_result(const struct shard_chunk *chunk)
+{
+    return chunk->result_is_resendable && chunk->result_step == chunk->closed_step &&
+           chunk->result_round + 1u == chunk->rounds &&
+           !(chunk->tensor->engine->replication.mutants & WEFT_MUTANT_COPY_WITHOUT_RESULT);
+}
+
+static uint32_t parts_of(const struct shard_chunk *chunk, struct parts *parts)
+{
+    const uint32_t mutants = chunk->tensor->engine->replication.mutants;
     const struct shard_backup *backup = &chunk->backup;
-    uint32_t count = 0;
-    if (backup->valid)
-        parts[count++] = (struct part){backup->values, WEFT_WIRE_PART_WEIGHTS, WEFT_WIRE_COPY_BEFORE};
-    for (uint8_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && !omits_states; s++) {
-        if (!chunk->states[s]) continue;
-        if (backup->valid) parts[count++] = (struct part){backup->states[s], s, WEFT_WIRE_COPY_BEFORE};
-        parts[count++] = (struct part){chunk->states[s], s, 0};
-    }
-    if (has_verdict(chunk)) parts[count++] = (struct part){&chunk->verdict->last, WEFT_WIRE_PART_VERDICT, 0};
+    const float *residual = chunk->combiner ? weft_combiner_residual(chunk->combiner) : NULL;
+    parts->count = 0;
+    if (backup->valid) add_array(parts, chunk, backup->values, WEFT_WIRE_PART_WEIGHTS, WEFT_WIRE_COPY_BEFORE);
+    for (uint8_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && !(mutants & WEFT_MUTANT_COPY_WITHOUT_STATES); s++)
+        add_state(parts, chunk, chunk->states[s], backup->states[s], s);
+    if (!(mutants & WEFT_MUTANT_COPY_WITHOUT_RESIDUAL))
+        add_state(parts, chunk, residual, backup->residual, WEFT_WIRE_PART_RESIDUAL);
+    if (chunk->combiner && has_result(chunk))
+        parts->all[parts->count++] =
+            (struct part){chunk->result_data, chunk->result_bytes, WEFT_WIRE_PART_RESULT, 0};
+    if (has_verdict(chunk))
+        parts->all[parts->count++] =
+            (struct part){&chunk->verdict->last, sizeof chunk->verdict->last, WEFT_WIRE_PART_VERDICT, 0};
     const uint8_t flags = (uint8_t)((backup->valid ? WEFT_WIRE_COPY_UNDO : 0) |
-                                    (chunk->result_is_resendable ? WEFT_WIRE_COPY_RESULT : 0) |
+                                    (has_result(chunk) ? WEFT_WIRE_COPY_RESULT : 0) |
                                     (chunk->initialised ? WEFT_WIRE_COPY_FIRST : 0));
-    parts[count++] = (struct part){chunk->values, WEFT_WIRE_PART_WEIGHTS, flags};
-    return count;
+    add_array(parts, chunk, chunk->values, WEFT_WIRE_PART_WEIGHTS, flags);
+    return parts->count;
 }
 
 static struct weft_wire_header header_of(const struct shard_chunk *chunk, const struct part *part)
@@ -89,7 +126,7 @@ static struct weft_wire_header header_of(const struct shard_chunk *chunk, const 
                is_skipped = chunk->error_status == WEFT_ERR_SKIPPED;
     return (struct weft_wire_header){
         .kind = WEFT_WIRE_COPY,
-        .codec = WEFT_CODEC_DENSE,
+        .codec = part->round == WEFT_WIRE_PART_RESULT ? (uint8_t)chunk->codec.id : (uint8_t)WEFT_CODEC_DENSE,
         .dtype = WEFT_F32,
         .round = part->round,
         .flags = part->flags,
@@ -100,7 +137,7 @@ static struct weft_wire_header header_of(const struct shard_chunk *chunk, const 
         .tensor = chunk->tensor->id,
         .chunk = chunk->index,
         .step = is_before ? chunk->backup.step : chunk->closed_step,
-        .payload_bytes = shard_receive_copy_bytes(chunk, part->round),
+        .payload_bytes = part->bytes,
         .weight = part->round == WEFT_WIRE_PART_WEIGHTS && !is_before && has_verdict(chunk),
         .lr = chunk->result_lr,
         .weight_sum = chunk->result_weight_sum,
@@ -119,11 +156,12 @@ static void let_close(struct shard_chunk_move *at)
     if (!chunk->tensor->engine->closed && !shard_result_is_in_use(chunk)) shard_round_result_released(chunk);
 }
 
-static bool can_start(const struct shard_chunk *chunk)
+static bool can_start(const struct shard_chunk_move *at)
 {
-    return !chunk->computing && chunk->phase != SHARD_PHASE_INSTALLING &&
-           chunk->phase != SHARD_PHASE_APPLYING && !chunk->copy.payload &&
-           !(chunk->verdict && chunk->verdict->step != 0);
+    const struct shard_chunk *chunk = at->chunk;
+    return chunk->tensor->engine->epoch >= at->epoch_least && !chunk->computing &&
+           chunk->phase != SHARD_PHASE_INSTALLING && chunk->phase != SHARD_PHASE_APPLYING &&
+           !chunk->copy.payload;
 }
 
 static void free_if_ended(struct shard_chunk *chunk)
@@ -146,12 +184,21 @@ static void sent(struct weft_completion *completion, enum weft_status status)
     shard_engine_resume(engine);
 }
 
+static void next_part(const struct shard_chunk_move *at, struct part *part_out, bool *is_last_out)
+{
+    struct parts parts;
+    const uint32_t count = parts_of(at->chunk, &parts), number = at->part < count ? at->part : count - 1;
+    *part_out = parts.all[number];
+    *is_last_out = number + 1 == count;
+}
+
 /* WEFT_ERR_AGAIN: not now. */
 static enum weft_status send_part(struct shard_chunk_move *at)
 {
     struct shard_chunk *chunk = at->chunk;
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    struct part parts[PARTS_MAX];
+    struct part part;
+    bool is_last;
     if (!at->is_started) {
         at->is_started = true;
         at->is_changed = false;
@@ -160,17 +207,17 @@ static enum weft_status send_part(struct shard_chunk_move *at)
         at->skips = chunk->skips;
         chunk->sends++;
     }
-    const uint32_t count = parts_of(chunk, parts);
-    const struct part *part = &parts[at->part < count ? at->part : count - 1];
-    const struct weft_wire_header header = header_of(chunk, part);
+    next_part(at, &part, &is_last);
+    const struct weft_wire_header header = header_of(chunk, &part);
     weft_completion_init(&at->sent, 1, sent);
-    WEFT_TRY(shard_replicate_send(engine, at->move->to, &header, part->data, &at->sent));
+    WEFT_TRY(shard_replicate_send(engine, at->move->to, &header, part.data, &at->sent));
     at->is_sending = at->awaits_ack = true;
-    at->flags = part->flags;
-    at->round = part->round;
-    engine->replication.moving_bytes += header.payload_bytes;
-    engine->stats.copied_bytes += header.payload_bytes;
-    at->move->is_early = at->part + 1u == count && at->move->copied + 1 == at->move->chunks &&
+    at->flags = part.flags;
+    at->round = part.round;
+    at->bytes = part.bytes;
+    engine->replication.moving_bytes += part.bytes;
+    engine->stats.copied_bytes += part.bytes;
+    at->move->is_early = is_last && at->move->copied + 1 == at->move->chunks &&
                          engine->replication.mutants & WEFT_MUTANT_COPY_REPORTED_EARLY;
     return WEFT_OK;
 }
@@ -181,14 +228,17 @@ static bool has_changed(const struct shard_chunk_move *at)
     return at->is_changed || at->step != at->chunk->closed_step || at->skips != at->chunk->skips;
 }
 
+static void ack_received(struct shard_chunk_move *at)
+{
+    at->awaits_ack = false;
+    at->chunk->tensor->engine->replication.moving_bytes -= at->bytes;
+}
+
 static void part_acked(struct shard_chunk_move *at)
 {
-    struct shard_chunk *chunk = at->chunk;
-    const size_t bytes = shard_receive_copy_bytes(chunk, at->round);
     const bool is_last = !(at->flags & WEFT_WIRE_COPY_BEFORE) && at->round == WEFT_WIRE_PART_WEIGHTS;
-    at->awaits_ack = false;
-    chunk->tensor->engine->replication.moving_bytes -= bytes;
-    at->move->bytes += bytes;
+    ack_received(at);
+    at->move->bytes += at->bytes;
     if (has_changed(at)) let_close(at);
     else if (!is_last) at->part++;
     else {
@@ -197,6 +247,16 @@ static void part_acked(struct shard_chunk_move *at)
         let_close(at);
         return;
     }
+    weft_list_append(&at->move->parts, &at->link);
+}
+
+/* The new copy is in a later epoch, which this engine enters when no part is under way. Then all parts again.
+ */
+static void part_refused(struct shard_chunk_move *at)
+{
+    ack_received(at);
+    at->epoch_least = at->chunk->tensor->engine->epoch + 1;
+    let_close(at);
     weft_list_append(&at->move->parts, &at->link);
 }
 
@@ -223,7 +283,9 @@ void shard_move_acked(struct shard_chunk *chunk, uint32_t peer_id, const struct 
     const bool is_part = header->kind == WEFT_WIRE_COPIED && at->awaits_ack && header->flags == at->flags &&
                          header->round == at->round;
     if (!is_change && !is_part) return;
-    if (header->status < 0) {
+    if (is_part && header->status == WEFT_ERR_AGAIN) {
+        part_refused(at);
+    } else if (header->status < 0) {
         /* WEFT_ERR_STALE: the Map that ends this move is on the way */
         if (header->status != WEFT_ERR_STALE && at->move->failed == WEFT_OK)
             at->move->failed = (enum weft_status)header->status;
@@ -241,7 +303,6 @@ void shard_move_acked(struct shard_chunk *chunk, uint32_t peer_id, const struct 
 
 static enum weft_status add_chunk(struct shard_move *move, struct shard_chunk *chunk)
 {
-    if (shard_tensor_is_fixed(chunk->tensor)) return WEFT_ERR_UNSUPPORTED;
     if (!chunk->move) {
         chunk->move = weft_alloc_zero(move->engine->env, sizeof *chunk->move);
         if (!chunk->move) return WEFT_ERR_NO_MEMORY;
@@ -261,13 +322,12 @@ static void remove_chunk(struct shard_chunk *chunk)
     struct shard_chunk_move *at = chunk->move;
     if (!at || !at->move) return;
     WEFT_ASSERT(at->move->chunks > 0);
-    if (at->awaits_ack)
-        chunk->tensor->engine->replication.moving_bytes -= shard_receive_copy_bytes(chunk, at->round);
+    if (at->awaits_ack) ack_received(at);
     at->move->chunks--;
     at->move->copied -= at->is_copied;
     weft_list_remove(&at->link);
     at->move = NULL;
-    at->is_due = at->awaits_ack = false;
+    at->is_due = false;
     let_close(at);
     free_if_ended(chunk);
 }
@@ -361,9 +421,12 @@ static bool send_parts(struct shard_move *move)
     struct weft_list *node, *spare;
     weft_list_foreach (node, spare, &move->parts) {
         struct shard_chunk_move *at = weft_container_of(node, struct shard_chunk_move, link);
-        const size_t bytes = at->chunk->count * sizeof(float);
-        if (at->is_sending || (!at->is_started && !can_start(at->chunk))) continue;
-        if (replication->moving_bytes > 0 && replication->moving_bytes + bytes > WINDOW_BYTES) return true;
+        struct part part;
+        bool is_last;
+        if (at->is_sending || (!at->is_started && !can_start(at))) continue;
+        next_part(at, &part, &is_last);
+        if (replication->moving_bytes > 0 && replication->moving_bytes + part.bytes > WINDOW_BYTES)
+            return true;
         const enum weft_status status = send_part(at);
         if (status == WEFT_ERR_AGAIN) return false;
         if (status < 0) move->failed = status;

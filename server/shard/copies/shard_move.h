@@ -38,11 +38,18 @@ struct shard_chunk_move {
     bool is_due;          /* `to` has not acknowledged the change in chunk->hold */
     bool is_changed;      /* a step was skipped since the first part: they are sent again */
     uint8_t flags, round; /* of the part that awaits_ack */
+    size_t bytes;         /* the same */
+    uint32_t epoch_least; /* the new copy is in this epoch or a later one: no part is sent before */
 };
 
 static inline bool shard_move_is_in_use(const struct shard_chunk_move *move)
 {
     return move && (move->is_due || move->is_sending);
+}
+/* The parts that are under way are of the chunk as it is in the engine's epoch. */
+static inline bool shard_move_is_started(const struct shard_chunk_move *move)
+{
+    return move && move->is_started;
 }
 static inline bool shard_move_holds(const struct shard_chunk_move *move)
 {
@@ -68,8 +75,6 @@ enum shard_copy_next { SHARD_COPY_DROP, SHARD_COPY_WAIT, SHARD_COPY_ANSWER, SHAR
 enum shard_copy_next shard_receive_copy_judge(struct shard_chunk *chunk,
                                               const struct weft_wire_header *request,
                                               enum weft_status *status_out);
-/* Bytes of a part. */
-size_t shard_receive_copy_bytes(const struct shard_chunk *chunk, uint8_t part);
 /* false: not now. */
 bool shard_receive_copy(struct shard_chunk *chunk, struct weft_arrival *arrival);
 /* This engine neither leads the chunk nor copies it: its memory is released when it is unused. */

@@ -125,13 +125,6 @@ bool fleet_can_lose(const struct fleet *fleet, uint32_t shard)
     return !fleet->shard[shard].given_up;
 }
 
-bool fleet_is_fixed(const struct fleet *fleet, uint32_t chunk_number)
-{
-    const uint32_t tensor = fleet->chunk[chunk_number].tensor;
-    return fleet->codec[tensor].id != WEFT_CODEC_DENSE || fleet_dtype(fleet, tensor) != WEFT_F32 ||
-           fleet_pull_dtype(fleet, tensor) != WEFT_F32;
-}
-
 /* No effect at an engine without the newest Map. */
 static void ask(struct fleet *fleet, uint32_t chunk_number)
 {
@@ -205,9 +198,7 @@ void fleet_slot_report(void *context, const struct weft_slot_report *report)
         fleet->moves_failed++;
     } else if (report->is_done && chunk->move_to) {
         const uint32_t to = chunk->move_to - 1;
-        if (fleet_is_fixed(fleet, report->slot)) fleet->unheld++; /* the leader must refuse */
-        else if (!fleet->shard[to].killed && step_at(fleet, to, report->slot) < chunk->answered)
-            fleet->unheld++;
+        if (!fleet->shard[to].killed && step_at(fleet, to, report->slot) < chunk->answered) fleet->unheld++;
         chunk->copy = chunk->move_to;
         chunk->move_to = 0;
         fleet->moved++;
@@ -301,6 +292,21 @@ bool fleet_copies_repeated(struct fleet_request *request)
     return true;
 }
 
+/* What a copy keeps beside its values equals the leader's. */
+static bool is_as_leader(struct fleet *fleet, uint32_t chunk_number, const struct shard_chunk *copy)
+{
+    const struct fleet_chunk *chunk = &fleet->chunk[chunk_number];
+    const struct shard_chunk *leader = fleet_shard_chunk(fleet, chunk_number);
+    const size_t bytes = chunk->count * sizeof(float);
+    const float *residual = copy->combiner ? weft_combiner_residual(copy->combiner) : NULL;
+    if (fleet->shard[chunk->shard].killed) return true;
+    if (residual && memcmp(residual, weft_combiner_residual(leader->combiner), bytes) != 0) return false;
+    if (copy->half && memcmp(copy->half, leader->half, chunk->count * sizeof *copy->half) != 0) return false;
+    return !copy->result_is_resendable || !leader->result_is_resendable ||
+           (copy->result_bytes == leader->result_bytes &&
+            memcmp(copy->result_data, leader->result_data, copy->result_bytes) == 0);
+}
+
 uint32_t fleet_wrong_copies(struct fleet *fleet, uint64_t step)
 {
     uint32_t wrong = 0;
@@ -309,8 +315,8 @@ uint32_t fleet_wrong_copies(struct fleet *fleet, uint64_t step)
         if (chunk->copy == 0 || fleet->shard[chunk->copy - 1].killed) continue;
         const struct shard_chunk *copy = fleet_chunk_at(fleet, chunk->copy - 1, c);
         const float *expected = reference_values(fleet->reference, chunk->tensor, step) + chunk->offset;
-        wrong +=
-            copy->closed_step != step || memcmp(expected, copy->values, chunk->count * sizeof(float)) != 0;
+        wrong += copy->closed_step != step || !is_as_leader(fleet, c, copy) ||
+                 memcmp(expected, copy->values, chunk->count * sizeof(float)) != 0;
     }
     return wrong;
 }

@@ -1040,6 +1040,7 @@ static void training_result(struct fleet_request *request)
         return;
     }
     const struct fleet_chunk *chunk = &fleet->chunk[request->chunk_number];
+    const bool ends_step = request->header.round + 1u == weft_codec_rounds(&fleet->codec[chunk->tensor]);
     uint32_t ended = 1;
     if (request->header.kind == WEFT_WIRE_PUSH_HOLD) {
         squares_result(request);
@@ -1053,7 +1054,7 @@ static void training_result(struct fleet_request *request)
         if (fleet->options.copies && fleet_copies_repeated(request)) return;
         ended = codec_result(request);
     }
-    if (request->header.step > fleet->chunk[request->chunk_number].answered)
+    if (ends_step && request->header.step > fleet->chunk[request->chunk_number].answered)
         fleet->chunk[request->chunk_number].answered = request->header.step;
     worker->left -= ended;
     if (ended == 0 || worker->left > 0) return;

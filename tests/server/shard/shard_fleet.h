@@ -214,8 +214,6 @@ void fleet_hand_over(struct fleet *fleet, uint32_t chunk_number);
 /* As the coordinator does from time to time: the engine may have got the request before the Map. */
 void fleet_moves_repeat(struct fleet *fleet);
 void fleet_slot_report(void *context, const struct weft_slot_report *report);
-/* No copy of the chunk can be made, and it is not handed over: it has a codec, or a 16-bit type. */
-bool fleet_is_fixed(const struct fleet *fleet, uint32_t chunk_number);
 /* Each chunk of the shard has a copy on a live shard. */
 bool fleet_can_lose(const struct fleet *fleet, uint32_t shard);
 /* The worker may accept this result. Counts results of a step that the copy does not hold. */
@@ -225,7 +223,8 @@ bool fleet_copies_admit(struct fleet_worker *worker, uint32_t chunk_number,
 void fleet_copies_resend(struct fleet_request *request);
 /* A result of a round that was repeated, and is not needed: pushes the next round. false: it is needed. */
 bool fleet_copies_repeated(struct fleet_request *request);
-/* Counts copies at live shards whose values after `step` differ from the reference. */
+/* Counts copies at live shards whose values after `step` differ from the reference, or whose residual or result
+ * differs from the leader's. */
 uint32_t fleet_wrong_copies(struct fleet *fleet, uint64_t step);
 /* shard_fleet.c: the training's push; unlinks an open request first */
 void fleet_push_again(struct fleet_request *request, uint8_t round);

@@ -256,6 +256,95 @@ static void rounds_are_repeated(void **state)
     assert_false(ends_after_fail_over(FLEET_MUTANT_NO_REPEAT));
 }
 
+/* The shard serves the same workers in the next epoch, which discards steps after `committed`. */
+static void enter_epoch(struct fleet *fleet, uint32_t shard, uint64_t committed)
+{
+    uint32_t endpoints[WORKERS];
+    uint64_t incarnations[WORKERS];
+    struct weft_error error;
+    for (uint32_t w = 0; w < WORKERS; w++) {
+        endpoints[w] = fleet->worker[w].endpoint;
+        incarnations[w] = 2000 + w;
+    }
+    assert_int_equal(weft_shard_engine_enter_epoch(fleet->shard[shard].engine, FLEET_EPOCH + 1, committed,
+                                                   WORKERS, endpoints, incarnations, &error),
+                     WEFT_OK);
+    fleet_settle(fleet, WEFT_MS(10));
+}
+
+enum { NEW = 2, ELEMS = 620 };
+
+/* Three shards, and a chunk with a residual at the shard that shard 0 leads, after 3 steps. */
+static struct fleet *start_debt(void)
+{
+    static const struct fleet_tensor_spec debt = {.name = "debt",
+                                                  .codec = "topk:ratio=0.1,min_count=64,global=1",
+                                                  .optimizer = "sgd:momentum=0.9",
+                                                  .dim_count = 1,
+                                                  .dims = {ELEMS}};
+    struct fleet_options options = {.seed = 6,
+                                    .shards = SHARDS + 1,
+                                    .workers = WORKERS,
+                                    .tensors = &debt,
+                                    .tensor_count = 1,
+                                    .elastic = true,
+                                    .copies = true};
+    struct fleet *fleet = fleet_create(&options);
+    fleet_install(fleet);
+    assert_true(fleet_train(fleet, 1, 3));
+    return fleet;
+}
+
+/* Each allocation of the new copy fails once: the slot keeps the set of before, and can be copied again. */
+static void a_new_copy_without_memory(void **state)
+{
+    struct fleet *fleet = start_debt();
+    struct fleet_shard *shard = &fleet->shard[NEW];
+    for (uint64_t n = 1; fleet->moved == 0; n++) {
+        assert_true(n < 100);
+        shard->allocation_to_fail = shard->allocations + n;
+        fleet_copy(fleet, 0, NEW);
+        fleet_settle(fleet, WEFT_MS(20));
+    }
+    shard->allocation_to_fail = 0;
+    assert_true(fleet->moves_failed > 5);
+    assert_int_equal(fleet_wrong_copies(fleet, 3), 0);
+    fleet_free(fleet);
+}
+
+/* An epoch undoes the last step at the leader and at a new copy, whether that has got the chunk before or
+ * after it. A new copy that is in the epoch before the leader refuses what the leader sends until then. */
+static void new_copy_follows_an_epoch(bool copy_is_first)
+{
+    struct fleet *fleet = start_debt();
+    if (copy_is_first) enter_epoch(fleet, NEW, 2);
+    fleet_copy(fleet, 0, NEW);
+    fleet_settle(fleet, WEFT_MS(20));
+    assert_int_equal(fleet->moved, !copy_is_first);
+    for (uint32_t s = 0; s < SHARDS + (uint32_t)!copy_is_first; s++) enter_epoch(fleet, s, 2);
+    fleet_settle(fleet, WEFT_MS(20));
+    assert_int_equal(fleet->moved, 1);
+    const struct shard_chunk *leader = chunk_at(fleet, 0, 0), *copy = chunk_at(fleet, NEW, 0);
+    const size_t bytes = ELEMS * sizeof(float);
+    assert_int_equal(copy->closed_step, 2);
+    assert_int_equal(leader->closed_step, 2);
+    assert_memory_equal(copy->values, reference_values(fleet->reference, 0, 2), bytes);
+    assert_memory_equal(copy->states[0], leader->states[0], bytes);
+    assert_memory_equal(weft_combiner_residual(copy->combiner), weft_combiner_residual(leader->combiner),
+                        bytes);
+    fleet_free(fleet);
+}
+
+static void a_new_copy_in_the_epoch_of_the_leader(void **state)
+{
+    new_copy_follows_an_epoch(false);
+}
+
+static void a_new_copy_in_a_later_epoch(void **state)
+{
+    new_copy_follows_an_epoch(true);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(first_weights_are_copied),
@@ -264,6 +353,9 @@ int main(void)
                                        cmocka_unit_test(lower_term_is_refused),
                                        cmocka_unit_test(other_steps_and_terms),
                                        cmocka_unit_test(skipped_step),
-                                       cmocka_unit_test(rounds_are_repeated)};
+                                       cmocka_unit_test(rounds_are_repeated),
+                                       cmocka_unit_test(a_new_copy_without_memory),
+                                       cmocka_unit_test(a_new_copy_in_the_epoch_of_the_leader),
+                                       cmocka_unit_test(a_new_copy_in_a_later_epoch)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
