@@ -179,7 +179,6 @@ struct coordinator_slot {
     uint32_t leader; /* index in coordinator->endpoints */
     uint32_t copy;   /* the same, of the copy that is in sync, plus one; 0: none */
     uint32_t chunks; /* chunks that belong to it */
-    uint32_t fixed;  /* of these, chunks of which no copy can be made later */
     uint64_t bytes;  /* of all chunks */
 };
 /* The request that the leader of a slot has, under the slot's term (move.c). */
@@ -505,18 +504,14 @@ void coordinator_slots_send_lost(struct weft_coordinator *coordinator, const str
                                  const char *text);
 /* Shards that were lost when the former coordinator ended still have slots: fails them over. */
 void coordinator_slots_check_lost(struct weft_coordinator *coordinator);
-/* No copy of its chunks can be made while the job runs: it has a codec, or a 16-bit type. */
-bool coordinator_tensor_is_fixed(const struct coordinator_tensor *tensor);
 /* The slot of a chunk that is placed on the endpoint, which leads one. 0 in a job without copies. */
 uint32_t coordinator_slot_choose(struct weft_coordinator *coordinator, struct coordinator_endpoint *home);
 /* New chunks may be placed on the endpoint: it leads a slot, or the job has no copies. */
 bool coordinator_slot_can_choose(const struct weft_coordinator *coordinator,
                                  const struct coordinator_endpoint *home);
-/* A chunk of the slot is placed, or freed. is_fixed: no copy of it can be made later. */
-void coordinator_slot_add_chunk(struct weft_coordinator *coordinator, uint32_t slot, uint64_t bytes,
-                                bool is_fixed);
-void coordinator_slot_remove_chunk(struct weft_coordinator *coordinator, uint32_t slot, uint64_t bytes,
-                                   bool is_fixed);
+/* A chunk of the slot is placed, or freed. */
+void coordinator_slot_add_chunk(struct weft_coordinator *coordinator, uint32_t slot, uint64_t bytes);
+void coordinator_slot_remove_chunk(struct weft_coordinator *coordinator, uint32_t slot, uint64_t bytes);
 /* The shard of an endpoint; `to` may have the copy of a slot that `leader` leads. Indices. */
 struct coordinator_member *coordinator_shard_of(const struct weft_coordinator *coordinator,
                                                 uint32_t endpoint);

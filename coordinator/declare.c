@@ -331,13 +331,6 @@ static void expect_all_replies(const struct weft_coordinator *coordinator, struc
             expect_reply(tensor, &coordinator->endpoints[e]);
 }
 
-bool coordinator_tensor_is_fixed(const struct coordinator_tensor *tensor)
-{
-    const Weft__Control__Declare *declare = &tensor->declare;
-    return tensor->candidates > 1 || tensor->codec.id != WEFT_CODEC_DENSE || declare->dtype != WEFT_F32 ||
-           (declare->pull_dtype != 0 && declare->pull_dtype != WEFT_F32);
-}
-
 static void add_chunk(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor,
                       uint64_t offset, uint64_t count, uint32_t endpoint, uint32_t candidate, uint32_t slot)
 {
@@ -349,8 +342,7 @@ static void add_chunk(struct weft_coordinator *coordinator, struct coordinator_t
     chunk->candidate = candidate;
     chunk->slot = slot;
     coordinator_slot_add_chunk(coordinator, slot,
-                               count * weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype),
-                               coordinator_tensor_is_fixed(tensor));
+                               count * weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype));
 }
 
 /* Chunks of the candidates of a codec "auto". A candidate that can be cut has the same chunks on the same

@@ -22,7 +22,6 @@
 #define REPEAT_NS WEFT_SECONDS(1)
 #define PROGRESS_NS WEFT_SECONDS(60)
 #define PAUSE_NS WEFT_SECONDS(5)
-#define FIXED_WHY "a tensor with a codec or a 16-bit type was declared in it"
 enum { MOVES_PER_LEADER = 2, REBALANCE_MOVES = 4 };
 
 uint32_t coordinator_moves_count(const struct weft_coordinator *coordinator)
@@ -174,12 +173,12 @@ static bool plan(struct weft_coordinator *coordinator, uint32_t number, struct p
     const bool can_begin = planning->moves[slot->leader] < MOVES_PER_LEADER;
     if (hands_over && has_copy && !copy_drains) {
         /* a snapshot under way would end with other leaders */
-        if (can_begin && slot->fixed == 0 && coordinator->snapshot.state == SNAPSHOT_IDLE)
+        if (can_begin && coordinator->snapshot.state == SNAPSHOT_IDLE)
             begin(coordinator, number, MOVE_HAND_OVER, 0, planning);
         return false;
     }
-    if (!can_begin && slot->fixed == 0) return false;
-    const uint32_t to = slot->fixed > 0 ? UINT32_MAX : choose_target(coordinator, slot);
+    if (!can_begin) return false;
+    const uint32_t to = choose_target(coordinator, slot);
     if (to != UINT32_MAX) begin(coordinator, number, MOVE_COPY, to, planning);
     if (to != UINT32_MAX || !copy_drains || leader->is_draining) return false;
     slot->copy = 0; /* no other shard can have it */
@@ -211,10 +210,9 @@ static void fail(struct weft_coordinator *coordinator, uint32_t number, const ch
 {
     const struct coordinator_slots *slots = &coordinator->slots;
     weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
-             "job %s: slot %u cannot be copied from %s to %s: %s%s", coordinator->job, number,
-             coordinator_shard_of(coordinator, slots->all[number].leader)->label,
-             coordinator_shard_of(coordinator, slots->moves[number].to)->label, why,
-             slots->all[number].fixed > 0 ? "" : "; it is tried again");
+             "job %s: slot %u cannot be copied from %s to %s: %s; it is tried again", coordinator->job,
+             number, coordinator_shard_of(coordinator, slots->all[number].leader)->label,
+             coordinator_shard_of(coordinator, slots->moves[number].to)->label, why);
     slot_changed(coordinator, number, true);
 }
 
@@ -233,10 +231,6 @@ static void on_copied(struct weft_coordinator *coordinator, const Weft__Control_
     if (move->kind != MOVE_COPY || coordinator->endpoints[move->to].id != copied->to) return;
     move->bytes = copied->bytes;
     move->progress_ns = weft_now_ns(coordinator->env);
-    if (slot->fixed > 0) {
-        fail(coordinator, copied->slot, FIXED_WHY);
-        return;
-    }
     if (copied->status < 0) {
         fail(coordinator, copied->slot, weft_reason_text((enum weft_status)copied->status));
         return;
@@ -313,9 +307,7 @@ static void release_drained(struct weft_coordinator *coordinator)
 static void watch(struct weft_coordinator *coordinator, uint32_t number, uint64_t now_ns)
 {
     const struct coordinator_move *move = &coordinator->slots.moves[number];
-    if (move->kind == MOVE_COPY && coordinator->slots.all[number].fixed > 0)
-        fail(coordinator, number, FIXED_WHY);
-    else if (weft_elapsed_ns(move->progress_ns, now_ns) >= PROGRESS_NS)
+    if (weft_elapsed_ns(move->progress_ns, now_ns) >= PROGRESS_NS)
         fail(coordinator, number, "no progress for 60 s");
     else if (weft_elapsed_ns(move->requested_ns, now_ns) >= REPEAT_NS)
         send_request(coordinator, number, now_ns);
@@ -383,17 +375,13 @@ void coordinator_moves_tick(struct weft_coordinator *coordinator, uint64_t now_n
 static const char *why_not_drain(const struct weft_coordinator *coordinator,
                                  const struct coordinator_member *shard)
 {
-    const struct coordinator_slots *slots = &coordinator->slots;
-    bool has_other = false, has_fixed = false;
+    bool has_other = false;
     for (uint32_t i = 0; i < coordinator->options.shards; i++) {
         const struct coordinator_member *other = coordinator->shards[i];
         has_other |= other != shard && other->state == MEMBER_READY && !other->is_draining;
     }
-    for (uint32_t i = 0; i < slots->count; i++)
-        has_fixed |= slots->all[i].fixed > 0 && slot_is_at(coordinator, i, shard);
-    if (slots->count == 0) return "the job has no copies (server.copies)";
+    if (coordinator->slots.count == 0) return "the job has no copies (server.copies)";
     if (!has_other || !shard->supports_moves) return "no other shard can have its slots";
-    if (has_fixed) return "its slots have tensors with a codec or a 16-bit type, which cannot move";
     return NULL;
 }
 

@@ -108,21 +108,17 @@ uint32_t coordinator_slot_choose(struct weft_coordinator *coordinator, struct co
     return slot;
 }
 
-void coordinator_slot_add_chunk(struct weft_coordinator *coordinator, uint32_t slot, uint64_t bytes,
-                                bool is_fixed)
+void coordinator_slot_add_chunk(struct weft_coordinator *coordinator, uint32_t slot, uint64_t bytes)
 {
     if (slot >= coordinator->slots.count) return;
     coordinator->slots.all[slot].chunks++;
-    coordinator->slots.all[slot].fixed += is_fixed;
     coordinator->slots.all[slot].bytes += bytes;
 }
 
-void coordinator_slot_remove_chunk(struct weft_coordinator *coordinator, uint32_t slot, uint64_t bytes,
-                                   bool is_fixed)
+void coordinator_slot_remove_chunk(struct weft_coordinator *coordinator, uint32_t slot, uint64_t bytes)
 {
     if (slot >= coordinator->slots.count) return;
     coordinator->slots.all[slot].chunks--;
-    coordinator->slots.all[slot].fixed -= is_fixed;
     coordinator->slots.all[slot].bytes -= bytes;
 }
 

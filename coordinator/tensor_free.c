@@ -21,8 +21,7 @@ static void unload(struct weft_coordinator *coordinator, const struct coordinato
     const size_t elem_bytes = weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
     for (uint32_t i = 0; i < tensor->chunk_count; i++)
         coordinator_slot_remove_chunk(coordinator, tensor->chunks[i].slot,
-                                      tensor->chunks[i].count * elem_bytes,
-                                      coordinator_tensor_is_fixed(tensor));
+                                      tensor->chunks[i].count * elem_bytes);
     for (uint32_t i = 0; i < tensor->chunk_count; i++)
         for (uint32_t e = 0; e < coordinator->endpoint_count; e++)
             if (tensor->chunks[i].candidate == 0 &&

@@ -92,7 +92,7 @@ static bool can_move(const struct weft_coordinator *coordinator, uint32_t number
 {
     const struct coordinator_slot *slot = &coordinator->slots.all[number];
     const struct coordinator_member *leader = coordinator_shard_of(coordinator, slot->leader);
-    return slot->chunks > 0 && slot->fixed == 0 && slot->copy > 0 && slot->term < WEFT_LIMIT_TERM &&
+    return slot->chunks > 0 && slot->copy > 0 && slot->term < WEFT_LIMIT_TERM &&
            leader->state == MEMBER_READY && leader->supports_moves && !leader->is_draining &&
            coordinator->slots.moves[number].kind == MOVE_NONE && !coordinator->slots.moves[number].leads_next;
 }

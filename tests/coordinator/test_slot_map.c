@@ -241,7 +241,7 @@ static void refusals(void **state)
     declare_is_refused("", "asp", "copies of tensors with consistency bsp only");
 }
 
-/* ---- slots that get no new copy ---- */
+/* ---- slots with a codec ---- */
 
 /* Reads all messages of a connection: enters each Map, returns the last one of the kind, which is valid until
  * the next call. */
@@ -292,39 +292,65 @@ static Control *drain(struct harness *h, uint64_t connection, uint32_t shard, st
     return read_all(h, connection, view, answer);
 }
 
-/* The slot of a codec stays without a copy, and its leader cannot leave. Other slots get one, and their shard
- * can. */
-static void fixed_slot(void **state)
+/* The leader's answer to `asked`: it has copied so many chunks, which are all of the slot that it has. */
+static void slot_copied(struct harness *h, uint64_t leader, const Weft__Control__SlotCopy *asked,
+                        uint32_t chunks)
+{
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    Weft__Control__SlotCopied copied = WEFT__CONTROL__SLOT_COPIED__INIT;
+    copied.slot = asked->slot;
+    copied.term = asked->term;
+    copied.to = asked->to;
+    copied.chunks = chunks;
+    copied.done = true;
+    message.body_case = BODY(SLOT_COPIED);
+    message.slot_copied = &copied;
+    harness_deliver(h, leader, &message);
+}
+
+static void slot_quiet(struct harness *h, uint64_t leader, uint32_t slot, uint32_t term)
+{
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    Weft__Control__SlotQuiet quiet = WEFT__CONTROL__SLOT_QUIET__INIT;
+    quiet.slot = slot;
+    quiet.term = term;
+    message.body_case = BODY(SLOT_QUIET);
+    message.slot_quiet = &quiet;
+    harness_deliver(h, leader, &message);
+}
+
+/* The slot of a codec gets a new copy, and its leader can leave. */
+static void coded_slot(void **state)
 {
     uint64_t c[MEMBERS];
     struct view view;
     struct harness *h = begin(c, &view, true);
-    const uint32_t fixed = declare_coded(h, c, 0, c[WORKERS]);
-    const uint32_t leader = view.leader[fixed], copy = view.copy[fixed] - 1;
+    const uint32_t coded = declare_coded(h, c, 0, c[WORKERS]);
+    const uint32_t leader = view.leader[coded], copy = view.copy[coded] - 1;
     const uint32_t third = 3 * WORKERS + 3 - leader - copy; /* endpoints are indices of connections here */
     harness_close(h, c[copy], "reset");
     weft_coordinator_tick(h->coordinator);
-    assert_null(read_all(h, c[leader], &view, BODY(SLOT_COPY)));
-    for (uint32_t i = 0; i < SLOTS; i++) assert_true((view.copy[i] == 0) == (i == fixed));
-    assert_int_equal(view.leader[fixed], leader);
+    const Control *request = read_all(h, c[leader], &view, BODY(SLOT_COPY));
+    assert_non_null(request);
+    const Weft__Control__SlotCopy asked = *request->slot_copy;
+    assert_int_equal(asked.slot, coded);
+    assert_int_equal(asked.to, third);
+    slot_copied(h, c[leader], &asked, 1);
+    read_all(h, c[leader], &view, BODY(MAP));
+    for (uint32_t i = 0; i < SLOTS; i++) assert_true(view.copy[i] > 0);
 
-    const Control *answer = drain(h, c[leader], leader - WORKERS, &view, BODY(DRAIN));
-    assert_non_null(answer);
-    assert_string_equal(answer->drain->text,
-                        "its slots have tensors with a codec or a 16-bit type, which cannot move");
-    read_all(h, c[third], NULL, BODY(MAP));
-    assert_non_null(drain(h, c[third], third - WORKERS, NULL, BODY(FINISHED)));
-    harness_leave(h, c[third], "");
-    const Control *map = read_all(h, c[leader], &view, BODY(MAP));
-    assert_non_null(map);
-    assert_int_equal(map->map->lost, third + 1);
-    for (uint32_t i = 0; i < SLOTS; i++) assert_true(view.leader[i] == leader && view.copy[i] == 0);
+    request = drain(h, c[leader], leader - WORKERS, &view, BODY(SLOT_QUIET));
+    assert_non_null(request);
+    assert_int_equal(request->slot_quiet->slot, coded);
+    slot_quiet(h, c[leader], coded, request->slot_quiet->term);
+    assert_non_null(read_all(h, c[leader], &view, BODY(FINISHED)));
+    for (uint32_t i = 0; i < SLOTS; i++) assert_true(view.leader[i] == third && view.copy[i] == 0);
     assert_int_equal(h->ended_count, 0);
     harness_free(h);
 }
 
-/* A codec is declared in a slot that is being copied: the copy is not named. */
-static void fixed_during_move(void **state)
+/* A tensor with a codec is declared in a slot that is being copied: the copy is named when it has that. */
+static void declared_during_move(void **state)
 {
     uint64_t c[MEMBERS];
     struct view view;
@@ -345,19 +371,12 @@ static void fixed_during_move(void **state)
             if (i != WORKERS + 1) read_all(h, c[i], NULL, BODY(MAP));
         assert_true(++ordinal < 1000);
     }
-    Control message = WEFT__CONTROL__CONTROL__INIT;
-    Weft__Control__SlotCopied copied = WEFT__CONTROL__SLOT_COPIED__INIT;
-    copied.slot = asked.slot;
-    copied.term = asked.term;
-    copied.to = asked.to;
-    copied.chunks = chunks[asked.slot] + 1;
-    copied.done = true;
-    message.body_case = BODY(SLOT_COPIED);
-    message.slot_copied = &copied;
-    harness_deliver(h, c[WORKERS + 1], &message);
-    read_all(h, c[WORKERS + 1], &view, BODY(MAP));
-    assert_int_equal(view.term[asked.slot], asked.term + 1);
-    assert_int_equal(view.copy[asked.slot], 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        slot_copied(h, c[WORKERS + 1], &asked, chunks[asked.slot] + i);
+        read_all(h, c[WORKERS + 1], &view, BODY(MAP));
+        assert_int_equal(view.term[asked.slot], asked.term + i);
+        assert_int_equal(view.copy[asked.slot], i ? asked.to + 1 : 0);
+    }
     assert_int_equal(h->ended_count, 0);
     harness_free(h);
 }
@@ -722,8 +741,8 @@ static void former_move(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(former_move),
-                                       cmocka_unit_test(fixed_slot),
-                                       cmocka_unit_test(fixed_during_move),
+                                       cmocka_unit_test(coded_slot),
+                                       cmocka_unit_test(declared_during_move),
                                        cmocka_unit_test(placement),
                                        cmocka_unit_test(fail_over),
                                        cmocka_unit_test(second_loss),

@@ -223,8 +223,8 @@ bool fleet_copies_admit(struct fleet_worker *worker, uint32_t chunk_number,
 void fleet_copies_resend(struct fleet_request *request);
 /* A result of a round that was repeated, and is not needed: pushes the next round. false: it is needed. */
 bool fleet_copies_repeated(struct fleet_request *request);
-/* Counts copies at live shards whose values after `step` differ from the reference, or whose residual or result
- * differs from the leader's. */
+/* Counts copies at live shards whose values after `step` differ from the reference, or whose residual or
+ * result differs from the leader's. */
 uint32_t fleet_wrong_copies(struct fleet *fleet, uint64_t step);
 /* shard_fleet.c: the training's push; unlinks an open request first */
 void fleet_push_again(struct fleet_request *request, uint8_t round);
