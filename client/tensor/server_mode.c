@@ -291,12 +291,13 @@ static bool is_sent(const struct client_chunk *chunk)
 }
 
 /* If a Map has arrived after the last send, or the next round is to be repeated, and the transport has
- * released the buffers of the last send. */
+ * released the buffers of the last send. A chunk that is not in use may await the result of a discarded step,
+ * which had another codec of `auto`. */
 static void send_again(struct client_chunk *chunk)
 {
     const struct weft_tensor *tensor = chunk->tensor;
-    if ((!chunk->awaits_result && !is_repeating(chunk)) || !chunk->is_started || chunk->is_sending ||
-        chunk->is_receiving || is_sent(chunk) || !weft_list_empty(&chunk->send_link) ||
+    if ((!chunk->awaits_result && !is_repeating(chunk)) || !is_in_use(chunk) || !chunk->is_started ||
+        chunk->is_sending || chunk->is_receiving || is_sent(chunk) || !weft_list_empty(&chunk->send_link) ||
         tensor->op.status < 0 || tensor->session->engine->failed ||
         tensor->op.epoch != tensor->session->epoch)
         return;
