@@ -23,7 +23,7 @@
  * A failing seed prints the command that replays it.
  *
  *     sim_job_seeds [--seeds N] [--first S] [--found] [--updates] [--auto-codec] [--shards] [--newcomers]
- *     [--coded] [--copies] [--breaks] [--separate] [--still] [--verbose]
+ *     [--coded] [--copies] [--moves] [--breaks] [--separate] [--still] [--verbose]
  *
  * --still: a host's clock does not advance during a callback.
  * --found: the seeds that found a bug, with --still, before the others.
@@ -39,6 +39,8 @@
  * shards have equal weights of it after each step (hashes), and a discarded step leaves weights and arrays as
  * before, on ranks and shards.
  * --copies: shards with copies. One shard dies, visibly or silently, and that ends no job.
+ * --moves: the same with three shards, and ranks that rest between steps, so that copies are made again while
+ * the members change.
  * --breaks: beside the faults, the network breaks control connections by chance, which changes no end.
  * --separate: the coordinator cannot read whether a process is dead, as on other hosts.
  * --auto-codec: codec "auto", chosen anew by each membership: the ranks of a step have equal codecs, sums and
@@ -120,6 +122,7 @@ static const uint64_t found_with_shards[] = {
 static bool coded_too;     /* --coded: shards keep the tensor with a codec */
 static bool newcomers_too; /* --newcomers: new workers join a job with shards */
 static bool with_copies;   /* --copies */
+static bool with_moves;    /* --moves */
 static bool still;         /* the clock of this seed's hosts does not advance during a callback */
 
 /* ---- one seed ---- */
@@ -195,7 +198,7 @@ static struct run {
     /* 1 + the try that made a chunk of the tensor with an optimizer; 0: not seen yet */
     uint8_t made_of[STEPS_MAX][CHUNKS_MAX];
     /* chunks whose result is of an earlier try's members */
-    uint64_t closed_before;
+    uint64_t closed_before, moved_bytes;
     char why[1200];
 } run;
 
@@ -618,7 +621,11 @@ static void check_codec(const struct worker *worker, const struct weft_codec *co
 static bool breaks;    /* --breaks: the network also breaks control connections */
 static bool separate;  /* --separate: no process can read whether one on another host is dead */
 /* By then all ranks know of a visible death: at once where a data connection has ended, too. */
-static uint64_t told_ns(void) { return TOLD_NS + (separate ? WEFT_SECONDS(5) : 0); }
+/* Ranks that rest learn it in their next call. */
+static uint64_t told_ns(void)
+{
+    return TOLD_NS + (separate ? WEFT_SECONDS(5) : 0) + (with_moves ? WEFT_SECONDS(1) : 0);
+}
 static bool with_late; /* --late: half of the steps have deliver_late */
 
 /* One try. WEFT_OK: the step is good. WEFT_IN_PROGRESS: run it again. */
@@ -845,6 +852,7 @@ static enum weft_status train(struct worker *worker, struct weft_tensor **tensor
             if (status < 0) return status;
             continue;
         }
+        if (with_moves) sim_process_sleep(1 + roll(WEFT_MS(600)));
         status = run_step(worker, tensors, b);
         if (status < 0) return status;
         worker->ran += status == WEFT_OK;
@@ -1004,13 +1012,21 @@ static void strike(struct weft_timer *timer)
     }
 }
 
+/* Copies begin at whole seconds, which are the coordinator's ticks: half of the faults are shortly before. */
+static uint64_t later(uint64_t time_ns)
+{
+    const uint64_t at_ns = 16 * time_ns;
+    if (mix(time_ns) % 2) return at_ns;
+    return (at_ns / WEFT_SECONDS(1) + 1) * WEFT_SECONDS(1) - mix(time_ns) % WEFT_MS(20);
+}
+
 static void add_fault(struct weft_env *env, struct fault fault, uint64_t time_ns)
 {
     struct fault *kept = weft_alloc_zero(env, sizeof *kept);
     if (!kept) return;
     *kept = fault;
     weft_timer_init(&kept->timer, strike);
-    weft_timer_start(run.hand, &kept->timer, time_ns);
+    weft_timer_start(run.hand, &kept->timer, with_moves ? later(time_ns) : time_ns);
 }
 
 static uint64_t bit(uint32_t host)
@@ -1191,6 +1207,7 @@ static void choose_shards(struct weft_config *config)
     run.config = config;
     run.shards = 1 + (uint32_t)roll(SHARDS_MAX);
     if (with_copies && run.shards == 1) run.shards = 2;
+    if (with_moves) run.shards = SHARDS_MAX;
     if (!newcomers_too) run.newcomers = run.workers_max = 0;
 }
 
@@ -1360,6 +1377,15 @@ static void find_unheard(struct weft_coordinator_server *server)
     }
 }
 
+/* Bytes of copies that were made while the job ran. */
+static uint64_t moved_bytes(struct weft_coordinator_server *server)
+{
+    static const char key[] = "\"moved_bytes\":";
+    const char *status = with_moves ? weft_coordinator_server_status_json(server) : NULL; /* in the arena */
+    const char *at = status ? strstr(status, key) : NULL;
+    return at ? strtoull(at + sizeof key - 1, NULL, 10) : 0;
+}
+
 /* A rank that was given up may have learned the end of one step that the others, which had not, ran again:
  * without a later step it may have left in order before it could learn that. What only lost ranks knew is
  * lost. */
@@ -1455,6 +1481,7 @@ static bool run_seed(struct weft_env *env, uint64_t seed, bool updates, bool aut
     weft_sim_run(run.sim, &run.all_done, WEFT_SECONDS(300));
     check_ends();
     find_unheard(server);
+    run.moved_bytes = moved_bytes(server);
     check_agreement();
     forget_sessions();
     return !run.why[0]; /* all memory is in the arena */
@@ -1464,7 +1491,7 @@ int main(int argc, char **argv)
 {
     uint64_t seeds = 20, first = 1, found_count = 0, kills = 0, cuts = 0, aborts = 0, shrunk = 0, grew = 0,
              joined = 0, steps = 0, again = 0, finished = 0, failed = 0, given_up = 0, apart = 0, chosen = 0,
-             closed_before = 0;
+             closed_before = 0, moved = 0;
     bool updates = false, auto_codec = false, shards = false, with_found = false, all_still = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
@@ -1476,6 +1503,7 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--auto-codec") == 0) auto_codec = true;
         else if (strcmp(argv[i], "--shards") == 0) shards = true;
         else if (strcmp(argv[i], "--copies") == 0) shards = with_copies = true;
+        else if (strcmp(argv[i], "--moves") == 0) shards = with_copies = with_moves = true;
         else if (strcmp(argv[i], "--found") == 0) with_found = true;
         else if (strcmp(argv[i], "--newcomers") == 0) newcomers_too = true;
         else if (strcmp(argv[i], "--coded") == 0) coded_too = true;
@@ -1484,7 +1512,7 @@ int main(int argc, char **argv)
         else {
             fprintf(stderr,
                     "usage: %s [--seeds N] [--first S] [--found] [--updates] [--auto-codec] [--shards] "
-                    "[--newcomers] [--coded] [--copies] "
+                    "[--newcomers] [--coded] [--copies] [--moves] "
                     "[--still] [--late] [--breaks] [--separate] [--verbose]\n",
                     argv[0]);
             return 2;
@@ -1516,16 +1544,17 @@ int main(int argc, char **argv)
             printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s%s%s%s%s%s%s --verbose\n",
                    (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed,
                    updates ? " --updates" : "", auto_codec ? " --auto-codec" : "",
-                   with_copies ? " --copies"
-                   : shards    ? " --shards"
-                               : "",
+                   with_moves    ? " --moves"
+                   : with_copies ? " --copies"
+                   : shards      ? " --shards"
+                                 : "",
                    newcomers_too ? " --newcomers" : "", coded_too ? " --coded" : "", still ? " --still" : "",
-                   with_late ? " --late" : "", breaks ? " --breaks" : "",
-                   separate ? " --separate" : "");
+                   with_late ? " --late" : "", breaks ? " --breaks" : "", separate ? " --separate" : "");
             return 1;
         }
         chosen += run.chosen;
         closed_before += run.closed_before;
+        moved += run.moved_bytes;
         kills += run.kills, cuts += run.cut[0] != NULL, aborts += run.aborter != NULL, shrunk += run.shrunk,
             grew += run.grew, joined += run.joined, steps += run.steps_done, again += run.again;
         apart += run.suspects != 0;
@@ -1548,6 +1577,8 @@ int main(int argc, char **argv)
                (unsigned long long)apart);
         return 1;
     }
+    if (with_moves && seeds >= 20 && !moved)
+        return printf("in %llu jobs no copy was made again\n", (unsigned long long)seeds), 1;
     if (auto_codec && seeds >= 20 && !chosen)
         return printf("in %llu jobs no codec was ever chosen\n", (unsigned long long)seeds), 1;
     if (shards && seeds >= 400 && !closed_before)
