@@ -122,6 +122,7 @@ static void rounded(struct weft_task *task)
 {
     struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
     chunk->computing = false;
+    if (chunk->tensor->engine->closed) return;
     complete(chunk, &chunk->copy.request);
     shard_copy_answer(chunk, &chunk->copy.request, WEFT_OK);
     shard_engine_resume(chunk->tensor->engine);

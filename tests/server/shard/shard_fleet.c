@@ -403,6 +403,7 @@ enum weft_status fleet_engine_create(struct fleet_shard *shard, struct weft_shar
     options.report = fleet_slot_report;
     options.report_context = shard;
     options.copy_bytes_max = 16384; /* of the simulated tensors: a few chunks */
+    if (fleet->options.copy_bytes_max > 0) options.copy_bytes_max = fleet->options.copy_bytes_max;
     return weft_shard_engine_create(&shard->engine_env, &options, out, error);
 }
 

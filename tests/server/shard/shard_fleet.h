@@ -35,6 +35,7 @@ struct fleet_options {
     uint64_t seed;
     uint32_t shards, workers;
     size_t receive_bytes_max;
+    size_t copy_bytes_max; /* memory for steps of copies; 0: 16 KiB */
     uint64_t round_deadline_ns;
     uint32_t hash_every;
     const struct fleet_tensor_spec *tensors;

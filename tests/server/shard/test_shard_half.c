@@ -104,6 +104,30 @@ static void copies_have_the_same_bits(void **state)
     fleet_free(fleet);
 }
 
+/* A new copy rounds the weights as a task, then leads. */
+static void long_chunks_are_copied(void **state)
+{
+    struct fleet_options options = {.seed = 5,
+                                    .shards = 3,
+                                    .workers = 2,
+                                    .copy_bytes_max = LONG * sizeof(float),
+                                    .tensors = &long_tensor,
+                                    .tensor_count = 1,
+                                    .copies = true};
+    struct fleet *fleet = fleet_create(&options);
+    train(fleet, 2);
+    fleet_copy(fleet, 0, 2);
+    fleet_settle(fleet, WEFT_MS(100));
+    assert_int_equal(fleet->moved, 1);
+    assert_int_equal(fleet_wrong_copies(fleet, 2), 0);
+    fleet_hand_over(fleet, 0);
+    fleet_settle(fleet, WEFT_MS(100));
+    assert_int_equal(fleet->chunk[0].shard, 2);
+    assert_true(fleet_train(fleet, 3, 4));
+    assert_int_equal(fleet->wrong + fleet->unheld + fleet_wrong_copies(fleet, 4), 0);
+    fleet_free(fleet);
+}
+
 /* ---- single messages ---- */
 
 static struct fleet *start(uint32_t workers)
@@ -374,6 +398,7 @@ int main(void)
         cmocka_unit_test(bits_are_those_of_f32),
         cmocka_unit_test(long_chunks),
         cmocka_unit_test(copies_have_the_same_bits),
+        cmocka_unit_test(long_chunks_are_copied),
         cmocka_unit_test(means_of_the_largest_numbers),
         cmocka_unit_test(weights_are_a_state),
         cmocka_unit_test(other_dtypes_are_refused),
