@@ -1150,7 +1150,7 @@ static void repeat_to_shard(struct weft_coordinator *coordinator, const struct c
 
 void coordinator_shard_begin(struct weft_coordinator *coordinator, const struct coordinator_member *shard)
 {
-    send_go(coordinator, shard);
+    send_go(coordinator, shard, false);
     coordinator_slots_repeat(coordinator, shard);
     if (coordinator->state != COORDINATOR_ENDED) repeat_to_shard(coordinator, shard);
 }

@@ -13,8 +13,9 @@
  * are also made and handed leadership at random, and after a loss all chunks get a copy again, so that a
  * further shard may die, until two are left; a copy that is named in a Map holds every step of which a worker
  * has the result. Some tensors are clipped: their squares equal the reference's, and the copy has the sum
- * before a worker has them. --mutant makes one fault of the replication, which a seed must detect. A failing
- * seed prints the command that replays it. */
+ * before a worker has them. With --moves further shards join too, shards leave after their chunks have moved, and
+ * chunks move to the shard that leads least. --mutant makes one fault of the replication, which a seed must
+ * detect. A failing seed prints the command that replays it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -195,6 +196,8 @@ static void world_copy(struct world *world)
     world->lost_shard = world->trouble == CALM ? -1 : (int)draw(world, options->shards);
     world->map_ns = draw(world, 2) ? 0 : 1 + draw(world, 500000);
     if (with_moves) world->steps += draw(world, 10);
+    options->late = with_moves && options->shards < FLEET_SHARDS_MAX && fleet_mix(world->seed) % 3 < 2;
+    options->shards += options->late;
     if (with_moves) world->slow_host = UINT32_MAX; /* the time of a world is that of its moves */
     const uint64_t at = draw(world, CODED);
     for (uint32_t t = 0; t < options->tensor_count; t++)
@@ -276,15 +279,10 @@ static void fail_over(struct fleet *fleet, const struct world *world)
     fleet_fail_over(fleet, (uint32_t)world->lost_shard, world->map_ns);
 }
 
-static bool is_live(const struct fleet *fleet, uint32_t shard)
-{
-    return !fleet->shard[shard].killed && !fleet->shard[shard].given_up;
-}
-
 static uint32_t live_shards(const struct fleet *fleet)
 {
     uint32_t count = 0;
-    for (uint32_t s = 0; s < fleet->options.shards; s++) count += is_live(fleet, s);
+    for (uint32_t s = 0; s < fleet->options.shards; s++) count += fleet_is_live(fleet, s);
     return count;
 }
 
@@ -298,7 +296,7 @@ static bool make_copies(struct fleet *fleet)
         if (fleet->chunk[c].copy > 0) continue;
         all = false;
         uint32_t to = (uint32_t)fleet_random(fleet) % shards;
-        while (to == fleet->chunk[c].shard || !is_live(fleet, to)) to = (to + 1) % shards;
+        while (to == fleet->chunk[c].shard || !fleet_is_live(fleet, to)) to = (to + 1) % shards;
         fleet_copy(fleet, c, to);
     }
     return all;
@@ -314,7 +312,14 @@ static void lose(struct fleet *fleet, const struct world *world, uint32_t shard)
     fleet_fail_over(fleet, shard, world->map_ns);
 }
 
-/* Random moves and losses while the workers train. */
+static bool leaves(const struct fleet *fleet)
+{
+    for (uint32_t s = 0; s < fleet->options.shards; s++)
+        if (fleet->shard[s].leaves && !fleet->shard[s].given_up && !fleet->shard[s].killed) return true;
+    return false;
+}
+
+/* Random moves, additions, drains and losses while the workers train. */
 static bool play_moves(struct fleet *fleet, const struct world *world, uint64_t *ended_ns_out)
 {
     const uint64_t begun = weft_sim_now_ns(fleet->sim), pause = 1 + fleet_random(fleet) % 40000;
@@ -331,17 +336,22 @@ static bool play_moves(struct fleet *fleet, const struct world *world, uint64_t 
         const uint32_t c = (uint32_t)(fleet_random(fleet) % fleet->chunk_count),
                        s = (uint32_t)(fleet_random(fleet) % fleet->options.shards);
         if (live_shards(fleet) < 2) continue;
-        if (!make_copies(fleet)) continue;
-        const uint64_t choice = fleet_random(fleet) % 8;
+        fleet_drains_continue(fleet);
+        if (live_shards(fleet) < 2 || !make_copies(fleet)) continue;
+        const uint64_t choice = fleet_random(fleet) % 11;
         if (choice < 3) fleet_copy(fleet, c, s);
         else if (choice < 6) fleet_hand_over(fleet, c);
+        else if (choice == 8) fleet_rebalance(fleet);
+        else if (choice == 9) fleet_drain(fleet, s);
+        else if (choice == 10) fleet_add(fleet, fleet->options.shards - 1);
         else if (losses > 0 && live_shards(fleet) > 1 && fleet_can_lose(fleet, s)) {
             losses--;
             lose(fleet, world, s);
         }
     }
-    for (uint32_t tries = 0; live_shards(fleet) > 1 && !make_copies(fleet); tries++) {
+    for (uint32_t tries = 0; live_shards(fleet) > 1 && (!make_copies(fleet) || leaves(fleet)); tries++) {
         if (tries == COPY_TRIES) return false;
+        fleet_drains_continue(fleet);
         fleet_settle(fleet, WEFT_MS(1));
     }
     fleet_settle(fleet, WEFT_MS(10)); /* moves under way end */
@@ -461,6 +471,7 @@ static int check_shards(struct fleet *fleet, const struct world *world)
 
 static uint64_t retried; /* bursts, in all worlds */
 static uint64_t moved, handed_over; /* slots, in all worlds */
+static uint64_t added, left;        /* shards */
 
 static int run_seed(uint64_t seed, bool verbose)
 {
@@ -491,6 +502,8 @@ static int run_seed(uint64_t seed, bool verbose)
     }
     moved += fleet->moved;
     handed_over += fleet->handed_over;
+    added += fleet->added;
+    left += fleet->left;
     fleet_free(fleet);
     weft_topology_free(topology);
     return bad;
@@ -515,6 +528,8 @@ static bool mutant_find(const char *name)
                {"step-kept-open", WEFT_MUTANT_STEP_KEPT_OPEN, 0},
                {"same-term", 0, FLEET_MUTANT_SAME_TERM},
                {"wrong-leader", 0, FLEET_MUTANT_WRONG_LEADER},
+               {"added-undeclared", 0, FLEET_MUTANT_ADDED_UNDECLARED},
+               {"added-unconnected", 0, FLEET_MUTANT_ADDED_UNCONNECTED},
                {"round-opens-early", WEFT_MUTANT_ROUND_OPENS_EARLY, 0}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (strcmp(name, all[i].name) != 0) continue;
@@ -551,10 +566,12 @@ int main(int argc, char **argv)
            (unsigned long long)bad);
     if (with_topology) printf(", %llu bursts sent again", (unsigned long long)retried);
     if (with_moves)
-        printf(", %llu copies made, %llu changes of leader", (unsigned long long)moved,
-               (unsigned long long)handed_over);
+        printf(", %llu copies made, %llu changes of leader, %llu shards joined, %llu left",
+               (unsigned long long)moved, (unsigned long long)handed_over, (unsigned long long)added,
+               (unsigned long long)left);
     printf("\n");
-    if (with_moves && seeds >= 20 && (moved == 0 || handed_over == 0)) bad++; /* else nothing was tested */
+    if (with_moves && seeds >= 20 && (moved == 0 || handed_over == 0 || added == 0 || left == 0))
+        bad++;                                               /* else nothing was tested */
     if (with_topology && seeds >= 20 && retried == 0) bad++; /* otherwise the links lost nothing */
     if (mutants || map_mutants) return bad == 0;             /* a fault that no seed detects */
     return bad > 0;

@@ -58,14 +58,15 @@ static void on_worker_map(struct weft_timer *timer)
 
 void fleet_copies_begin(struct fleet *fleet)
 {
-    WEFT_ASSERT(fleet->options.shards > 1);
+    const uint32_t shards = fleet->options.shards - fleet->options.late;
+    WEFT_ASSERT(shards > 1);
     for (uint32_t c = 0; c < fleet->chunk_count; c++) {
         fleet->chunk[c].term = 1;
-        fleet->chunk[c].copy = (fleet->chunk[c].shard + 1) % fleet->options.shards + 1;
+        fleet->chunk[c].copy = (fleet->chunk[c].shard + 1) % shards + 1;
     }
     for (uint32_t s = 0; s < fleet->options.shards; s++) {
         weft_timer_init(&fleet->shard[s].map_timer, on_shard_map);
-        shard_map(&fleet->shard[s]);
+        if (!fleet->shard[s].is_absent) shard_map(&fleet->shard[s]);
     }
     for (uint32_t w = 0; w < fleet->options.workers; w++) {
         weft_timer_init(&fleet->worker[w].map_timer, on_worker_map);
@@ -86,7 +87,7 @@ static void start_timer(struct fleet *fleet, struct weft_env *env, struct weft_l
 static void send_map(struct fleet *fleet, uint64_t delay_ns)
 {
     for (uint32_t s = 0; s < fleet->options.shards; s++)
-        if (!fleet->shard[s].given_up && !fleet->shard[s].killed)
+        if (!fleet->shard[s].given_up && !fleet->shard[s].killed && !fleet->shard[s].is_absent)
             start_timer(fleet, fleet->shard[s].env, fleet->shard[s].loop, &fleet->shard[s].map_timer,
                         delay_ns);
     for (uint32_t w = 0; w < fleet->options.workers; w++)
@@ -122,7 +123,7 @@ bool fleet_can_lose(const struct fleet *fleet, uint32_t shard)
         if (chunk->shard == shard && (chunk->copy == 0 || fleet->shard[chunk->copy - 1].given_up))
             return false;
     }
-    return !fleet->shard[shard].given_up;
+    return !fleet->shard[shard].given_up && !fleet->shard[shard].is_absent;
 }
 
 /* No effect at an engine without the newest Map. */
@@ -140,7 +141,8 @@ void fleet_copy(struct fleet *fleet, uint32_t chunk_number, uint32_t shard)
 {
     struct fleet_chunk *chunk = &fleet->chunk[chunk_number];
     if (chunk->move_to || chunk->hands_over || shard == chunk->shard || shard + 1 == chunk->copy ||
-        fleet->shard[shard].given_up || fleet->shard[chunk->shard].given_up)
+        fleet->shard[shard].given_up || fleet->shard[shard].is_absent || fleet->shard[shard].leaves ||
+        fleet->shard[chunk->shard].given_up)
         return;
     chunk->move_to = shard + 1;
     ask(fleet, chunk_number);
@@ -158,6 +160,97 @@ void fleet_hand_over(struct fleet *fleet, uint32_t chunk_number)
 void fleet_moves_repeat(struct fleet *fleet)
 {
     for (uint32_t c = 0; c < fleet->chunk_count; c++) ask(fleet, c);
+}
+
+/* ---- further shards, and shards that leave ---- */
+
+bool fleet_is_live(const struct fleet *fleet, uint32_t shard)
+{
+    const struct fleet_shard *at = &fleet->shard[shard];
+    return !at->killed && !at->given_up && !at->is_absent && !at->leaves;
+}
+
+static uint32_t live_shards(const struct fleet *fleet)
+{
+    uint32_t count = 0;
+    for (uint32_t s = 0; s < fleet->options.shards; s++) count += fleet_is_live(fleet, s);
+    return count;
+}
+
+void fleet_add(struct fleet *fleet, uint32_t shard)
+{
+    const uint32_t faults = fleet->options.map_mutants;
+    struct weft_error error = {0};
+    if (!fleet->shard[shard].is_absent) return;
+    fleet_connect_shard(fleet, shard, faults & FLEET_MUTANT_ADDED_UNCONNECTED ? 1 : 0);
+    fleet->shard[shard].is_absent = false;
+    fleet->added++;
+    shard_map(&fleet->shard[shard]);
+    for (uint32_t t = 0; t < fleet->options.tensor_count && !(faults & FLEET_MUTANT_ADDED_UNDECLARED); t++) {
+        const enum weft_status status = fleet_declare(fleet, t, fleet->shard[shard].engine, &error);
+        WEFT_ASSERT(status == WEFT_OK);
+    }
+    fleet->shard[shard].allocations_declared = fleet->shard[shard].allocations;
+}
+
+static bool is_at(const struct fleet_chunk *chunk, uint32_t shard)
+{
+    return chunk->shard == shard || chunk->copy == shard + 1;
+}
+
+void fleet_drain(struct fleet *fleet, uint32_t shard)
+{
+    if (!fleet_is_live(fleet, shard) || live_shards(fleet) < 3) return;
+    for (uint32_t c = 0; c < fleet->chunk_count; c++)
+        if (is_at(&fleet->chunk[c], shard) && fleet_is_fixed(fleet, c)) return;
+    fleet->shard[shard].leaves = true;
+}
+
+/* true: the shard has no chunk. */
+static bool drain_continue(struct fleet *fleet, uint32_t shard)
+{
+    bool is_empty = true;
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+        const struct fleet_chunk *chunk = &fleet->chunk[c];
+        if (!is_at(chunk, shard)) continue;
+        is_empty = false;
+        if (chunk->shard == shard) fleet_hand_over(fleet, c);
+        else fleet_copy(fleet, c, (uint32_t)(fleet_random(fleet) % fleet->options.shards));
+    }
+    return is_empty;
+}
+
+void fleet_drains_continue(struct fleet *fleet)
+{
+    for (uint32_t s = 0; s < fleet->options.shards; s++) {
+        struct fleet_shard *shard = &fleet->shard[s];
+        if (!shard->leaves || shard->given_up || shard->killed) continue;
+        if (live_shards(fleet) < 2) shard->leaves = false; /* after a loss no other can have its chunks */
+        else if (drain_continue(fleet, s)) {
+            fleet_fail_over(fleet, s, fleet->map_delay_ns); /* a Map without slots: it has left */
+            fleet->left++;
+        }
+    }
+}
+
+void fleet_rebalance(struct fleet *fleet)
+{
+    uint32_t led[FLEET_SHARDS_MAX] = {0}, most = UINT32_MAX, least = UINT32_MAX, number = UINT32_MAX;
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) led[fleet->chunk[c].shard]++;
+    for (uint32_t s = 0; s < fleet->options.shards; s++) {
+        if (!fleet_is_live(fleet, s)) continue;
+        if (most == UINT32_MAX || led[s] > led[most]) most = s;
+        if (least == UINT32_MAX || led[s] < led[least]) least = s;
+    }
+    if (most == UINT32_MAX || led[most] < led[least] + 2) return;
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) {
+        if (fleet->chunk[c].shard != most || fleet_is_fixed(fleet, c)) continue;
+        number = c;
+        if (fleet->chunk[c].copy == least + 1) break;
+    }
+    if (number == UINT32_MAX) return;
+    if (fleet->chunk[number].copy == least + 1) fleet_hand_over(fleet, number);
+    else fleet_copy(fleet, number, least);
 }
 
 /* The step that the shard has closed, or holds. */

@@ -189,8 +189,8 @@ void fleet_send_raw(struct fleet *fleet, uint32_t rank, uint32_t shard, struct f
     };
     weft_completion_init(&request->sent, 1, request_sent);
     request->sending = true;
-    enum weft_status status = weft_transport_send(
-        weft_transport_peer(worker->transport, fleet->shard[shard].endpoint), &message, &request->sent);
+    struct weft_peer *peer = weft_transport_peer(worker->transport, fleet->shard[shard].endpoint);
+    enum weft_status status = peer ? weft_transport_send(peer, &message, &request->sent) : WEFT_ERR_PEER_LOST;
     if (status >= 0) return;
     request->sending = false;
     free(request->payload);
@@ -355,6 +355,20 @@ static void connect_pair(struct weft_transport *a, uint32_t a_id, struct weft_tr
     WEFT_ASSERT(status == WEFT_OK);
 }
 
+void fleet_connect_shard(struct fleet *fleet, uint32_t shard, uint32_t except_worker)
+{
+    const struct fleet_shard *own = &fleet->shard[shard];
+    for (uint32_t w = 0; w < fleet->options.workers; w++)
+        if (!fleet->worker[w].killed && w + 1 != except_worker)
+            connect_pair(fleet->worker[w].transport, fleet->worker[w].endpoint, own->transport,
+                         own->endpoint);
+    for (uint32_t s = 0; s < fleet->options.shards; s++) {
+        const struct fleet_shard *other = &fleet->shard[s];
+        if (s != shard && !other->killed && !other->given_up && !other->is_absent)
+            connect_pair(own->transport, own->endpoint, other->transport, other->endpoint);
+    }
+}
+
 static void *counted_alloc(struct weft_env *env, size_t bytes)
 {
     struct fleet_shard *shard = weft_container_of(env, struct fleet_shard, engine_env);
@@ -458,7 +472,7 @@ static uint32_t coded_home(const struct fleet *fleet)
         load[chunk->shard] += chunk->count;
         counted = chunk->tensor;
     }
-    for (uint32_t s = 1; s < fleet->options.shards; s++)
+    for (uint32_t s = 1; s < fleet->options.shards - fleet->options.late; s++)
         if (load[s] < load[best]) best = s;
     return best;
 }
@@ -524,7 +538,8 @@ static void cut(struct fleet *fleet, uint32_t tensor)
         const uint64_t count = elems - offset < length ? elems - offset : length;
         add_chunk(fleet, &(struct fleet_chunk){.tensor = tensor,
                                                .index = index,
-                                               .shard = fleet->chunk_count % fleet->options.shards,
+                                               .shard = fleet->chunk_count %
+                                                        (fleet->options.shards - fleet->options.late),
                                                .offset = offset,
                                                .count = count});
     }
@@ -586,6 +601,7 @@ static void declare_everywhere(struct fleet *fleet, uint32_t tensor)
 {
     for (uint32_t s = 0; s < fleet->options.shards; s++) {
         struct weft_error error = {0};
+        if (fleet->shard[s].is_absent) continue;
         enum weft_status status = fleet_declare(fleet, tensor, fleet->shard[s].engine, &error);
         if (status < 0) fprintf(stderr, "%s\n", error.text);
         WEFT_ASSERT(status == WEFT_OK);
@@ -642,6 +658,7 @@ struct fleet *fleet_create(const struct fleet_options *options)
         struct fleet_shard *shard = &fleet->shard[s];
         shard->fleet = fleet;
         shard->host = s;
+        shard->is_absent = s >= options->shards - options->late;
         shard->endpoint = 1 + s;
         endpoint_open(fleet, shard->host, shard->endpoint, &shard->env, &shard->loop, &shard->transport,
                       shard_saw_death, shard);
@@ -658,12 +675,12 @@ struct fleet *fleet_create(const struct fleet_options *options)
                       worker_saw_death, worker);
         weft_transport_handler(worker->transport, WEFT_CHANNEL_RESULT, result_arrived, worker);
         fleet_groups_init(worker);
-        for (uint32_t s = 0; s < options->shards; s++)
+        for (uint32_t s = 0; s < options->shards - options->late; s++)
             connect_pair(worker->transport, worker->endpoint, fleet->shard[s].transport,
                          fleet->shard[s].endpoint);
     }
     for (uint32_t t = 0; t < options->tensor_count; t++) cut(fleet, t);
-    for (uint32_t s = 0; options->copies && s < options->shards; s++)
+    for (uint32_t s = 0; options->copies && s < options->shards - options->late; s++)
         for (uint32_t other = 0; other < s; other++)
             connect_pair(fleet->shard[s].transport, fleet->shard[s].endpoint, fleet->shard[other].transport,
                          fleet->shard[other].endpoint);
@@ -860,7 +877,7 @@ void fleet_send_copy(struct fleet_worker *worker, uint32_t shard,
         .payload_bytes = bytes,
     };
     struct weft_peer *peer = weft_transport_peer(worker->transport, worker->fleet->shard[shard].endpoint);
-    if (weft_transport_send(peer, &message, &spare->sent) < 0) free(spare);
+    if (!peer || weft_transport_send(peer, &message, &spare->sent) < 0) free(spare);
 }
 
 /* The same message again, as after a retry; no reply of its own is expected. */

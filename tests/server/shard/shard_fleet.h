@@ -58,6 +58,7 @@ struct fleet_options {
     uint32_t first_workers; /* elastic: workers of the first epoch; 0: all */
     bool coordinate;        /* a lost worker fails every engine, with its name */
     bool copies;            /* every chunk is a slot with a copy on the next shard; 2 shards at least */
+    uint32_t late;          /* with copies: of the shards, the last ones, which join later (fleet_add) */
     uint32_t mutants;       /* of the engines: enum weft_shard_mutant */
     uint32_t map_mutants;   /* of the test's coordinator: enum fleet_mutant */
 };
@@ -65,7 +66,10 @@ struct fleet_options {
 enum fleet_mutant {
     FLEET_MUTANT_SAME_TERM = 1,
     FLEET_MUTANT_WRONG_LEADER = 2,
-    FLEET_MUTANT_NO_REPEAT = 4 /* workers repeat no round whose result they have */
+    FLEET_MUTANT_NO_REPEAT = 4, /* workers repeat no round whose result they have */
+    /* a shard that joins gets slots before it has the tensors, or before all workers are connected to it */
+    FLEET_MUTANT_ADDED_UNDECLARED = 8,
+    FLEET_MUTANT_ADDED_UNCONNECTED = 16
 };
 
 struct fleet;
@@ -143,7 +147,9 @@ struct fleet_shard {
     struct weft_shard_engine *engine;
     struct weft_timer map_timer;
     bool killed;
-    bool given_up;                 /* lost for the coordinator: it gets no Map */
+    bool given_up;                 /* lost for the coordinator, or has left: it gets no Map */
+    bool is_absent;                /* it has not joined */
+    bool leaves;                   /* its slots move to the others, then it is given up */
     struct weft_env engine_env;    /* the host's env with a counting allocator */
     uint64_t allocations;          /* by the engine so far */
     uint64_t allocations_declared; /* after all declarations: must not change */
@@ -175,6 +181,7 @@ struct fleet {
     uint32_t wrong;  /* results that differ from the reference */
     uint32_t unheld; /* results of a step that the copy did not hold; Maps with such a copy */
     uint32_t moved, handed_over, moves_failed; /* slots */
+    uint32_t added, left;                      /* shards */
     uint64_t map_delay_ns;                     /* of Maps after a move */
     bool closes_lost; /* a shard that gets a Map closes its connection with the lost one, as workers do */
 };
@@ -212,6 +219,16 @@ void fleet_fail_over(struct fleet *fleet, uint32_t shard, uint64_t delay_ns);
 void fleet_copy(struct fleet *fleet, uint32_t chunk_number, uint32_t shard);
 /* The leader and the copy of the chunk change places. No effect without a copy, or during another move. */
 void fleet_hand_over(struct fleet *fleet, uint32_t chunk_number);
+/* An absent shard joins: all are connected to it, and it has the map and the tensors. */
+void fleet_add(struct fleet *fleet, uint32_t shard);
+/* The shard is to leave. No effect if fewer than two others would be left, or a chunk of it cannot move. */
+void fleet_drain(struct fleet *fleet, uint32_t shard);
+/* Moves the chunks of shards that are to leave. Call repeatedly. */
+void fleet_drains_continue(struct fleet *fleet);
+/* A chunk moves from the shard that leads most to the one that leads least, if that makes them more even. */
+void fleet_rebalance(struct fleet *fleet);
+/* The shard has joined, lives, and is not to leave. */
+bool fleet_is_live(const struct fleet *fleet, uint32_t shard);
 /* As the coordinator does from time to time: the engine may have got the request before the Map. */
 void fleet_moves_repeat(struct fleet *fleet);
 void fleet_slot_report(void *context, const struct weft_slot_report *report);
@@ -229,6 +246,8 @@ bool fleet_copies_repeated(struct fleet_request *request);
 uint32_t fleet_wrong_copies(struct fleet *fleet, uint64_t step);
 /* shard_fleet.c: the training's push; unlinks an open request first */
 void fleet_push_again(struct fleet_request *request, uint8_t round);
+/* shard_fleet.c: connects the shard with all others that live, except the worker with this rank plus one. */
+void fleet_connect_shard(struct fleet *fleet, uint32_t shard, uint32_t except_worker);
 uint64_t fleet_random(struct fleet *fleet);
 /* Counts values at live shards that differ from the reference after the chunk's closed step. */
 uint32_t fleet_wrong_values(struct fleet *fleet);
