@@ -1159,7 +1159,7 @@ void coordinator_welcome_back(struct weft_coordinator *coordinator, uint64_t id,
 {
     struct coordinator_connection *connection = find_connection(coordinator, id);
     struct coordinator_member *member = connection ? connection->member : NULL;
-    if (!member || !member->record.is_awaited) return;
+    if (!member || !member->record.is_awaited || member->newcomer) return;
     connection->last_received_ns = weft_now_ns(coordinator->env);
     member->record.is_awaited = false;
     if (coordinator->state == COORDINATOR_ENDED) {

@@ -21,8 +21,10 @@ static bool job_ok(const Weft__Control__StoredJob *job)
 {
     return job->workers > 0 && job->workers <= WEFT_LIMIT_WORKERS && job->shards > 0 &&
            job->shards <= WEFT_LIMIT_SHARDS && job->copies > 0 && job->copies <= WEFT_LIMIT_COPIES &&
-           job->members == job->workers + job->shards && job->next_endpoint < WEFT_LIMIT_ENDPOINTS &&
-           job->heartbeat_ns > 0 && job->resume_ns > 0 && control_cost_ok(job->cost);
+           job->members >= job->workers + job->shards &&
+           job->members - job->workers - job->shards <= WEFT_LIMIT_SHARDS &&
+           job->next_endpoint < WEFT_LIMIT_ENDPOINTS && job->heartbeat_ns > 0 && job->resume_ns > 0 &&
+           control_cost_ok(job->cost);
 }
 
 static bool stored_member_ok(const Weft__Control__StoredMember *member)

@@ -204,6 +204,9 @@ enum weft_status coordinator_records_restore(struct weft_coordinator *coordinato
     if (!loaded->slots || loaded->member_count != loaded->job->job->members) return WEFT_ERR_MALFORMED;
     for (uint32_t i = 0; i < loaded->member_count; i++)
         WEFT_TRY(restore_member(coordinator, loaded->members[i]->member));
+    if (coordinator->worker_count != coordinator->options.workers ||
+        coordinator->shard_count != coordinator->options.shards)
+        return WEFT_ERR_MALFORMED;
     WEFT_TRY(coordinator_placement_init(coordinator));
     WEFT_TRY(coordinator_slots_restore(coordinator, loaded->slots->slots));
     for (uint32_t i = 0; i < loaded->tensor_count; i++)

@@ -128,8 +128,36 @@ static size_t seed_of_part(uint64_t number, uint8_t *out, size_t capacity)
     }
 }
 
+/* Messages about shards that join and leave, and slots that move. */
+static size_t seed_of_shards(uint64_t number, uint8_t *out, size_t capacity)
+{
+    ProtobufCBinaryData addresses[] = {BYTES("ab"), BYTES("\0\xff")};
+    Weft__Control__Member member = WEFT__CONTROL__MEMBER__INIT;
+    Weft__Control__ShardAdded added = WEFT__CONTROL__SHARD_ADDED__INIT;
+    Weft__Control__ShardKnown known = WEFT__CONTROL__SHARD_KNOWN__INIT;
+    Weft__Control__Rebalance rebalance = WEFT__CONTROL__REBALANCE__INIT;
+    Weft__Control__Drain drain = WEFT__CONTROL__DRAIN__INIT;
+    Weft__Control__SlotCopied copied = WEFT__CONTROL__SLOT_COPIED__INIT;
+    switch (number / 13 % 5) {
+    case 0:
+        member.role = WEFT__CONTROL__ROLE__ROLE_SHARD, member.index = member.member = 3;
+        member.name = member.host = TEXT, member.incarnation = NUMBER;
+        member.n_addresses = 1 + number % 2, member.addresses = addresses;
+        added.shard = &member;
+        return PACK(SHARD_ADDED, &added);
+    case 1: known.member = 3, known.text = number % 2 ? TEXT : (char *)""; return PACK(SHARD_KNOWN, &known);
+    case 2: rebalance.text = TEXT; return PACK(REBALANCE, &rebalance);
+    case 3: drain.shard = 1, drain.text = TEXT; return PACK(DRAIN, &drain);
+    default:
+        copied.slot = 5, copied.term = 2, copied.to = 3, copied.chunks = 7, copied.bytes = NUMBER;
+        copied.done = number % 2;
+        return PACK(SLOT_COPIED, &copied);
+    }
+}
+
 size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
 {
+    if (number % 13 == 10) return seed_of_shards(number, out, capacity);
     if (number % 13 == 11) return seed_of_part(number, out, capacity);
     if (number % 13 == 12) return seed_of_snap(number, out, capacity);
     ProtobufCBinaryData addresses[] = {BYTES("ab"), BYTES("\0\xff")};

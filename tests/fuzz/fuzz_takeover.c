@@ -112,14 +112,15 @@ static size_t add(const Weft__Control__Stored *stored, uint8_t *out, size_t at, 
 static size_t add_members(uint64_t number, uint8_t *out, size_t at, size_t capacity)
 {
     uint8_t bytes[WEFT_PROCESS_IDENTITY_BYTES] = {7};
-    for (uint32_t i = 0; i < 4; i++) {
+    /* sometimes a further shard, which has not entered */
+    for (uint32_t i = 0; i < 4 + number / 32 % 2; i++) {
         Weft__Control__Stored stored = WEFT__CONTROL__STORED__INIT;
         Weft__Control__StoredMember body = WEFT__CONTROL__STORED_MEMBER__INIT;
         Weft__Control__Member member = WEFT__CONTROL__MEMBER__INIT;
         ProtobufCBinaryData address = {2, bytes};
-        member.member = member.endpoint_first = i;
+        member.member = member.endpoint_first = i + (i == 4); /* one has no record */
         member.role = i < 2 ? WEFT__CONTROL__ROLE__ROLE_WORKER : WEFT__CONTROL__ROLE__ROLE_SHARD;
-        member.index = i % 2;
+        member.index = i < 4 ? i % 2 : 2;
         member.name = member.host = (char *)"shard 1 (hostb, pid 7)";
         member.candidate = i < 2 ? (char *)"" : (char *)"127.0.0.1:4711";
         member.n_addresses = 1;
@@ -130,6 +131,9 @@ static size_t add_members(uint64_t number, uint8_t *out, size_t at, size_t capac
         body.process = (ProtobufCBinaryData){sizeof bytes, bytes};
         body.frees = body.moves = body.snapshots = true;
         body.draining = i == number / 16 % 8;
+        body.additions = true;
+        body.entering = i == 3 && number % 3 == 0;
+        body.outside = i == 4;
         stored.body_case = WEFT__CONTROL__STORED__BODY_MEMBER;
         stored.member = &body;
         at = add(&stored, out, at, capacity);
@@ -192,7 +196,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
     Weft__Control__Map map = WEFT__CONTROL__MAP__INIT;
     uint32_t copies[] = {3, 2};
     job.workers = job.shards = 2;
-    job.members = 4;
+    job.members = 4 + number / 32 % 2;
     job.copies = 1;
     job.copies_on_one_host = number % 13 > 0;
     job.next_endpoint = 4;

@@ -70,6 +70,27 @@ class Takeover(CountingTest):
         self.assertRegex(self.log(group, "shard0"), r"shard 0 .*counts as lost at the coordinator")
         self.end(group, 2)
 
+    def test_a_shard_that_has_joined(self):
+        """The next coordinator has it in its records: it leads its slots, and no number is lost."""
+        group = self.start(3, 2)
+        with open(os.path.join(group.log_directory, "ports"), encoding="utf-8") as file:
+            coordinator = re.search("coordinator=(.*)", file.read())[1]
+        job = {"WEFT_JOB": os.path.basename(os.path.abspath(group.log_directory)), "WEFT_COORDINATOR": coordinator}
+        group.start("shard3", [harness.PROGRAMS.weftd, "--coordinator", coordinator, "--join"], {**self.environment(), **job})
+        self.wait_for("slots at the shard", lambda: self.weights(job, 3) > 0, group, 30)
+        shard = self.drop(group, "shard0")
+        harness.kill(shard)
+        shard.wait()
+        self.wait_for_takeover(group, 4)
+        self.end(group, 2)
+
+    def weights(self, job, number):
+        """Bytes that the shard leads, by the status; 0: none, or no answer."""
+        done = subprocess.run([harness.PROGRAMS.weft, "status", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                              timeout=20, env={**os.environ, **job})
+        rows = json.loads(done.stdout)["members"] if done.returncode == 0 else []
+        return sum(row["weights_bytes"] for row in rows if row["role"] == "shard" and row["index"] == number)
+
     def test_under_weft_run(self):
         group = self.group("launcher")
         words = [harness.PROGRAMS.weft, "run", "-s", "3", "-n", "2", "--log-dir", self.path("launcher"), "--", COUNTING, self.path("stop")]

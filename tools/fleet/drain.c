@@ -43,7 +43,7 @@ static const json_t *find_shard(const struct drain *drain, const json_t *status,
         found = member;
         count++;
     }
-    if (count == 1) return found;
+    if (count == 1 || (is_number && found)) return found;
     if (count > 1)
         fprintf(stderr,
                 "%s: %u shards are on host %.200s: give the number of one, as weft status prints it\n",
@@ -60,9 +60,10 @@ static const json_t *own_member(const struct drain *drain, const json_t *status)
 {
     size_t i;
     json_t *member;
+    const json_t *found = NULL; /* an earlier one with its number was lost before it had joined */
     json_array_foreach (json_object_get(status, "members"), i, member)
-        if (is_shard(member) && tool_json_number(member, "index") == drain->shard) return member;
-    return NULL;
+        if (is_shard(member) && tool_json_number(member, "index") == drain->shard) found = member;
+    return found;
 }
 
 static enum fleet_progress look(void *context, const json_t *status, uint64_t *done_out, uint64_t *total_out)

@@ -201,8 +201,6 @@ static bool is_at(const struct fleet_chunk *chunk, uint32_t shard)
 void fleet_drain(struct fleet *fleet, uint32_t shard)
 {
     if (!fleet_is_live(fleet, shard) || live_shards(fleet) < 3) return;
-    for (uint32_t c = 0; c < fleet->chunk_count; c++)
-        if (is_at(&fleet->chunk[c], shard) && fleet_is_fixed(fleet, c)) return;
     fleet->shard[shard].leaves = true;
 }
 
@@ -244,7 +242,7 @@ void fleet_rebalance(struct fleet *fleet)
     }
     if (most == UINT32_MAX || led[most] < led[least] + 2) return;
     for (uint32_t c = 0; c < fleet->chunk_count; c++) {
-        if (fleet->chunk[c].shard != most || fleet_is_fixed(fleet, c)) continue;
+        if (fleet->chunk[c].shard != most) continue;
         number = c;
         if (fleet->chunk[c].copy == least + 1) break;
     }
