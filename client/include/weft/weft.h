@@ -225,8 +225,8 @@ WEFT_API void weft_tensor_options_init_sized(struct weft_tensor_options *options
 
 /* weft_declare() - make a tensor. Collective: all workers declare the same tensors in the same order, outside
  * a step. The options are copied. Blocks until all have declared it. Return codes: WEFT_OK; WEFT_ERR_INVALID,
- * _UNSUPPORTED, _EXISTS (the name), _NO_MEMORY: nothing was sent; WEFT_ERR_MISMATCH: names rank and field,
- * ends the session. */
+ * _UNSUPPORTED, _EXISTS (the name), _NO_MEMORY, _VERSION (a member of an earlier release does not support an
+ * option; docs/fleet.md): nothing was sent; WEFT_ERR_MISMATCH: names rank and field, ends the session. */
 WEFT_API enum weft_status weft_declare(struct weft_session *session,
                                        const struct weft_tensor_options *options,
                                        struct weft_tensor **tensor_out);
@@ -266,7 +266,8 @@ WEFT_API enum weft_status weft_step_begin(struct weft_session *session, const st
  * for a tensor with an optimiser whose group is not below group_count; and WEFT_ERR_UNSUPPORTED with
  * clip_norm for weights on a device, and for a tensor in server mode with a codec, with weft_push, with
  * consistency ssp or asp, or in an elastic job; in all-reduce mode for another dtype than f32 with
- * loss_scale. */
+ * loss_scale; and WEFT_ERR_VERSION in server mode with clip_norm or group_weight_decay, if a member is of an
+ * earlier release without them. */
 struct weft_step_options {
     size_t size;                     /* sizeof(struct weft_step_options), set by WEFT_STEP */
     uint64_t step;                   /* these three as in struct weft_step */
