@@ -106,7 +106,9 @@ static bool hello_ok(const Weft__Control__Hello *hello)
     if (!control_name_ok(hello->weft_version, 0) || !control_name_ok(hello->job, 0) ||
         !control_name_ok(hello->name, 0) || !control_name_ok(hello->host, 0))
         return false;
-    if (!is_spoken(weft_wire_range_of_hello(hello))) return true;
+    /* a coordinator of version 1 reads wire_version alone */
+    const struct weft_wire_range version = {hello->wire_version, hello->wire_version};
+    if (!is_spoken(weft_wire_range_of_hello(hello)) && !is_spoken(version)) return true;
     if (hello->role < WEFT__CONTROL__ROLE__ROLE_WORKER || hello->role > WEFT__CONTROL__ROLE__ROLE_OBSERVER)
         return false;
     if (hello->name[0] == 0 || hello->job[0] == 0) return false;

@@ -358,6 +358,8 @@ static void limits(void **state)
     REFUSED(2, s.hello.proof = BIN("short"));
     REFUSED(2, s.hello.nonce.len = 0);
     REFUSED(2, s.hello.endpoints = WEFT_LIMIT_ENGINES + 1);
+    /* the range has no version of this code, and wire_version is one */
+    REFUSED(2, (s.hello.wire_oldest = s.hello.wire_newest = 9, s.hello.nonce.len = 0));
     REFUSED(3, s.welcome.copies = WEFT_LIMIT_COPIES + 1);
     REFUSED(9, s.chunk[1].slot = WEFT_LIMIT_SLOTS);
     REFUSED(30, s.slot[1].slot = WEFT_LIMIT_SLOTS);
