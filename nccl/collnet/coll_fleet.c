@@ -11,6 +11,10 @@
 #include "nccl/collnet/coll.h"
 
 enum { POLL_MS = 1 };
+#define JOIN_NS WEFT_SECONDS(20)      /* all nodes are connected: only shards may be missing */
+#define JOIN_AGAIN_NS WEFT_SECONDS(2) /* this process has joined before: the job has probably ended */
+
+static _Atomic bool has_joined[NET_DEVICES_MAX]; /* the fleet of the device, in this process */
 
 static struct weft_env *env(void)
 {
@@ -76,7 +80,10 @@ enum weft_status coll_fleet_open(struct coll_comm *comm, int device, uint64_t pa
     if (!all) return use_collectives(comm, coordinator, "another rank has no nccl.fleet for this device");
     struct fleet *fleet = fleet_join(coordinator, comm->rank, comm->ranks);
     enum weft_status joined = WEFT_ERR_NO_MEMORY;
-    if (fleet) joined = fleet_wait(fleet, weft_now_ns(env()) + patience_ns, &reason);
+    uint64_t join_ns = has_joined[device] ? JOIN_AGAIN_NS : JOIN_NS;
+    if (join_ns > patience_ns) join_ns = patience_ns;
+    if (fleet) joined = fleet_wait(fleet, weft_now_ns(env()) + join_ns, &reason);
+    if (joined == WEFT_OK) has_joined[device] = true;
     enum weft_status status =
         ask_all(comm, joined == WEFT_OK, weft_now_ns(env()) + 2 * patience_ns, &all, error);
     if (status == WEFT_OK && all) {

@@ -6,8 +6,9 @@
 #include <string.h>
 
 #include "base/os/thread.h"
+#include "nccl/collnet/fleet_probe.h"
 
-enum { POLL_MS = 2 };
+enum { POLL_MS = 2, PROBE_MS = 100 };
 
 static struct weft_env *env(void)
 {
@@ -42,6 +43,21 @@ static void fail(struct fleet *fleet, enum weft_status status, const char *text)
         weft_list_remove(&call->link);
         call->status = fleet->status;
     }
+}
+
+/* false: the communicator has ended before. */
+static bool wait_for_coordinator(struct fleet *fleet)
+{
+    bool is_listening = false, ends = false;
+    while (!is_listening && !ends) {
+        is_listening = fleet_is_listening(fleet->coordinator);
+        pthread_mutex_lock(&fleet->lock);
+        fleet->is_listening = is_listening;
+        ends = fleet->ends;
+        pthread_mutex_unlock(&fleet->lock);
+        if (!is_listening && !ends) poll(NULL, 0, PROBE_MS);
+    }
+    return !ends;
 }
 
 static void join(struct fleet *fleet)
@@ -156,7 +172,7 @@ static void serve(struct fleet *fleet)
 static void *run(void *argument)
 {
     struct fleet *fleet = argument;
-    join(fleet);
+    if (wait_for_coordinator(fleet)) join(fleet);
     pthread_mutex_lock(&fleet->lock);
     serve(fleet);
     /* the session serves weft_test until the communicator ends */
@@ -206,13 +222,23 @@ static enum fleet_state state_of(struct fleet *fleet)
     return state;
 }
 
+static bool is_listening(struct fleet *fleet)
+{
+    pthread_mutex_lock(&fleet->lock);
+    const bool now = fleet->is_listening;
+    pthread_mutex_unlock(&fleet->lock);
+    return now;
+}
+
 enum weft_status fleet_wait(struct fleet *fleet, uint64_t limit_ns, struct weft_error *error)
 {
     char text[NET_TEXT_BYTES];
     while (state_of(fleet) == FLEET_JOINS) {
         if (weft_now_ns(env()) >= limit_ns)
             return weft_error_set(error, WEFT_ERR_DEADLINE,
-                                  "not all workers and shards of the job have joined in time");
+                                  is_listening(fleet)
+                                      ? "not all workers and shards of the job have joined in time"
+                                      : "no process listens there; start weftd before the NCCL job");
         poll(NULL, 0, POLL_MS);
     }
     if (state_of(fleet) == FLEET_READY) return WEFT_OK;

@@ -39,6 +39,7 @@ struct fleet {
     pthread_cond_t changed; /* the queue has grown, or the communicator has ended */
     unsigned holders;       /* thread and communicator */
     bool ends;              /* the communicator has ended */
+    bool is_listening;      /* a process listens at the coordinator's address */
     enum fleet_state state; /* FLEET_FAILED also after an error of the session */
     enum weft_status status;
     char text[NET_TEXT_BYTES]; /* of FLEET_FAILED */

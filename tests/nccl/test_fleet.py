@@ -99,6 +99,13 @@ class Fleet(unittest.TestCase):
         output = self.run_point("coll-shard", 2, "--shard", str(self.last_shard.pid))
         self.assertEqual([each[0] for each in self.sums(output)], 2 * [80 * 4 * 3001], output)
 
+    def test_second_communicator(self):
+        """The job has ended with the first one; the second uses the collectives."""
+        self.start(3)
+        output = self.run_point("coll-bits", 0)
+        self.assertEqual([each[0] for each in self.sums(output)], 3 * [1600000], output)
+        self.assertEqual(len(re.findall(r"rank \d of 5 uses the collectives, not the shards at \S+: ", output)), 5, output)
+
     def test_falls_back(self):
         """A fleet that no rank can join: the collectives do it, and one line for each rank has the reason."""
         self.start(3)
