@@ -102,33 +102,39 @@ static void report_traffic(struct fleet *fleet)
 
 /* ---- the thread: calls ---- */
 
-static enum weft_status declare_size(struct fleet *fleet, struct fleet_place place)
+static enum weft_status declare(struct fleet *fleet, struct fleet_place place, uint32_t tensor)
 {
     struct weft_tensor_options options;
-    for (uint32_t i = 0; i < FLEET_TENSORS_PER_SIZE; i++) {
-        char name[80];
-        weft_tensor_options_init(&options);
-        snprintf(name, sizeof name, "nccl/%s/%zu/%u", weft_dtype_name(place.dtype), place.count, i);
-        options.name = name;
-        options.dim_count = 1;
-        options.dims[0] = place.count;
-        options.dtype = place.dtype;
-        options.mode = WEFT_MODE_SERVER;
-        options.codec = "dense";
-        options.optimizer = "sum";
-        WEFT_TRY(weft_declare(fleet->session, &options, &fleet->tensors[place.size][i]));
-    }
+    char name[80];
+    weft_tensor_options_init(&options);
+    snprintf(name, sizeof name, "nccl/%s/%zu/%u", weft_dtype_name(place.dtype), place.count, tensor);
+    options.name = name;
+    options.dim_count = 1;
+    options.dims[0] = place.count;
+    options.dtype = place.dtype;
+    options.mode = WEFT_MODE_SERVER;
+    options.codec = "dense";
+    options.optimizer = "sum";
+    return weft_declare(fleet->session, &options, &fleet->tensors[place.size][tensor]);
+}
+
+/* Doubles the tensors of a size: many sizes have one call only. */
+static enum weft_status declare_more(struct fleet *fleet, struct fleet_place place)
+{
+    uint32_t end = place.tensor == 0 ? 1 : 2 * place.tensor;
+    if (end > FLEET_TENSORS_PER_SIZE) end = FLEET_TENSORS_PER_SIZE;
+    for (uint32_t i = place.tensor; i < end; i++) WEFT_TRY(declare(fleet, place, i));
     return WEFT_OK;
 }
 
 /* Opens a step in which the tensor is free. Waits for the other ranks where they do the same. */
 static enum weft_status prepare(struct fleet *fleet, struct fleet_place place)
 {
-    const bool is_declared = fleet->tensors[place.size][0] != NULL;
+    const bool is_declared = fleet->tensors[place.size][place.tensor] != NULL;
     if (fleet->has_step && is_declared && !fleet->is_used[place.size][place.tensor]) return WEFT_OK;
     if (fleet->has_step) WEFT_TRY(weft_step_end(fleet->session));
     fleet->has_step = false;
-    if (!is_declared) WEFT_TRY(declare_size(fleet, place));
+    if (!is_declared) WEFT_TRY(declare_more(fleet, place));
     const struct weft_step step = {weft_step_next(fleet->session), 0.0f, 1.0f};
     WEFT_TRY(weft_step_begin(fleet->session, &step));
     memset(fleet->is_used, 0, sizeof fleet->is_used);

@@ -404,6 +404,22 @@ static void traffic(struct harness *harness)
     if (harness->ranks && coll_open(harness)) run_nodes(harness, harness->ranks, send_sums);
 }
 
+/* More sizes than the shards have tensors for, also of a size again. */
+static void *change_size(void *context)
+{
+    struct node *node = context;
+    node_open(node);
+    for (size_t count = 1; count <= 70; count++) one_call(node, F32, SUM, count);
+    for (int i = 0; i < 10; i++) one_call(node, F32, SUM, 7);
+    node_close(node);
+    return NULL;
+}
+
+static void many_sizes(struct harness *harness)
+{
+    if (harness->ranks && coll_open(harness)) run_nodes(harness, harness->ranks, change_size);
+}
+
 /* A shard is killed between two calls. With copies (WEFT_SERVER_COPIES) all sums are right; else all ranks
  * get a remote error. */
 static void *lose_shard(void *context)
@@ -458,4 +474,4 @@ static void missing(struct harness *harness)
 const struct point collnet_points[] = {
     {"coll-types", types}, {"coll-bits", bits},       {"coll-full", full}, {"coll-abort", abort_open},
     {"coll-death", death}, {"coll-missing", missing}, {"coll-traffic", traffic},
-    {"coll-shard", shard}, {NULL, NULL}};
+    {"coll-shard", shard}, {"coll-many-sizes", many_sizes}, {NULL, NULL}};

@@ -84,6 +84,13 @@ class Fleet(unittest.TestCase):
         self.start(2, backend="shm")
         self.assertIn("64 sums of 256 bytes", self.run_point("coll-full", 2))
 
+    def test_many_sizes(self):
+        """Of 70 sizes 64 have tensors. One line for each rank reports the others."""
+        self.start(2, backend="shm")
+        output = self.run_point("coll-many-sizes", 2)
+        self.assertEqual(output.count("calls of further sizes go through the collectives"), 2, output)
+        self.assertEqual([each[0] for each in self.sums(output)], 2 * [4 * (64 * 65 // 2 + 70)], output)
+
     def test_open_sums_at_the_end(self):
         """deregMr with a sum open: no shard writes to the memory afterwards."""
         self.start(2, backend="shm")
