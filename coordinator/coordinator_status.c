@@ -1,7 +1,8 @@
 /* coordinator_status.c - the state of the job as one JSON object, for /status and `weft status`.
  *
  * Times are durations ("silent_ms"), since the env's clock has no calendar. The lists hold at most
- * TENSORS_MAX tensors and MEMBERS_MAX members, so that the text fits in WEFT_LIMIT_STATUS_BYTES. */
+ * TENSORS_MAX tensors, MEMBERS_MAX members and FINDINGS_MAX findings about hosts, so that the text fits in
+ * WEFT_LIMIT_STATUS_BYTES. */
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 
 #define TENSORS_MAX 5000u
 #define MEMBERS_MAX 5120u
+#define FINDINGS_MAX 128u
 
 /* JSON requires UTF-8. A name may contain other bytes, and a cut sentence may end inside a character. */
 static json_t *json_of_text(const char *text)
@@ -178,7 +180,7 @@ static json_t *json_of_host_health(const struct weft_coordinator *coordinator)
     json_t *rows = json_array();
     for (uint32_t i = 0; i < coordinator->host_health.count; i++) {
         const struct coordinator_sick_host *host = coordinator->host_health.hosts[i];
-        for (uint32_t k = 0; k < host->count; k++)
+        for (uint32_t k = 0; k < host->count && json_array_size(rows) < FINDINGS_MAX; k++)
             json_array_append_new(rows, json_pack("{s:o, s:o, s:o, s:o}", "host", json_of_text(host->host),
                                                   "subject", json_of_text(host->findings[k].subject), "text",
                                                   json_of_text(host->findings[k].text), "advice",
