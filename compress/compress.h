@@ -189,8 +189,8 @@ enum weft_status weft_codec_create_on(struct weft_env *env, const struct weft_co
                                       const struct weft_shape *shape, const struct weft_codec_device *device,
                                       struct weft_codec **codec_out, struct weft_error *error);
 /* Encodes of small tensors share one launch and one copy, matrices of one shape one launch of each kernel
- * (device/device_batch.h). Queues on `stream`. The first such codec allocates memory of the device: about 3 MiB,
- * and as much of the host. NULL: no memory. */
+ * (device/device_batch.h). Queues on `stream`. The first such codec allocates about 3 MiB of the device, and
+ * as much of the host. NULL: no memory. */
 struct weft_codec_batcher *weft_codec_batcher_create(struct weft_env *env,
                                                      const struct weft_memory_ops *memory, void *stream);
 /* After all its codecs, with the device current. hangs: the device may still write, so its memory is kept.
@@ -201,8 +201,8 @@ const struct weft_codec_device *weft_codec_device_of(const struct weft_codec *co
 /* State of the encode in progress on the device: WEFT_OK, WEFT_IN_PROGRESS, or the device's error. The first
  * call queues the kernels of an encode that shares a launch. */
 enum weft_status weft_codec_pending(struct weft_codec *codec);
-/* Queues what an encode in progress or a begun finish has not queued yet: what the caller queues on the stream
- * from here on runs after it. An error of the device. */
+/* Queues what an encode in progress or a begun finish has not queued yet: what the caller queues on the
+ * stream from here on runs after it. An error of the device. */
 enum weft_status weft_codec_settle(struct weft_codec *codec);
 /* Text of the device's last error, or "". */
 const char *weft_codec_device_error(const struct weft_codec *codec);
@@ -237,16 +237,16 @@ enum weft_status weft_codec_encode(struct weft_codec *codec, uint32_t round, con
 /* take(round): the aggregate of that round, UNTRUSTED bytes: WEFT_ERR_MALFORMED changes nothing. */
 enum weft_status weft_codec_take(struct weft_codec *codec, uint32_t round, const void *aggregate,
                                  size_t bytes, uint32_t ranks);
-/* take(round) of a round that is combined by WEFT_COMBINE_SUM_F32: the f32 sum of all contributions by T, finite,
- * before weft_codec_sum_to_aggregate, which this call includes. On a device it runs there, with the same bits.
- * `sum` is overwritten. */
+/* take(round) of a round that is combined by WEFT_COMBINE_SUM_F32: the f32 sum of all contributions by T,
+ * finite, before weft_codec_sum_to_aggregate, which this call includes. On a device it runs there, with the
+ * same bits. `sum` is overwritten. */
 enum weft_status weft_codec_take_sum(struct weft_codec *codec, uint32_t round, float *sum, size_t bytes,
                                      uint32_t ranks);
 /* After the last take: out (elems,) f32 = decoded sum * scale. */
 enum weft_status weft_codec_finish(struct weft_codec *codec, float scale, float *out);
 /* commit: after the last take, or without any encode in this step (then nothing happens). */
-/* The same, but the kernels of a device may be queued only by weft_codec_settle, which the caller calls before
- * anything else of this codec: codecs of one shape whose finishes begin together share a launch. */
+/* The same, but the kernels of a device may be queued only by weft_codec_settle, which the caller calls
+ * before anything else of this codec: codecs of one shape whose finishes begin together share a launch. */
 enum weft_status weft_codec_finish_begin(struct weft_codec *codec, float scale, float *out);
 void weft_codec_commit(struct weft_codec *codec);
 void weft_codec_abandon(struct weft_codec *codec);

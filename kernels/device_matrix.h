@@ -1,5 +1,5 @@
-/* device_matrix.h - one matrix of a call that works on several of equal shape by one launch of each kernel (the
- * calls *_many of device_table.h). Plain data for C, C++ and CUDA. */
+/* device_matrix.h - one matrix of a call that works on several of equal shape by one launch of each kernel
+ * (the calls *_many of device_table.h). Plain data for C, C++ and CUDA. */
 #ifndef WEFT_KERNELS_DEVICE_MATRIX_H
 #define WEFT_KERNELS_DEVICE_MATRIX_H
 

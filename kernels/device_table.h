@@ -69,7 +69,18 @@ typedef weft_cuda_stream weft_device_stream;  /* for callers of the table */
     CALL(outer_many_f32, (const struct weft_matrix *matrices, size_t count, bool subtracts, size_t rows,     \
                           size_t cols, size_t rank, weft_cuda_stream stream))                                \
     CALL(orthogonalise_many, (const struct weft_matrix *matrices, size_t count, size_t rows, size_t rank,    \
-                              weft_cuda_stream stream))
+                              weft_cuda_stream stream))                                                      \
+    CALL(sgd_f32, (float *weights, float *velocity, const float *grad, float grad_scale,                     \
+                   const struct weft_sgd *sgd, size_t count, weft_cuda_stream stream))                       \
+    CALL(adam_f32, (float *weights, float *first, float *second, const float *grad, float grad_scale,        \
+                    const struct weft_adam *adam, size_t count, weft_cuda_stream stream))                    \
+    CALL(adagrad_f32, (float *weights, float *sums, const float *grad, float grad_scale, float lr,           \
+                       float eps, float weight_decay, size_t count, weft_cuda_stream stream))                \
+    CALL(ftrl_f32, (float *weights, float *z, float *n, const float *grad, float grad_scale,                 \
+                    const struct weft_ftrl *ftrl, size_t count, weft_cuda_stream stream))                    \
+    CALL(lamb_f32,                                                                                           \
+         (float *weights, float *first, float *second, const float *grad, float grad_scale,                  \
+          const struct weft_lamb *lamb, float lr, size_t count, void *workspace, weft_cuda_stream stream))
 
 struct weft_device_kernels {
     uint32_t version, bytes; /* WEFT_DEVICE_KERNELS_VERSION; of this struct */
@@ -79,6 +90,7 @@ struct weft_device_kernels {
     size_t (*select_workspace)(size_t count);
     size_t (*matmul_t_workspace)(size_t rows, size_t cols, size_t rank);
     size_t (*orthogonalise_workspace)(void);
+    size_t (*lamb_workspace)(size_t count);
 };
 
 /* The table. The library is the file in WEFT_CUDA_KERNELS, else libweft_cuda.so.0 beside libweft, else

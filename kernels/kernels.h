@@ -294,6 +294,7 @@ float *weft_tree_reduce_close(struct weft_tree_reduce *reduce, float *freed_out[
  * added. */
 uint32_t weft_tree_reduce_buffer_count(uint32_t ranks);
 
+#include "kernels/device_optimizer.h" /* update rules on a device */
 #include "kernels/device_table.h" /* kernels on a device */
 
 /* Masks of the exponent bits of 16-bit floats: all 1 in a number that is not finite. */

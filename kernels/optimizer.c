@@ -1,9 +1,8 @@
 /* optimizer.c - what one step of each rule asks of the kernels. */
 #include "kernels/optimizer.h"
 
-#include <math.h>
-
 #include "kernels/kernels.h"
+#include "kernels/optimizer_step.h"
 
 uint32_t weft_optimizer_states(const struct weft_optimizer *optimizer)
 {
@@ -23,15 +22,6 @@ bool weft_optimizer_is_whole(const struct weft_optimizer *optimizer)
     return optimizer->kind == WEFT_OPTIMIZER_LAMB;
 }
 
-/* By squaring, so that every machine gets the same bits: pow() is a library's own. */
-static double power(double base, uint64_t exponent)
-{
-    double result = 1.0;
-    for (; exponent != 0; exponent >>= 1, base *= base)
-        if (exponent & 1) result *= base;
-    return result;
-}
-
 void weft_optimizer_step(const struct weft_optimizer *optimizer, float lr, uint64_t step, float *weights,
                          float *const states[WEFT_OPTIMIZER_STATES_MAX], const float *grad, float grad_scale,
                          size_t count)
@@ -42,16 +32,7 @@ void weft_optimizer_step(const struct weft_optimizer *optimizer, float lr, uint6
     switch (o->kind) {
     case WEFT_OPTIMIZER_ADAM:
     case WEFT_OPTIMIZER_ADAMW: {
-        const struct weft_adam adam = {
-            .lr = lr,
-            .step_size = (float)((double)lr / (1.0 - power((double)o->beta1, step))),
-            .root_scale = (float)(1.0 / sqrt(1.0 - power((double)o->beta2, step))),
-            .beta1 = o->beta1,
-            .beta2 = o->beta2,
-            .eps = o->eps,
-            .weight_decay = o->weight_decay,
-            .decoupled = o->kind == WEFT_OPTIMIZER_ADAMW,
-        };
+        const struct weft_adam adam = adam_step(o, lr, step);
         kernels->adam_f32(weights, states[0], states[1], grad, grad_scale, &adam, count);
         break;
     }
@@ -59,24 +40,17 @@ void weft_optimizer_step(const struct weft_optimizer *optimizer, float lr, uint6
         kernels->adagrad_f32(weights, states[0], grad, grad_scale, lr, o->eps, o->weight_decay, count);
         break;
     case WEFT_OPTIMIZER_FTRL: {
-        const struct weft_ftrl ftrl = {.alpha = lr, .beta = o->beta, .l1 = o->l1, .l2 = o->l2};
+        const struct weft_ftrl ftrl = ftrl_step(o, lr);
         kernels->ftrl_f32(weights, states[0], states[1], grad, grad_scale, &ftrl, count);
         break;
     }
     case WEFT_OPTIMIZER_LAMB: {
-        const struct weft_lamb lamb = {
-            .first_scale = (float)(1.0 / (1.0 - power((double)o->beta1, step))),
-            .root_scale = (float)(1.0 / sqrt(1.0 - power((double)o->beta2, step))),
-            .beta1 = o->beta1,
-            .beta2 = o->beta2,
-            .eps = o->eps,
-            .weight_decay = o->weight_decay,
-        };
+        const struct weft_lamb lamb = lamb_step(o, step);
         weft_lamb_step(&lamb, lr, weights, states[0], states[1], grad, grad_scale, count);
         break;
     }
     default: {
-        const struct weft_sgd sgd = {lr, o->momentum, o->weight_decay, o->nesterov};
+        const struct weft_sgd sgd = sgd_step(o, lr);
         kernels->sgd_f32(weights, o->momentum != 0.0f ? states[0] : NULL, grad, grad_scale, &sgd, count);
     }
     }

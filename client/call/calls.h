@@ -28,6 +28,12 @@ struct client_call_tensor_ops {
                                     bool *placed_out,
                                     /* move its codec to the device, if it can run there */
                                     struct weft_error *error);
+    /* update its weights there, if that is possible: the memory for the sum, else NULL */
+    enum weft_status (*place_update)(struct weft_tensor *tensor, const struct weft_codec_device *device,
+                                     float **sum_out, struct weft_error *error);
+    /* engine: queues the update of its weights from the sum on `stream` */
+    enum weft_status (*queue_update)(struct weft_tensor *tensor, float *weights, void *stream,
+                                     struct weft_error *error);
     /* queues what its codec has not queued yet */
     void (*settle_codec)(struct weft_tensor *tensor);
     /* engine: its input could not be copied */

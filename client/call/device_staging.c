@@ -80,6 +80,7 @@ struct client_stage {
     bool has_separate_areas;                    /* in and out have separate areas in the window */
     bool coded;                    /* a codec on the device reads in and writes out: no windows */
     bool keeps_out;                /* the content of `out` is copied down too */
+    float *sum;                    /* device memory: the weights `out` are updated from it; NULL: not there */
     void (*resume)(struct client_request *request); /* of a tensor that waits for its input; else NULL */
     uint64_t emptying_ns;          /* since then the last piece of the result is copied out; 0: no copy */
     uint64_t posted, done;         /* pieces; done includes failed pieces */
@@ -333,7 +334,16 @@ static enum weft_status window_copy_in(struct client_stage *stage, uint64_t piec
     return WEFT_OK;
 }
 
-/* Queues the copy of a result out of its window. The device is current. */
+/* Queues the update of the weights from the sum. The device is current. */
+static enum weft_status queue_update(struct client_stage *stage, struct window *unused,
+                                     struct weft_error *error)
+{
+    return stage->session->calls->tensor_ops->queue_update(stage->request->tensor, stage->request->out,
+                                                           stage->device->coding, error);
+}
+
+/* Queues the copy of a result out of its window, or to the sum and the update from it. The device is
+ * current. */
 static enum weft_status window_copy_out(struct client_stage *stage, struct window *window,
                                         struct weft_error *error)
 {
@@ -342,9 +352,15 @@ static enum weft_status window_copy_out(struct client_stage *stage, struct windo
     if (!stage->device || count == 0) return WEFT_OK;
     const struct weft_memory_ops *ops = stage->device->ops;
     uint8_t *to = (uint8_t *)stage->request->out + window->piece * stage->piece_elems * stage->elem_bytes;
-    WEFT_TRY(ops->wait(stage->device->up, stage->begun, error));
-    WEFT_TRY(ops->copy(to, output_area(stage, window), count * stage->elem_bytes, stage->device->up, error));
-    WEFT_TRY(ops->record(window->emptied, stage->device->up, error));
+    void *stream = stage->device->up;
+    if (stage->sum) { /* all updates of a tensor are on one stream */
+        to = (uint8_t *)stage->sum;
+        stream = stage->device->coding;
+    }
+    WEFT_TRY(ops->wait(stream, stage->begun, error));
+    WEFT_TRY(ops->copy(to, output_area(stage, window), count * stage->elem_bytes, stream, error));
+    if (stage->sum) WEFT_TRY(queue_update(stage, NULL, error));
+    WEFT_TRY(ops->record(window->emptied, stream, error));
     window->state = EMPTYING;
     stage->emptying_ns = weft_now_ns(stage->session->env);
     return WEFT_OK;
@@ -477,6 +493,7 @@ static enum weft_status start_on(struct client_request *request, const struct we
     struct client_device *device = NULL;
     struct client_stage *stage = NULL;
     bool coded = false;
+    float *sum = NULL;
     if (ops) WEFT_TRY(device_find_or_create(session, ops, number, &device, error));
     if (may_code) {
         const struct weft_codec_device where = {.memory = ops,
@@ -487,6 +504,7 @@ static enum weft_status start_on(struct client_request *request, const struct we
                                                 .context = device,
                                                 .batcher = device->batcher,
                                                 .hangs = &device->is_stuck};
+        WEFT_TRY(session->calls->tensor_ops->place_update(request->tensor, &where, &sum, error));
         WEFT_TRY(session->calls->tensor_ops->place_codec(request->tensor, &where, &coded, error));
     }
     WEFT_TRY(stage_alloc(session, device, &stage, error));
@@ -496,7 +514,8 @@ static enum weft_status start_on(struct client_request *request, const struct we
     stage->extents = extents;
     stage->elem_bytes = weft_dtype_bytes((enum weft_dtype)request->dtype);
     stage->has_separate_areas = request->tensor || !coll_can_be_cut(request->kind);
-    stage->keeps_out = keeps_out;
+    stage->keeps_out = keeps_out && !sum;
+    stage->sum = sum;
     stage->resume = NULL;
     choose_pieces(session, stage, request);
     enum weft_status status = begin_stage(session, stage, error);
@@ -733,6 +752,13 @@ enum weft_status client_stage_ready(struct client_request *request, struct weft_
     return WEFT_OK;
 }
 
+float *client_stage_sum(const struct client_request *request)
+{
+    const struct client_stage *stage = request->stage;
+    if (!stage->sum || stage->coded) return stage->sum;
+    return (float *)(void *)output_area(stage, &stage->windows[0]);
+}
+
 void *client_stage_memory(const struct client_request *request)
 {
     return request->stage->windows[0].memory;
@@ -786,7 +812,9 @@ static void end_order(struct client_stage *stage)
 
 enum weft_status client_stage_copy_out(struct client_request *request, struct weft_error *error)
 {
-    if (request->stage->coded) return WEFT_OK; /* the codec wrote the result to `out` */
+    /* the codec wrote the result to `out`, or to the sum */
+    if (request->stage->coded && !request->stage->sum) return WEFT_OK;
+    if (request->stage->coded) return on_device(request->stage, queue_update, NULL, error);
     return on_device(request->stage, window_copy_out, &request->stage->windows[0], error);
 }
 

@@ -65,6 +65,8 @@ enum weft_status client_stage_start(struct client_request *request, struct clien
 enum weft_status client_stage_start_tensor(struct client_request *request, enum weft_memory_kind memory,
                                            void *stream, struct client_extents extents, bool keeps_out,
                                            bool may_code, const void **host_in_out, void **host_out_out);
+/* Where the sum of a tensor goes whose weights are updated on the device; NULL: they are not. */
+float *client_stage_sum(const struct client_request *request);
 /* Runs resume(request) when the input of a tensor's operation has arrived; perhaps inside this call.
  * Engine thread. */
 void client_stage_when_ready(struct client_request *request, void (*resume)(struct client_request *request));

@@ -29,6 +29,7 @@
 /* Buffer of a dense tensor's sum. */
 static void *sum_buffer(const struct weft_tensor *tensor)
 {
+    if (tensor->op.sum) return tensor->op.sum; /* the update is on the device */
     return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE ? tensor->scratch : tensor->op.out;
 }
 
@@ -89,8 +90,9 @@ static bool run_measure(struct client_work *work)
 static void update(struct weft_tensor *tensor)
 {
     struct client_tensor_op *op = &tensor->op;
-    bool update_is_done =
-        tensor->dtype != WEFT_F32 || (tensor->codec && tensor->optimizer.kind == WEFT_OPTIMIZER_NONE);
+    bool update_is_done = tensor->dtype != WEFT_F32 ||
+                          (tensor->codec && tensor->optimizer.kind == WEFT_OPTIMIZER_NONE) ||
+                          op->sum; /* the completion queues the update */
     if (update_is_done) {
         client_request_complete(op->request, WEFT_OK, NULL);
         return;
@@ -170,7 +172,7 @@ void client_allreduce_mode_reduced(struct weft_tensor *tensor, const void *sum)
     const struct weft_session *session = tensor->session;
     const bool failed = session->engine->failed != WEFT_OK;
     if (!failed && session->step.records_agree && tensor->dtype == WEFT_F32 && !session->step.skips &&
-        !clips(tensor) && !client_tensor_can_skip_step(tensor)) {
+        !clips(tensor) && !tensor->op.sum && !client_tensor_can_skip_step(tensor)) {
         update_from(tensor, sum);
         return;
     }

@@ -18,6 +18,7 @@
 #include "client/session/failure.h"
 #include "client/session/membership.h"
 #include "client/session/session.h"
+#include "client/tensor/device/device_update.h"
 #include "client/tensor/tensor.h"
 
 static const char magic[8] = {'w', 'e', 'f', 't', '-', 's', 't', 'a'};
@@ -137,6 +138,7 @@ enum weft_status weft_state_save(struct weft_tensor *tensor, void *out, uint64_t
     if (!tensor) return client_null_argument("state_save", "tensor");
     struct weft_session *session = tensor->session;
     WEFT_TRY(client_tensor_check_between_steps(tensor, out, "state_save"));
+    WEFT_TRY(client_update_to_host(tensor));
     if (bytes != weft_state_bytes(tensor))
         return client_error(
             session, WEFT_ERR_INVALID,
@@ -304,6 +306,7 @@ static enum weft_status check_load(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
     WEFT_TRY(client_tensor_check_between_steps(tensor, tensor, "state_load"));
+    WEFT_TRY(client_update_to_host(tensor));
     WEFT_TRY(client_tensor_check_no_group(tensor, "state_load"));
     if (session->totals.steps_ended > 0)
         return client_error(session, WEFT_ERR_STATE,

@@ -2,6 +2,7 @@
 #include "client/tensor/codec_placement.h"
 
 #include "client/session/session.h"
+#include "client/tensor/device/device_update.h"
 #include "client/tensor/tensor.h"
 #include "kernels/kernels.h"
 
@@ -61,7 +62,8 @@ static void log_host_codec(struct weft_tensor *tensor, const char *why)
 
 static const char *device_codec_obstacle(const struct weft_tensor *tensor)
 {
-    if (tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) return "its optimiser runs on the host";
+    if (tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && !client_update_is_on_device(tensor))
+        return "its optimiser runs on the host";
     return NULL;
 }
 

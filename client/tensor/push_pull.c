@@ -14,6 +14,7 @@
 #include "client/tensor/allreduce_mode.h"
 #include "client/tensor/codec_placement.h"
 #include "client/tensor/codec_tuner.h"
+#include "client/tensor/device/device_update.h"
 #include "client/tensor/server_mode.h"
 #include "client/tensor/tensor.h"
 #include "client/tensor/tensors.h"
@@ -121,7 +122,8 @@ static enum weft_status stage(struct weft_tensor *tensor, enum client_op_kind ki
     struct weft_error error = {0};
     if (host) return WEFT_OK;
     if (!weft_memory_is_device(tensor->memory)) {
-        const enum weft_status status = client_codec_place_on_host(tensor, &error);
+        enum weft_status status = client_codec_place_on_host(tensor, &error);
+        if (status == WEFT_OK) status = client_update_place_on_host(tensor, &error);
         return status < 0
                    ? client_error(tensor->session, status, "tensor '%s': %.200s", tensor->name, error.text)
                    : WEFT_OK;
@@ -140,6 +142,7 @@ static enum weft_status stage(struct weft_tensor *tensor, enum client_op_kind ki
                                   kind == CLIENT_OP_PUSH_PULL && client_tensor_has_local_optimizer(tensor),
                                   kind == CLIENT_OP_PUSH_PULL, &op->in, &op->out));
     if (scaled_in_out) op->scaled = op->out;
+    op->sum = client_stage_sum(request);
     return WEFT_OK;
 }
 
@@ -152,7 +155,7 @@ enum weft_status weft_tensor_memory(struct weft_tensor *tensor, enum weft_memory
                             "tensor_memory: memory %d of tensor '%s' is not a valid weft_memory_kind "
                             "(WEFT_MEMORY_HOST .. WEFT_MEMORY_DEVICE)",
                             (int)memory, tensor->name);
-    if (tensor->memory != memory) tensor->host_codec_logged = false;
+    if (tensor->memory != memory) tensor->host_codec_logged = tensor->host_update_logged = false;
     tensor->memory = memory;
     tensor->stream = stream;
     return WEFT_OK;

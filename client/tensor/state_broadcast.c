@@ -20,6 +20,7 @@
 #include "client/engine/request.h"
 #include "client/session/failure.h"
 #include "client/session/session.h"
+#include "client/tensor/device/device_update.h"
 #include "client/tensor/tensor.h"
 #include "client/tensor/tensors.h"
 
@@ -134,6 +135,7 @@ enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, ui
     if (!tensor) return client_null_argument("tensor_share", "tensor");
     struct weft_session *session = tensor->session;
     WEFT_TRY(client_tensor_check_between_steps(tensor, weights, "tensor_share"));
+    WEFT_TRY(client_update_to_host(tensor));
     WEFT_TRY(client_tensor_check_no_group(tensor, "tensor_share"));
     const bool shards_hold_state =
         tensor->mode == WEFT_MODE_SERVER && has_optimizer(tensor) && !client_tensor_has_codec_choice(tensor);

@@ -20,6 +20,7 @@
 #include "client/session/wait.h"
 #include "client/tensor/allreduce_mode.h"
 #include "client/tensor/codec_tuner.h"
+#include "client/tensor/device/device_update.h"
 #include "client/tensor/order/push_order.h"
 #include "client/tensor/server_mode.h"
 #include "client/tensor/shard/shard_map.h"
@@ -640,6 +641,7 @@ void client_tensor_free(struct weft_tensor *tensor)
     struct weft_env *env = tensor->session->env;
     weft_list_remove(&tensor->session_link);
     weft_list_remove(&tensor->call_group_link);
+    client_update_free(tensor);
     if (tensor->session->pid != weft_process_id()) weft_codec_after_fork(tensor->codec);
     weft_codec_free(tensor->codec);
     weft_free_bytes(env, tensor->chunks);

@@ -8,6 +8,7 @@
 #include "client/session/session.h"
 #include "client/tensor/codec_placement.h"
 #include "client/tensor/codec_tuner.h"
+#include "client/tensor/device/device_update.h"
 #include "client/tensor/order/push_order.h"
 #include "client/tensor/server_mode.h"
 #include "client/tensor/shard/shard_map.h"
@@ -92,6 +93,8 @@ void client_tensors_init(struct weft_session *session, struct client_tensors *te
         .name = name,
         .place_codec = client_codec_place_on_device,
         .settle_codec = client_codec_settle,
+        .place_update = client_update_place_on_device,
+        .queue_update = client_update_queue,
         .fail = copy_failed,
     };
     session->tensors = tensors;

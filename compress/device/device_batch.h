@@ -1,5 +1,5 @@
-/* device_batch.h - small tensors that become ready together are encoded by one launch, and matrices of one shape
- * by one launch of each kernel.
+/* device_batch.h - small tensors that become ready together are encoded by one launch, and matrices of one
+ * shape by one launch of each kernel.
  *
  *     encode, part 0   device_batch_add: an entry of the batch that collects; nothing is queued
  *     first query      queues the batch: one copy up, one launch (encode_segments), one copy down, one event
@@ -25,7 +25,7 @@ struct device_batch_entry {
     size_t scales_bytes, codes_bytes;
 };
 
-/* What one codec adds for its matrices (device_powersgd.c). Members of a batch have one stage and one shape. */
+/* What one codec adds for its matrices (device_powersgd.c). Members of a batch have one stage and shape. */
 enum device_matrix_stage {
     DEVICE_MATRIX_NONE = 0, /* the batch has segments */
     DEVICE_MATRIX_FIRST,    /* before: m = m - p^T q; then m = a*factor + b, p = m q */
@@ -49,8 +49,8 @@ struct device_matrix_job {
     struct device_matrix_copy up, down; /* before and behind the kernels; 0 bytes: none */
 };
 
-/* Allocates the memory of the batches, once. Without memory each codec launches its own kernels. The device is
- * current. */
+/* Allocates the memory of the batches, once. Without memory each codec launches its own kernels. The device
+ * is current. */
 void device_batch_reserve(struct weft_codec *codec);
 /* True: the entry is in a batch and the part of the encode is begun. The device is current. */
 bool device_batch_add(struct weft_codec *codec, const struct device_batch_entry *entry);
@@ -65,8 +65,8 @@ enum weft_status device_matrix_launch(const struct weft_device_kernels *kernels,
 enum weft_status device_batch_query(struct weft_codec *codec);
 /* After device_batch_query returned WEFT_OK: copies the bytes to `to` and the maximum to max_seen. */
 void device_batch_collect(struct weft_codec *codec);
-/* The codec no longer wants its entry: that of a small tensor is dropped, kernels of matrices are queued. No effect
- * without an entry, or in a forked child. */
+/* The codec no longer wants its entry: that of a small tensor is dropped, kernels of matrices are queued. No
+ * effect without an entry, or in a forked child. */
 void device_batch_leave(struct weft_codec *codec);
 
 #endif

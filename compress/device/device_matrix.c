@@ -1,4 +1,4 @@
-/* device_matrix.c - the kernels of one stage of PowerSGD for several matrices of one shape (device_batch.h). */
+/* device_matrix.c - the kernels of one stage of PowerSGD for matrices of one shape (device_batch.h). */
 #include "compress/device/device_batch.h"
 
 enum weft_status device_matrix_launch(const struct weft_device_kernels *kernels,

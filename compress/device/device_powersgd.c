@@ -6,8 +6,8 @@
  *     encode(1)  P^ to the device; Q_i = M^T P^ to the host, and stays on the device for the residual
  *     finish     (sum Q) * scale goes up; out = P^ times it
  *
- * Up and down go factors, rank (rows + cols) elements each. In an all-reduce the sum of all P_i goes up and is
- * orthogonalised on the device: every rank has the same sum, and the kernel writes the bits of
+ * Up and down go factors, rank (rows + cols) elements each. In an all-reduce the sum of all P_i goes up and
+ * is orthogonalised on the device: every rank has the same sum, and the kernel writes the bits of
  * weft_orthogonalise, which ranks without a device call. A shard sends a basis. M never leaves the device. */
 #include "compress/device/device.h"
 #include "compress/device/device_batch.h"

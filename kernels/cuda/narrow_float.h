@@ -1,5 +1,5 @@
-/* narrow_float.h - f32 to the 16-bit floats, one element. f16 goes by the hardware's converter, which rounds to
- * nearest even and keeps denormals and Inf; NaN apart, whose sign and payload the converter does not keep.
+/* narrow_float.h - f32 to the 16-bit floats, one element. f16 goes by the hardware's converter, which rounds
+ * to nearest even and keeps denormals and Inf; NaN apart, whose sign and payload the converter does not keep.
  * Private to kernels/cuda. */
 #ifndef WEFT_CUDA_NARROW_FLOAT_H
 #define WEFT_CUDA_NARROW_FLOAT_H

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(THREADS)
     const slice s(block, count);
     float mine[EACH];
     read_block(mine, x, s);
-    code_block(codes_out, mine, exponents[block], most, random(noise, noisy, block), s);
+    code_block(codes_out, mine, exponents[block], most, rounding(noise, noisy, block), s);
     write_block(x, mine, s);
 }
 
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(THREADS)
         } else if constexpr (FORMAT == 0) {
             const uint8_t exponent = block_exponent(bits, limit);
             if (lane_number() == 0) exponents_out[block] = exponent;
-            code_block((int8_t *)codes_out, x, exponent, (float)limit, random(noise, noisy, block), s);
+            code_block((int8_t *)codes_out, x, exponent, (float)limit, rounding(noise, noisy, block), s);
         } else {
             const uint8_t exponent = fp8_exponent(bits, (enum weft_fp8)FORMAT);
             if (lane_number() == 0) exponents_out[block] = exponent;

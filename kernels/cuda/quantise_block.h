@@ -60,10 +60,10 @@ __device__ inline uint32_t sum_block(float *x, const float *a, float factor, con
     return max;
 }
 
-struct random {
+struct rounding {
     uint32_t words[4];
     bool any;
-    __device__ random(const struct weft_noise &noise, bool noisy, size_t block) : words(), any(noisy)
+    __device__ rounding(const struct weft_noise &noise, bool noisy, size_t block) : words(), any(noisy)
     {
         const uint64_t number = (noise.first_block + block) * 16 + lane_number() % 16;
         const uint32_t counter[4] = {(uint32_t)number, (uint32_t)(number >> 32), (uint32_t)noise.step,
@@ -78,11 +78,11 @@ struct random {
 };
 
 __device__ inline void code_block(int8_t *codes_out, float *x, uint8_t exponent, float most,
-                                  const random &random, const slice &s)
+                                  const rounding &drawn, const slice &s)
 {
     const float scale = block_scale(exponent), inverse = block_inverse(exponent);
     for (int t = 0; t < EACH; t++) {
-        const float code = random.any ? noisy_code(x[t] * inverse, random.byte(t), most)
+        const float code = drawn.any ? noisy_code(x[t] * inverse, drawn.byte(t), most)
                                       : nearest_code(x[t] * inverse, most);
         if (s.has(t)) codes_out[s.of(t)] = (int8_t)code;
         x[t] = canonical(x[t] - code * scale);

@@ -45,12 +45,12 @@ __device__ inline uint32_t cast_block(const struct weft_segment &g, const slice 
 }
 
 /* Two codes in a byte: neighbours are in neighbouring lanes. */
-__device__ inline void code_block_i4(uint8_t *codes_out, float *x, uint8_t exponent, const random &random,
+__device__ inline void code_block_i4(uint8_t *codes_out, float *x, uint8_t exponent, const rounding &drawn,
                                      size_t block, const slice &s)
 {
     const float scale = block_scale(exponent), inverse = block_inverse(exponent);
     for (int t = 0; t < EACH; t++) {
-        const float code = random.any ? noisy_code(x[t] * inverse, random.byte(t), 7.0f)
+        const float code = drawn.any ? noisy_code(x[t] * inverse, drawn.byte(t), 7.0f)
                                       : nearest_code(x[t] * inverse, 7.0f);
         const int own = s.has(t) ? (int)code & 0xf : 0, next = __shfl_down_sync(ALL, own, 1);
         if (lane_number() % 2 == 0 && s.has(t))
@@ -64,7 +64,7 @@ __device__ inline void integer_block(const struct weft_segment &g, size_t block,
 {
     float x[EACH];
     read_block(x, g.x, s);
-    const random noise(g.noise, true, block);
+    const rounding noise(g.noise, true, block);
     if (g.kind == WEFT_SEGMENT_INT4)
         code_block_i4((uint8_t *)g.codes, x, g.exponents[block], noise, block, s);
     else code_block((int8_t *)g.codes, x, g.exponents[block], 127.0f, noise, s);

@@ -14,4 +14,5 @@ __attribute__((visibility("default"))) const struct weft_device_kernels weft_cud
         .select_workspace = weft_cuda_select_workspace,
     .matmul_t_workspace = weft_cuda_matmul_t_workspace,
     .orthogonalise_workspace = weft_cuda_orthogonalise_workspace,
+    .lamb_workspace = weft_cuda_lamb_workspace,
 };

@@ -17,6 +17,7 @@
 #include "base/base.h"
 #include "client/session/session.h"
 #include "client/tensor/codec_tuner.h"
+#include "client/tensor/device/device_update.h"
 #include "client/tensor/tensors.h"
 #include "tests/client/crowd.h"
 #include "tests/client/fleet.h"
@@ -430,6 +431,12 @@ static const struct weft_tensor_options twins[] = {
     {.mode = WEFT_MODE_ALL_REDUCE, .codec = "dense", .optimizer = "none"},
     {.mode = WEFT_MODE_ALL_REDUCE, .codec = "dense", .optimizer = "adam"},
     {.mode = WEFT_MODE_ALL_REDUCE, .codec = "topk:ratio=0.05", .optimizer = "sgd:momentum=0.9"},
+    {.mode = WEFT_MODE_ALL_REDUCE,
+     .codec = "dense",
+     .optimizer = "lamb"}, /* these are updated on the device */
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "dense", .optimizer = "ftrl:l1=0.1"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "int8", .optimizer = "adamw"},
+    {.mode = WEFT_MODE_ALL_REDUCE, .codec = "powersgd:rank=2", .optimizer = "adagrad"},
     {.mode = WEFT_MODE_ALL_REDUCE, .codec = "powersgd:rank=2", .optimizer = "none"},
     {.mode = WEFT_MODE_ALL_REDUCE, .codec = "powersgd:rank=3,iterations=2", .optimizer = "none"},
     {.mode = WEFT_MODE_ALL_REDUCE, .codec = "int8", .optimizer = "none"},
@@ -602,6 +609,29 @@ static int has_changed_codecs(struct weft_session *session, const struct twin *t
     return 0;
 }
 
+/* Weights of all-reduce mode are updated on the device. A save moves the optimiser's arrays to the host, and
+ * the bytes are those of the twin; the next step moves them back. */
+static int has_device_updates(struct weft_session *session, const struct place *place,
+                              struct twin *twins_of_rank)
+{
+    for (int t = 0; t < TWINS; t++) {
+        struct weft_tensor *const *tensor = twins_of_rank[t].tensor;
+        if (twins[t].mode != WEFT_MODE_ALL_REDUCE || strcmp(twins[t].optimizer, "none") == 0) continue;
+        const bool expected = place->on_device && device_kind == WEFT_MEMORY_CUDA;
+        if (client_update_is_on_device(tensor[1]) != expected)
+            return fprintf(stderr, "twin %d: its update is %s the device\n", t, expected ? "not on" : "on");
+        const uint64_t bytes = weft_state_bytes(tensor[1]);
+        uint8_t *saved[2] = {malloc(bytes), malloc(bytes)};
+        assert_true(saved[0] && saved[1]);
+        for (int k = 0; k < 2; k++) MUST(session, weft_state_save(tensor[k], saved[k], bytes));
+        const bool is_equal = memcmp(saved[0], saved[1], bytes) == 0;
+        free(saved[0]), free(saved[1]);
+        if (!is_equal) return fprintf(stderr, "twin %d: other arrays of the optimiser\n", t);
+        if (client_update_is_on_device(tensor[1])) return fprintf(stderr, "twin %d: arrays not moved\n", t);
+    }
+    return 0;
+}
+
 /* A step of one tensor in server mode: only its encoded bytes cross the bus. */
 static int few_bytes(struct weft_session *session, const struct place *place, uint32_t rank,
                      struct twin *twin)
@@ -641,6 +671,7 @@ static int train(struct fleet *fleet, uint32_t rank)
         MUST(session, weft_step_end(session));
         force_choice(session, step);
         for (int t = 0; t < TWINS && rc == 0; t++) rc = same_twins(&place, t, step, &all[t]);
+        if (rc == 0 && step == 2) rc = has_device_updates(session, &place, all);
     }
     if (rc == 0) rc = has_changed_codecs(session, all);
     if (rc == 0) rc = few_bytes(session, &place, rank, &all[SERVED_INT4]);

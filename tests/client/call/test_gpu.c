@@ -133,7 +133,8 @@ static void calls(struct crowd *crowd, struct weft_session *session, struct side
 
 static const struct { const char *codec, *optimizer; bool there;
 } tensors[] = {
-    {"topk:ratio=0.01", "sgd:momentum=0.9", false},
+    {"topk:ratio=0.01", "sgd:momentum=0.9", true},
+    {"int8", "adamw", true},
     {"topk:ratio=0.01", "none", true},
     {"topk:ratio=0.001,momentum=0.9", "none", true},
     {"int8", "none", true},
@@ -145,6 +146,8 @@ static const struct { const char *codec, *optimizer; bool there;
     {"bf16", "none", true},
     {"powersgd:rank=4", "none", true},
     {"dense", "none", false},
+    {"dense", "adam", false},
+    {"dense", "lamb", false},
 };
 
 /* A tensor of each codec, twice. `there`: its codec runs on the device if the buffers are there. */

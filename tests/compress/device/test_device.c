@@ -137,7 +137,7 @@ static enum weft_status encode_there(struct pair *pair, uint32_t round, float sc
     return status;
 }
 
-/* The device's codec takes the sum of the contributions, as in an all-reduce, and makes the aggregate itself. */
+/* The device's codec takes the sum of the contributions, as in an all-reduce. */
 static void take_sum(struct pair *pair, uint32_t round)
 {
     const size_t bytes = weft_codec_contribution_bytes_max(&pair->spec, &shape, round),

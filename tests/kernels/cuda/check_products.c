@@ -106,7 +106,8 @@ static void check_many(struct sample *sample, size_t rows, size_t cols, size_t r
     const size_t elems = rows * cols, scratch = (weft_cuda_orthogonalise_workspace() + 63) / 16 * 16;
     struct weft_matrix matrices[MANY];
     uint32_t max, expected = 0;
-    for (int i = M; i <= OUT; i++) fill(sample, SAMPLE_NORMAL, i, MANY * (i == P || i == Q ? rank * (rows + cols) : elems));
+    for (int i = M; i <= OUT; i++)
+        fill(sample, SAMPLE_NORMAL, i, MANY * (i == P || i == Q ? rank * (rows + cols) : elems));
     for (size_t b = 0; b < MANY; b++)
         matrices[b] = (struct weft_matrix){.m = device[M] + b * elems,
                                            .a = device[A] + b * elems,
@@ -127,8 +128,8 @@ static void check_many(struct sample *sample, size_t rows, size_t cols, size_t r
     same(P, MANY * rank * rows, #call, rows, cols, rank);                                                    \
     same(Q, MANY * rank * cols, #call, rows, cols, rank)
     MUST(weft_cuda_matmul_many_f32(matrices, MANY, true, rows, cols, rank, NULL));
-    EACH(const uint32_t bits = scalar->scale_add_matmul_f32(m, slow[A] + b * elems, 0.5f, slow[OUT] + b * elems, p,
-                                                            rows, q, rows, cols, rank);
+    EACH(const uint32_t bits = scalar->scale_add_matmul_f32(m, slow[A] + b * elems, 0.5f, slow[OUT] + b * elems,
+                                                            p, rows, q, rows, cols, rank);
          if (bits > expected) expected = bits);
     device_get(&max, device_max, sizeof max);
     assert_int_equal(max, expected);
@@ -151,7 +152,8 @@ static void test_many(void **state)
     struct sample sample = {sample_seed(74)};
     check_many(&sample, 37, 52, 4);
     check_many(&sample, 33, 21, 9);
-    assert_int_equal(weft_cuda_matmul_many_f32(none, WEFT_MATRICES_MAX + 1, false, 1, 1, 1, NULL), WEFT_ERR_INVALID);
+    assert_int_equal(weft_cuda_matmul_many_f32(none, WEFT_MATRICES_MAX + 1, false, 1, 1, 1, NULL),
+                     WEFT_ERR_INVALID);
     assert_int_equal(weft_cuda_outer_many_f32(none, 1, false, 1, 1, 65, NULL), WEFT_ERR_INVALID);
 }
 

@@ -8,6 +8,7 @@
 #include "fake_cuda.h"
 #include "kernels/device_table.h"
 #include "kernels/kernels.h"
+#include "kernels/optimizer.h"
 #include "tests/lib/segment_scalar.h"
 
 struct call {
@@ -435,6 +436,126 @@ static enum weft_status orthogonalise_many(const struct weft_matrix *matrices, s
     return queue_many(ORTHOGONALISE, matrices, count, rows, 0, rank, stream);
 }
 
+/* ---- update rules ---- */
+
+struct update {
+    enum weft_optimizer_kind kind;
+    float *weights, *states[2];
+    const float *grad;
+    float grad_scale, lr, eps, weight_decay;
+    struct weft_sgd sgd;
+    struct weft_adam adam;
+    struct weft_ftrl ftrl;
+    struct weft_lamb lamb;
+    size_t count;
+};
+
+static void run_update(void *context)
+{
+    const struct update *u = context;
+    float *const weights = fake_cuda_shadow(u->weights),
+                 *const first = u->states[0] ? fake_cuda_shadow(u->states[0]) : NULL,
+                 *const second = u->states[1] ? fake_cuda_shadow(u->states[1]) : NULL;
+    const float *const grad = fake_cuda_shadow(u->grad);
+    switch (u->kind) {
+    case WEFT_OPTIMIZER_SGD:
+        scalar()->sgd_f32(weights, first, grad, u->grad_scale, &u->sgd, u->count);
+        return;
+    case WEFT_OPTIMIZER_ADAM:
+        scalar()->adam_f32(weights, first, second, grad, u->grad_scale, &u->adam, u->count);
+        return;
+    case WEFT_OPTIMIZER_ADAGRAD:
+        scalar()->adagrad_f32(weights, first, grad, u->grad_scale, u->lr, u->eps, u->weight_decay, u->count);
+        return;
+    case WEFT_OPTIMIZER_FTRL:
+        scalar()->ftrl_f32(weights, first, second, grad, u->grad_scale, &u->ftrl, u->count);
+        return;
+    default: weft_lamb_step(&u->lamb, u->lr, weights, first, second, grad, u->grad_scale, u->count); return;
+    }
+}
+
+static enum weft_status queue_update(struct update update, weft_cuda_stream stream)
+{
+    struct update *own = malloc(sizeof *own);
+    if (!own) abort();
+    *own = update;
+    if (fake_cuda_launch_owned(stream, run_update, own) == 0) return WEFT_OK;
+    free(own);
+    return WEFT_ERR_STATE;
+}
+
+static enum weft_status sgd_f32(float *weights, float *velocity, const float *grad, float grad_scale,
+                                const struct weft_sgd *sgd, size_t count, weft_cuda_stream stream)
+{
+    return queue_update((struct update){.kind = WEFT_OPTIMIZER_SGD,
+                                        .weights = weights,
+                                        .states = {velocity},
+                                        .grad = grad,
+                                        .grad_scale = grad_scale,
+                                        .sgd = *sgd,
+                                        .count = count},
+                        stream);
+}
+static enum weft_status adam_f32(float *weights, float *first, float *second, const float *grad,
+                                 float grad_scale, const struct weft_adam *adam, size_t count,
+                                 weft_cuda_stream stream)
+{
+    return queue_update((struct update){.kind = WEFT_OPTIMIZER_ADAM,
+                                        .weights = weights,
+                                        .states = {first, second},
+                                        .grad = grad,
+                                        .grad_scale = grad_scale,
+                                        .adam = *adam,
+                                        .count = count},
+                        stream);
+}
+static enum weft_status adagrad_f32(float *weights, float *sums, const float *grad, float grad_scale,
+                                    float lr, float eps, float weight_decay, size_t count,
+                                    weft_cuda_stream stream)
+{
+    return queue_update((struct update){.kind = WEFT_OPTIMIZER_ADAGRAD,
+                                        .weights = weights,
+                                        .states = {sums},
+                                        .grad = grad,
+                                        .grad_scale = grad_scale,
+                                        .lr = lr,
+                                        .eps = eps,
+                                        .weight_decay = weight_decay,
+                                        .count = count},
+                        stream);
+}
+static enum weft_status ftrl_f32(float *weights, float *z, float *n, const float *grad, float grad_scale,
+                                 const struct weft_ftrl *ftrl, size_t count, weft_cuda_stream stream)
+{
+    return queue_update((struct update){.kind = WEFT_OPTIMIZER_FTRL,
+                                        .weights = weights,
+                                        .states = {z, n},
+                                        .grad = grad,
+                                        .grad_scale = grad_scale,
+                                        .ftrl = *ftrl,
+                                        .count = count},
+                        stream);
+}
+static size_t lamb_workspace(size_t count)
+{
+    return count + 16;
+}
+static enum weft_status lamb_f32(float *weights, float *first, float *second, const float *grad,
+                                 float grad_scale, const struct weft_lamb *lamb, float lr, size_t count,
+                                 void *workspace, weft_cuda_stream stream)
+{
+    if (!workspace) return WEFT_ERR_INVALID;
+    return queue_update((struct update){.kind = WEFT_OPTIMIZER_LAMB,
+                                        .weights = weights,
+                                        .states = {first, second},
+                                        .grad = grad,
+                                        .grad_scale = grad_scale,
+                                        .lamb = *lamb,
+                                        .lr = lr,
+                                        .count = count},
+                        stream);
+}
+
 extern const struct weft_device_kernels weft_cuda_kernels_table;
 __attribute__((visibility("default"))) const struct weft_device_kernels weft_cuda_kernels_table = {
     .version = WEFT_DEVICE_KERNELS_VERSION,
@@ -445,4 +566,5 @@ __attribute__((visibility("default"))) const struct weft_device_kernels weft_cud
         .select_workspace = select_workspace,
     .matmul_t_workspace = matmul_t_workspace,
     .orthogonalise_workspace = orthogonalise_workspace,
+    .lamb_workspace = lamb_workspace,
 };
