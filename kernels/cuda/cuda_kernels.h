@@ -162,8 +162,8 @@ size_t weft_cuda_orthogonalise_workspace(void); /* bytes; the scratch begins at 
 enum weft_status weft_cuda_orthogonalise(float *p, size_t rows, size_t rank, uint8_t *dropped,
                                          uint32_t *kept_out, void *workspace, weft_cuda_stream stream);
 
-/* The same on `count` (0 to WEFT_MATRICES_MAX) matrices of one shape, one launch of each kernel. `matrices` is
- * host memory and is copied before the call returns.
+/* The same on `count` (0 to WEFT_MATRICES_MAX) matrices of one shape, one launch of each kernel. `matrices`
+ * is host memory and is copied before the call returns.
  *   matmul_many         p = m q; adds: m = a*factor + b first, with max_bits
  *   matmul_t_many       q = m^T p; scratch: weft_cuda_matmul_t_workspace
  *   outer_many          m = p^T q; subtracts: m = m - p^T q

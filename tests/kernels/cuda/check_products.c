@@ -128,8 +128,9 @@ static void check_many(struct sample *sample, size_t rows, size_t cols, size_t r
     same(P, MANY * rank * rows, #call, rows, cols, rank);                                                    \
     same(Q, MANY * rank * cols, #call, rows, cols, rank)
     MUST(weft_cuda_matmul_many_f32(matrices, MANY, true, rows, cols, rank, NULL));
-    EACH(const uint32_t bits = scalar->scale_add_matmul_f32(m, slow[A] + b * elems, 0.5f, slow[OUT] + b * elems,
-                                                            p, rows, q, rows, cols, rank);
+    EACH(const float *const grad = slow[A] + b * elems; const float *const residual = slow[OUT] + b * elems;
+         const uint32_t bits =
+             scalar->scale_add_matmul_f32(m, grad, 0.5f, residual, p, rows, q, rows, cols, rank);
          if (bits > expected) expected = bits);
     device_get(&max, device_max, sizeof max);
     assert_int_equal(max, expected);
