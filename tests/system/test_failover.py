@@ -79,7 +79,9 @@ class Failover(CountingTest):
 
     def lose_two(self, group):
         self.kill_shard(group, 3)
-        self.wait_for("copies", lambda: self.shows(group, r"^weft_job_slots_without_copy\{.*\} 0$"), group, 60)
+        self.wait_for("copies of all slots", lambda: self.slots(group).get("without_copy") == 0, group, 60)
+        self.assertGreater(self.slots(group)["moved_bytes"], 0)
+        self.wait_for("the metric", lambda: self.shows(group, r"^weft_job_slots_without_copy\{.*\} 0$"), group)
         self.drain(group, 2)
         self.kill_shard(group, 1)
 
