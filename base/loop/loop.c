@@ -845,13 +845,28 @@ void weft_loop_set_pending_check(struct weft_loop *loop, bool (*fn)(void *contex
     loop->pending_context = context;
 }
 
-bool weft_loop_try_acquire(struct weft_loop *loop)
+static bool try_acquire(struct weft_loop *loop)
 {
     struct loop_owner_call call = {.thread = thread_mark()};
-    if (atomic_load(&loop->owner.stop_requested) || !mailbox_empty(&loop->mailbox)) return false;
+    if (atomic_load(&loop->owner.stop_requested)) return false;
     if (!loop_owner_try_acquire(&loop->owner, &call, false)) return false;
     loop->guard.is_try_acquired = true;
     loop->guard.has_stepped = loop->guard.is_active = false;
+    return true;
+}
+
+bool weft_loop_try_acquire(struct weft_loop *loop)
+{
+    return mailbox_empty(&loop->mailbox) && try_acquire(loop);
+}
+
+bool weft_loop_try_step(struct weft_loop *loop)
+{
+    if (loop->options.virtual_time || loop->env->virtual_time || weft_loop_is_owner(loop) ||
+        !try_acquire(loop))
+        return false;
+    (void)weft_loop_step(loop);
+    weft_loop_release_pending(loop, WEFT_LOOP_PENDING_AWAITED);
     return true;
 }
 

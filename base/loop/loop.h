@@ -157,6 +157,10 @@ enum weft_loop_pending {
     WEFT_LOOP_PENDING_NEW,     /* the same without a thread that waits: wakes the engine thread */
 };
 void weft_loop_release_pending(struct weft_loop *loop, enum weft_loop_pending pending);
+/* Any thread. One step if the loop is free and has an engine thread, else nothing: for a caller that polls
+ * for an effect between computations of its own. Does not wait. The engine thread continues the work at the
+ * end of its park period if the caller polls no more. Returns whether it stepped. */
+bool weft_loop_try_step(struct weft_loop *loop);
 /* Owner by weft_loop_try_acquire: call before a possible cancellation point or floating-point arithmetic.
  * Until the release, cancellation is deferred and the floating-point environment is the default. A step calls
  * it. No effect for other owners. */

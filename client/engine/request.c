@@ -363,9 +363,13 @@ enum weft_status weft_wait(struct weft_request *user_request, uint64_t timeout_m
     return status < 0 ? client_request_wait_failed(request->session, status) : status;
 }
 
+/* A thread that computes between its tests keeps the engine thread from the processor, so it steps itself. */
 enum weft_status weft_test(struct weft_request *user_request)
 {
-    return check_request(user_request, "test");
+    const enum weft_status status = check_request(user_request, "test");
+    if (status != WEFT_IN_PROGRESS) return status;
+    struct weft_session *session = client_request_of(user_request)->session;
+    return weft_loop_try_step(session->loop) ? check_request(user_request, "test") : status;
 }
 
 static bool has_ended(void *context) { return check_request(context, "wait") != WEFT_IN_PROGRESS; }

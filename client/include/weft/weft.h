@@ -415,7 +415,8 @@ WEFT_API enum weft_status weft_step_wait(struct weft_session *session);
  * WEFT_ERR_DEADLINE: the operation goes on, the text names what it waits for; WEFT_ERR_STATE: its group of
  * calls is still open. */
 WEFT_API enum weft_status weft_wait(struct weft_request *request, uint64_t timeout_ms);
-/* weft_test() - the final status, or WEFT_IN_PROGRESS. Never blocks. Any thread. */
+/* weft_test() - the final status, or WEFT_IN_PROGRESS. Never blocks. Any thread. If no other thread owns the
+ * engine, it runs one of its steps, so that an operation advances while the caller computes and tests. */
 WEFT_API enum weft_status weft_test(struct weft_request *request);
 
 /* weft_wait_all() - block until all of requests (count,) have completed; NULL and unstarted entries are

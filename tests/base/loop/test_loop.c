@@ -722,6 +722,53 @@ static void waiting_threads_acquire_the_loop(void **state)
     weft_loop_free(shared.loop);
 }
 
+/* Threads that poll step the loop between owners of all kinds. */
+struct polled {
+    struct weft_command command;
+    atomic_bool done;
+};
+
+static void polled_fn(struct weft_command *command)
+{
+    assert_int_equal(shared.inside++, 0);
+    shared.inside--;
+    atomic_store(&weft_container_of(command, struct polled, command)->done, true);
+}
+
+static void *poll_and_step(void *argument)
+{
+    const int before = fegetround();
+    for (int i = 0; i < ROUNDS; i++) {
+        struct polled polled = {.command.fn = polled_fn};
+        if (i % 2) weft_loop_post_lazy(shared.loop, &polled.command);
+        else weft_loop_post(shared.loop, &polled.command);
+        while (!atomic_load(&polled.done)) (void)weft_loop_try_step(shared.loop);
+    }
+    while (!weft_loop_try_step(shared.loop)) sched_yield(); /* the engine thread releases an idle loop */
+    assert_int_equal(fegetround(), before);
+    return NULL;
+}
+
+static void polling_threads_step(void **state)
+{
+    pthread_t runner, threads[TAKERS + 1];
+    shared.loop = new_loop(0);
+    shared.guarded = shared.inside = 0;
+    assert_false(weft_loop_try_step(shared.loop)); /* no engine thread would continue the work */
+    assert_int_equal(pthread_create(&runner, NULL, engine, shared.loop), 0);
+    assert_int_equal(pthread_create(&threads[TAKERS], NULL, take_and_drive, (void *)1), 0);
+    for (int i = 0; i < TAKERS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, poll_and_step, NULL), 0);
+    for (int i = 0; i <= TAKERS; i++) pthread_join(threads[i], NULL);
+    assert_int_equal(weft_loop_acquire(shared.loop, WEFT_NEVER), WEFT_OK);
+    assert_false(weft_loop_try_step(shared.loop)); /* an owner does not step twice */
+    weft_loop_release(shared.loop);
+    weft_loop_stop(shared.loop);
+    pthread_join(runner, NULL);
+    assert_false(weft_loop_try_step(shared.loop));
+    weft_loop_free(shared.loop);
+}
+
 /* A thread that is cancelled and has another rounding mode: neither has an effect between guard and release.
  */
 struct borrowing {
@@ -953,6 +1000,7 @@ int main(void)
         cmocka_unit_test(run_ends_by_stop),
         cmocka_unit_test(threads_take_turns_as_owner),
         cmocka_unit_test(waiting_threads_acquire_the_loop),
+        cmocka_unit_test(polling_threads_step),
         cmocka_unit_test(a_cancelled_borrower_gives_back),
         cmocka_unit_test(a_command_after_many_acquires),
         cmocka_unit_test(a_borrower_that_stepped_arms),

@@ -4,8 +4,8 @@
     weft run -n 2 -- python tools/bench/python/while_computing.py [--elems N] [--rounds N] [--percentile P]
 
     idle     start, wait
-    compute  start, then Python arithmetic on the same thread with a test of the request every few microseconds: the
-             engine needs no GIL, so the operation goes on
+    compute  start, then Python arithmetic on the same thread with a test of the request every few microseconds; each
+             test runs a step of the engine
     thread   start, wait, while another thread holds the GIL as long as the interpreter lets it: the wait returns when
              it gets the GIL, up to a switch interval (5 ms) behind the operation
 
