@@ -472,7 +472,7 @@ static const struct weft_tensor_options twins[] = {
     {.mode = WEFT_MODE_SERVER, .codec = "e4m3", .optimizer = "none"},
     {.mode = WEFT_MODE_SERVER, .codec = "dense", .optimizer = "none"}, /* in two halves */
 };
-enum { TWINS = sizeof twins / sizeof twins[0], HALVES = TWINS - 1, SERVED_INT4 = TWINS - 4 };
+enum { TWINS = sizeof twins / sizeof twins[0], HALVES = TWINS - 1, SERVED_INT4 = TWINS - 4, DENSE_ADAM = 1 };
 
 /* Without an optimiser, whose weights would have to move too: in one step the buffers are in host memory,
  * and with them the codec's residual. */
@@ -632,11 +632,11 @@ static int has_device_updates(struct weft_session *session, const struct place *
     return 0;
 }
 
-/* A step of one tensor in server mode: only its encoded bytes cross the bus. */
+/* A step of one tensor: fewer than `limit` bytes cross the bus. */
 static int few_bytes(struct weft_session *session, const struct place *place, uint32_t rank,
-                     struct twin *twin)
+                     struct twin *twin, uint64_t step, uint64_t limit)
 {
-    MUST(session, weft_step_begin(session, &(struct weft_step){.step = STEPS + 1, .lr = 0.1f, .weight = 1}));
+    MUST(session, weft_step_begin(session, &(struct weft_step){.step = step, .lr = 0.1f, .weight = 1}));
     fill((uint8_t *)twin->grad, TENSOR_ELEMS, WEFT_F32, seed + rank);
     buffer_write(place, &twin->from, twin->grad, &twin->kernels[0]);
     fake_cuda_synchronize();
@@ -649,8 +649,9 @@ static int few_bytes(struct weft_session *session, const struct place *place, ui
     fake_cuda_synchronize();
     const uint64_t bytes = fake_cuda_copied_bytes() - before;
     if (device_kind != WEFT_MEMORY_CUDA) return 0; /* the other kind has no kernels */
-    if (bytes < 2 * TENSOR_ELEMS) return 0;
-    return fprintf(stderr, "%llu bytes of an int4 tensor crossed the bus\n", (unsigned long long)bytes);
+    if (bytes < limit) return 0;
+    return fprintf(stderr, "%llu bytes of a tensor crossed the bus in step %llu\n", (unsigned long long)bytes,
+                   (unsigned long long)step);
 }
 
 static int train(struct fleet *fleet, uint32_t rank)
@@ -674,7 +675,10 @@ static int train(struct fleet *fleet, uint32_t rank)
         if (rc == 0 && step == 2) rc = has_device_updates(session, &place, all);
     }
     if (rc == 0) rc = has_changed_codecs(session, all);
-    if (rc == 0) rc = few_bytes(session, &place, rank, &all[SERVED_INT4]);
+    /* encoded bytes; gradient and sum, but no weights */
+    if (rc == 0) rc = few_bytes(session, &place, rank, &all[SERVED_INT4], STEPS + 1, 2 * TENSOR_ELEMS);
+    if (rc == 0)
+        rc = few_bytes(session, &place, rank, &all[DENSE_ADAM], STEPS + 2, 2 * 4 * TENSOR_ELEMS + 64);
     MUST(session, weft_finalize(session));
     for (int t = 0; t < TWINS && rc == 0; t++) buffer_free(&all[t].from), buffer_free(&all[t].to);
     place_close(&place);
@@ -714,13 +718,15 @@ static int fails_to_encode(struct fleet *fleet, uint32_t rank)
     MUST(session, weft_tensor_memory(tensor, WEFT_MEMORY_CUDA, place.stream));
     enum weft_status ended = WEFT_OK;
     for (uint64_t step = 1; step <= 2 && ended >= 0; step++) {
-        MUST(session, weft_step_begin(session, &(struct weft_step){.step = step, .lr = 1, .weight = 1}));
+        ended = weft_step_begin(session, &(struct weft_step){.step = step, .lr = 1, .weight = 1});
+        if (step == 1) MUST(session, ended);
+        if (ended < 0) break; /* in step 2 rank 0 may have failed before */
         buffer_write(&place, &buffer, grad, &writing);
         fake_cuda_synchronize();
         if (step == 2 && rank == 0 && seed % 2) fake_cuda_fail_launch(1);
         if (step == 2 && rank == 0 && seed % 2 == 0) fake_cuda_fail_copy(1);
-        MUST(session, weft_push_pull(tensor, buffer.memory, buffer.memory, &request));
-        ended = weft_wait(&request, 0);
+        ended = weft_push_pull(tensor, buffer.memory, buffer.memory, &request);
+        if (ended >= 0) ended = weft_wait(&request, 0);
         if (step == 1) MUST(session, weft_step_end(session));
     }
     const char *const words = seed % 2 ? "could not be queued" : "cudaErrorIllegalAddress";
