@@ -164,8 +164,11 @@ static enum weft_status queue_round(struct device_powersgd *self, uint32_t round
     if (round % 2 != 0)
         return run_stage(self, &input, (struct device_matrix_copy){self->basis, self->basis_seen, p_bytes},
                          (struct device_matrix_copy){self->sent[round], self->last_q, q_bytes}, queued_out);
-    if (round == 0) memcpy(self->q_start, self->q_begin, q_bytes);
-    else powersgd_next_q(&codec->spec, &codec->shape, self->q_sum, self->steps, round / 2, self->q_start);
+    /* after an abandoned step the copy of the same bytes may still read them */
+    if (round == 0 && memcmp(self->q_start, self->q_begin, q_bytes) != 0)
+        memcpy(self->q_start, self->q_begin, q_bytes);
+    if (round > 0)
+        powersgd_next_q(&codec->spec, &codec->shape, self->q_sum, self->steps, round / 2, self->q_start);
     return run_stage(self, &input, (struct device_matrix_copy){self->q, self->q_start, q_bytes},
                      (struct device_matrix_copy){self->sent[round], self->p, p_bytes}, queued_out);
 }
