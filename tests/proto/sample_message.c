@@ -12,6 +12,7 @@ static const struct {
     const char *path;
     int64_t value;
 } specials[] = {
+    {"Member.role@1000", 2}, /* of a field "shard"; before the general one */
     {"Challenge.wire_version", 1}, {"Challenge.nonce", 16},
     {"Hello.wire_version", 1},     {"Hello.role", 1},
     {"Hello.proof", 32},           {"Hello.nonce", 16},
@@ -99,6 +100,12 @@ static size_t width_of(const ProtobufCFieldDescriptor *field)
 static ProtobufCMessage *fill(const ProtobufCMessageDescriptor *type, unsigned index,
                               const struct sample_message_rule *rule);
 
+/* The index for the fields of a message in this field. */
+static unsigned inner_index(const ProtobufCFieldDescriptor *field, unsigned index)
+{
+    return strcmp(field->name, "shard") == 0 ? 1000 : index;
+}
+
 static void put(const ProtobufCMessageDescriptor *type, const ProtobufCFieldDescriptor *field, void *at,
                 unsigned index, const struct sample_message_rule *rule)
 {
@@ -114,7 +121,9 @@ static void put(const ProtobufCMessageDescriptor *type, const ProtobufCFieldDesc
         for (size_t i = 0; i < bytes->len; i++) bytes->data[i] = (uint8_t)((uint64_t)number + i);
         break;
     }
-    case PROTOBUF_C_TYPE_MESSAGE: *(ProtobufCMessage **)at = fill(field->descriptor, index, rule); break;
+    case PROTOBUF_C_TYPE_MESSAGE: 
+        *(ProtobufCMessage **)at = fill(field->descriptor, inner_index(field, index), rule);
+        break;
     default: *(int32_t *)at = (int32_t)number; break;
     }
 }
@@ -176,7 +185,7 @@ static bool element_matches(const ProtobufCMessageDescriptor *type, const Protob
     }
     case PROTOBUF_C_TYPE_MESSAGE: {
         const ProtobufCMessage *part = *(const ProtobufCMessage *const *)at;
-        return !part || matches(part, index, path_out, path_bytes);
+        return !part || matches(part, inner_index(field, index), path_out, path_bytes);
     }
     default: return *(const int32_t *)at == 0 || *(const int32_t *)at == (int32_t)number;
     }
