@@ -14,7 +14,7 @@
 #include "base/base.h"
 #include "client/engine/progress.h"
 #include "client/engine/query.h"
-#include "client/engine/report.h"
+#include "client/engine/report/report.h"
 #include "client/engine/suspicion.h"
 #include "collective/collective.h"
 #include "proto/proto.h"

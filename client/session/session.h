@@ -53,7 +53,7 @@ struct client_session_ops {
     bool (*is_running)(const struct weft_session *session);    /* the engine's thread was started */
     /* the caller owns the loop: release it, and step no more */
     void (*halt_at_exit)(struct weft_session *session);
-    /* sends the figures of this rank (engine/report.c). Net thread, after Go */
+    /* sends the figures of this rank (engine/report/report.c). Net thread, after Go */
     void (*report)(struct weft_session *session);
     /* elastic/ */
     /* a member is lost. Net thread */

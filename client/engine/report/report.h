@@ -1,12 +1,12 @@
 /* report.h - the figures of this rank for the coordinator, from the engine by way of the net thread. */
-#ifndef WEFT_CLIENT_ENGINE_REPORT_H
-#define WEFT_CLIENT_ENGINE_REPORT_H
+#ifndef WEFT_CLIENT_ENGINE_REPORT_REPORT_H
+#define WEFT_CLIENT_ENGINE_REPORT_REPORT_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/base.h"
-#include "client/engine/operation_times.h"
+#include "client/engine/report/operation_times.h"
 #include "proto/proto.h"
 
 struct weft_session;

@@ -4,7 +4,7 @@
  *
  * At most one report is under way. An engine that computes or hangs sends none, so the age of the last report
  * at the coordinator shows it. */
-#include "client/engine/report.h"
+#include "client/engine/report/report.h"
 
 #include "client/engine/engine.h"
 #include "client/engine/request.h"

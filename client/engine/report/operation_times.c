@@ -1,5 +1,5 @@
 /* operation_times.c - the entries of a report (operation_times.h). */
-#include "client/engine/operation_times.h"
+#include "client/engine/report/operation_times.h"
 
 void client_operation_times_report(struct client_operation_times *times, Weft__Control__Report *report)
 {
