@@ -161,7 +161,7 @@ static bool can_start(const struct shard_chunk_move *at)
     const struct shard_chunk *chunk = at->chunk;
     return chunk->tensor->engine->epoch >= at->epoch_least && !chunk->computing &&
            chunk->phase != SHARD_PHASE_INSTALLING && chunk->phase != SHARD_PHASE_APPLYING &&
-           !chunk->copy.payload;
+           !chunk->copy.payload && !(chunk->verdict && chunk->verdict->step != 0);
 }
 
 static void free_if_ended(struct shard_chunk *chunk)
