@@ -66,10 +66,13 @@ bool weft_library_folder(const void *address, char *out, size_t bytes)
 
 char **weft_environment(void)
 {
-    char ***programs = dlsym(RTLD_DEFAULT, "environ");
+    /* of the program: RTLD_DEFAULT of a library that was opened with RTLD_DEEPBIND is the C library's */
+    void *program = dlopen(NULL, RTLD_LAZY);
+    char ***programs = program ? dlsym(program, "environ") : NULL;
     void *libc = dlopen(LIBC_SO, RTLD_LAZY | RTLD_NOLOAD);
     char ***spare = libc ? dlsym(libc, "environ") : NULL;
     if (spare && programs && spare != programs) *spare = *programs;
     if (libc) dlclose(libc);
+    if (program) dlclose(program);
     return programs ? *programs : environ;
 }

@@ -55,6 +55,16 @@ def test_init_without_a_job_names_what_is_missing():
     assert "127.0.0.1:9" in text
 
 
+def test_a_variable_set_after_the_import_is_seen():
+    status, text = python(
+        "import os, weft\ntry: weft.init('127.0.0.1:9', deadline=0.1)\nexcept weft.WeftError: pass\n"
+        "for i in range(200): os.environ[f'MOVED_{i}'] = 'the array of variables moves'\n"
+        "os.environ['WEFT_NO_SUCH_NAME'] = '1'\n"
+        "try: weft.init('127.0.0.1:9', deadline=0.1)\nexcept weft.WeftError: pass"
+    )
+    assert status == 0 and "WEFT_NO_SUCH_NAME is no option" in text, text
+
+
 def test_session_without_init():
     status, text = python("import weft\ntry: weft.session()\nexcept weft.WrongState as error: print(error)")
     assert status == 0 and "call weft.init() first" in text
