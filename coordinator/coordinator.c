@@ -763,7 +763,8 @@ static void on_endpoints(struct weft_coordinator *coordinator, struct coordinato
 }
 
 /* only: NULL: all members. is_first: the members begin with the job. */
-static void send_go(struct weft_coordinator *coordinator, const struct coordinator_member *only, bool is_first)
+static void send_go(struct weft_coordinator *coordinator, const struct coordinator_member *only,
+                    bool is_first)
 {
     Weft__Control__Go go = WEFT__CONTROL__GO__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;

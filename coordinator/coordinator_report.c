@@ -71,13 +71,14 @@ static void add_increase(struct weft_histogram *job, struct weft_histogram *seen
     seen->sum_ns = sum_ns;
 }
 
-/* Kinds are UNTRUSTED. Returns the index of the kind, WEFT_OPERATION_KINDS for a name that is no kind or one too
- * many. */
+/* Kinds are UNTRUSTED. Returns the index of the kind; WEFT_OPERATION_KINDS for a name that is no kind, or one
+ * too many. */
 static uint32_t find_operation(struct weft_coordinator *coordinator, const char *kind)
 {
     const size_t bytes = strspn(kind, "abcdefghijklmnopqrstuvwxyz_");
     uint32_t i = 0;
-    if (bytes == 0 || kind[bytes] || bytes >= sizeof coordinator->operations[0].kind) return WEFT_OPERATION_KINDS;
+    if (bytes == 0 || kind[bytes] || bytes >= sizeof coordinator->operations[0].kind)
+        return WEFT_OPERATION_KINDS;
     while (i < coordinator->operation_count && strcmp(coordinator->operations[i].kind, kind) != 0) i++;
     if (i == coordinator->operation_count && i < WEFT_OPERATION_KINDS) {
         memcpy(coordinator->operations[i].kind, kind, bytes + 1);

@@ -54,7 +54,8 @@ static void add_exposed_tensor(json_t *json, const struct weft_coordinator *coor
 }
 
 /* Pairs: position in the list of members, bytes sent to that member. */
-static json_t *json_of_links(const struct weft_coordinator *coordinator, const struct coordinator_member *member)
+static json_t *json_of_links(const struct weft_coordinator *coordinator,
+                             const struct coordinator_member *member)
 {
     json_t *links = json_array();
     for (uint32_t i = 0; i < member->link_count; i++)

@@ -266,7 +266,7 @@ static void write_operations(struct weftd *weftd, struct weftd_page *page,
 {
     char labels[48];
     write_head(page, "weft_operation_seconds", "histogram",
-               "Operations that the engines of workers have completed: time from the call to the completion.");
+               "Operations that the engines of workers have completed: time from call to completion.");
     for (uint32_t i = 0; i < stats->operation_count; i++) {
         snprintf(labels, sizeof labels, ",op=\"%s\"", stats->operations[i].kind);
         write_histogram(weftd, page, "weft_operation_seconds", labels, &stats->operations[i].times);

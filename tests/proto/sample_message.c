@@ -121,7 +121,7 @@ static void put(const ProtobufCMessageDescriptor *type, const ProtobufCFieldDesc
         for (size_t i = 0; i < bytes->len; i++) bytes->data[i] = (uint8_t)((uint64_t)number + i);
         break;
     }
-    case PROTOBUF_C_TYPE_MESSAGE: 
+    case PROTOBUF_C_TYPE_MESSAGE:
         *(ProtobufCMessage **)at = fill(field->descriptor, inner_index(field, index), rule);
         break;
     default: *(int32_t *)at = (int32_t)number; break;

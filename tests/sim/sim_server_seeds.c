@@ -13,9 +13,9 @@
  * are also made and handed leadership at random, and after a loss all chunks get a copy again, so that a
  * further shard may die, until two are left; a copy that is named in a Map holds every step of which a worker
  * has the result. Some tensors are clipped: their squares equal the reference's, and the copy has the sum
- * before a worker has them. Further shards join, shards leave after their chunks have moved, and chunks move to
- * the shard that leads least. --mutant makes one fault of the replication, which a seed must detect. A failing
- * seed prints the command that replays it. */
+ * before a worker has them. Further shards join, shards leave after their chunks have moved, and chunks move
+ * to the shard that leads least. --mutant makes one fault of the replication, which a seed must detect. A
+ * failing seed prints the command that replays it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,8 +5,8 @@
  *
  * A seed selects the number of shards and workers, and one fault of the process that coordinates: it dies
  * while it sends its n-th control frame (the store may have what the frame announced), at a random time,
- * silently, or it is stopped for some time and continues. In half of the jobs without snapshots some shards, and in
- * a quarter the workers, speak wire version 1. In some jobs transactions of the store are lost, or
+ * silently, or it is stopped for some time and continues. In half of the jobs without snapshots some shards,
+ * and in a quarter the workers, speak wire version 1. In some jobs transactions of the store are lost, or
  * done and reported as failed. Workers push whole numbers, and declare and free tensors meanwhile. Two thirds
  * of the jobs make snapshots, by steps or by time; there the coordinator may also die before or behind any
  * file that it writes.
@@ -14,8 +14,8 @@
  * Checks: a job of which any worker has begun ends in order on all of them; each result equals the sum, so no
  * push is lost or counted twice; no program hangs; each snapshot on disk is whole, and has the weights of its
  * step; in a job that continues long enough the next coordinator completes one, and no worker waits in
- * weft_finalize for a part that is not stored. A failing seed prints the command that replays it. --mutant makes one fault of the coordinator, which
- * a seed must detect.
+ * weft_finalize for a part that is not stored. A failing seed prints the command that replays it. --mutant
+ * makes one fault of the coordinator, which a seed must detect.
  * --separate: no process can read whether one on another host is dead. */
 #include <stdarg.h>
 #include <stdio.h>
@@ -307,7 +307,8 @@ static void check_snapshots(struct weft_env *env)
         fail_seed("%s", why);
     for (uint32_t i = 0; i < run.workers; i++)
         if (run.all[i].finalize_ns > FINALIZE_NS)
-            fail_seed("h%u was %.1f s in weft_finalize", run.all[i].host, (double)run.all[i].finalize_ns / 1e9);
+            fail_seed("h%u was %.1f s in weft_finalize", run.all[i].host,
+                      (double)run.all[i].finalize_ns / 1e9);
     if (run.settled_ns > 0 && run.all[0].status == WEFT_OK && run.committed == 0 &&
         run.goal >= run.settled_steps + AMPLE_STEPS && weft_sim_now_ns(run.sim) >= run.settled_ns + AMPLE_NS)
         fail_seed("the next coordinator has made no snapshot in %u steps and %.1f s",
@@ -390,7 +391,8 @@ struct paths {
 };
 
 /* All memory is in the arena. Hosts that died leave files of the store open. */
-static bool run_seed(struct weft_env *env, uint64_t seed, struct weft_config **configs, const struct paths *paths)
+static bool run_seed(struct weft_env *env, uint64_t seed, struct weft_config **configs,
+                     const struct paths *paths)
 {
     const int first_file = dup(STDERR_FILENO);
     arena_reset();

@@ -6,7 +6,8 @@
 
 #include "coordinator/takeover/records.h"
 
-static const char *const names[] = {"snapshots-not-recorded", "snapshot-not-dropped", "snapshots-not-restored"};
+static const char *const names[] = {"snapshots-not-recorded", "snapshot-not-dropped",
+                                    "snapshots-not-restored"};
 enum { NOT_RECORDED, NOT_DROPPED, NOT_RESTORED, MUTANTS };
 static bool is_on[MUTANTS];
 

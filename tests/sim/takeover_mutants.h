@@ -1,4 +1,4 @@
-/* takeover_mutants.h - faults of a coordinator that sim_takeover_seeds.c must detect: calls that do nothing. */
+/* takeover_mutants.h - faults of a coordinator that sim_takeover_seeds.c detects: calls without effect. */
 #ifndef WEFT_TESTS_SIM_TAKEOVER_MUTANTS_H
 #define WEFT_TESTS_SIM_TAKEOVER_MUTANTS_H
 

@@ -83,7 +83,8 @@ enum weft_status __wrap_weft_piece_store(const struct weft_piece *piece, const c
                                          struct weft_piece_ref *ref_out, struct weft_error *error)
 {
     bool dies_behind;
-    if (!may_write(piece->env, &dies_behind)) return weft_error_set(error, WEFT_ERR_IO, "the process is dead");
+    if (!may_write(piece->env, &dies_behind))
+        return weft_error_set(error, WEFT_ERR_IO, "the process is dead");
     const enum weft_status status = __real_weft_piece_store(piece, folder, base, base_ref, ref_out, error);
     die_behind(dies_behind);
     return status;
@@ -152,8 +153,8 @@ static bool check_step(struct weft_env *env, uint64_t step, float (*value)(uint6
             !check_piece(&snapshot, i, value, &right, why, why_bytes))
             return false;
     if (right == count) return true;
-    snprintf(why, why_bytes, "the snapshot of step %llu has %u of %u weights", (unsigned long long)step, right,
-             count);
+    snprintf(why, why_bytes, "the snapshot of step %llu has %u of %u weights", (unsigned long long)step,
+             right, count);
     return false;
 }
 

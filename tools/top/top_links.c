@@ -1,5 +1,5 @@
-/* top_links.c - bytes between hosts, from the links of all workers (top.h). A worker reports the members to which
- * it has sent most bytes. */
+/* top_links.c - bytes between hosts, from the links of all workers (top.h). A worker reports the members to
+ * which it has sent most bytes. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -151,7 +151,8 @@ void top_print_json(FILE *out, const json_t *status, const struct top_rows *rows
                              (json_int_t)tool_json_number(status, "uptime_ms"), "workers",
                              (json_int_t)tool_json_number(status, "workers"), "shards",
                              (json_int_t)tool_json_number(status, "shards"), "epoch",
-                             (json_int_t)tool_json_number(status, "epoch"), "members", members, "links", links);
+                             (json_int_t)tool_json_number(status, "epoch"), "members", members,
+                             "links", links);
     if (!root) return;
     json_dumpf(root, out, JSON_COMPACT);
     fputc('\n', out);

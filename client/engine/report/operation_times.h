@@ -1,5 +1,6 @@
-/* operation_times.h - times of the operations that the engine completes, by kind, for the report of this rank.
- * Operations that the thread of the caller completes itself are not among them: their calls read no clock. */
+/* operation_times.h - times of the operations that the engine completes, by kind, for the report of this
+ * rank. Operations that the thread of the caller completes itself are not among them: their calls read no
+ * clock. */
 #ifndef WEFT_CLIENT_ENGINE_REPORT_OPERATION_TIMES_H
 #define WEFT_CLIENT_ENGINE_REPORT_OPERATION_TIMES_H
 

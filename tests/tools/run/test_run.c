@@ -59,7 +59,7 @@ static void usage(void **state)
     expect(WORDS(weft, "benhc"), 2, "weft: unknown command 'benhc' (did you mean 'bench'?); see weft --help",
            NULL);
     expect(WORDS(weft, "--help"), 0, "run ", "status ");
-    expect(WORDS(weft, "--version"), 0, "weft 0.1.0 (wire version 1)", NULL);
+    expect(WORDS(weft, "--version"), 0, "weft 0.1.0 (wire version 2)", NULL);
     expect(WORDS(weft, "run", "--help"), 0, "usage: weft run", "Exit status");
     expect(WORDS(weft, "run", "--version"), 0, "weft run 0.1.0", NULL);
     expect(WORDS(weft, "run"), 2, "the trainer is missing", NULL);

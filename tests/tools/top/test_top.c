@@ -70,8 +70,8 @@ static void the_first_rates_are_since_the_start(void **state)
 
 static json_t *linked_status(int age_ms, long long to_b, long long to_shard)
 {
-    return json_pack("{s:i, s:[{s:s, s:s, s:i, s:{s:i, s:[[i, I], [i, I], [i, I]]}}, {s:s, s:s, s:i, s:{s:i, s:[[i, I]]}},"
-                     " {s:s, s:s, s:i}]}",
+    return json_pack("{s:i, s:[{s:s, s:s, s:i, s:{s:i, s:[[i, I], [i, I], [i, I]]}},"
+                     " {s:s, s:s, s:i, s:{s:i, s:[[i, I]]}}, {s:s, s:s, s:i}]}",
                      "uptime_ms", 10000, "members",
                      /* rank 0 */
                      "role", "worker", "host", "a", "incarnation", 1, "report", "age_ms", age_ms, "links", 1,
