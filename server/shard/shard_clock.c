@@ -35,7 +35,9 @@ enum weft_status shard_clock_create(struct shard_chunk *chunk)
     clock->own.values = chunk->values;
     clock->current = clock->versions = &clock->own;
     clock->worker = weft_alloc_zero(engine->env, engine->workers_max * sizeof *clock->worker);
-    return clock->worker ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    chunk->own_contributions =
+        weft_alloc_array(engine->env, engine->workers_max, sizeof *chunk->own_contributions);
+    return clock->worker && chunk->own_contributions ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
 void shard_clock_free(struct shard_chunk *chunk)

@@ -11,7 +11,8 @@
  *
  * In a job with copies a chunk of a codec with several rounds has a block of its own: after a fail-over it
  * begins with round 0 again, while chunks of other shards have blocks for round 1 and wait for its
- * workers. */
+ * workers. So has a chunk with a clock: ranks are in different steps, and chunks of a later step may have all
+ * blocks and wait for a rank whose contribution to this chunk would be held. */
 #include <string.h>
 
 #include "server/shard/shard_clock.h"
