@@ -198,9 +198,30 @@ static void clock_advance(struct shard_chunk *chunk, uint32_t worker)
     min_update(chunk);
 }
 
-static size_t slot_bytes(const struct shard_slot *slot)
+/* Rounds of other tensors may have all receive memory and wait for a rank, whose contribution to a chunk with
+ * a clock then finds none. So one such contribution at a time has memory beside it: it is applied without
+ * waiting for a rank, and the next one follows. */
+static struct shard_slot *slot_reserve(struct weft_shard_engine *engine, size_t bytes)
 {
-    return SHARD_SLOT_HEAD_BYTES + slot->payload_bytes;
+    struct shard_slot *slot = shard_arena_reserve(&engine->arena, bytes);
+    if (slot || engine->clock_slot) return slot;
+    engine->clock_slot = weft_alloc_bytes(engine->env, bytes);
+    return engine->clock_slot;
+}
+
+static void slot_free(struct weft_shard_engine *engine, struct shard_slot *slot, size_t bytes)
+{
+    if (slot != engine->clock_slot) {
+        shard_arena_release(&engine->arena, slot, bytes);
+        return;
+    }
+    weft_free_bytes(engine->env, slot);
+    engine->clock_slot = NULL;
+}
+
+static void slot_release(struct weft_shard_engine *engine, struct shard_slot *slot)
+{
+    slot_free(engine, slot, SHARD_SLOT_HEAD_BYTES + slot->payload_bytes);
 }
 
 static void apply(struct weft_task *task)
@@ -225,7 +246,7 @@ static void applied(struct shard_chunk *chunk)
     chunk->values = chunk->clock->current->values;
     chunk->clock->updates++;
     chunk->folding = NULL;
-    shard_arena_release(&engine->arena, slot, slot_bytes(slot));
+    slot_release(engine, slot);
     clock_advance(chunk, worker);
 }
 
@@ -279,7 +300,7 @@ void shard_clock_continue(struct shard_chunk *chunk)
 static void refuse_received(struct shard_chunk *chunk, struct shard_slot *slot)
 {
     const uint32_t worker = slot->worker;
-    shard_arena_release(&chunk->tensor->engine->arena, slot, slot_bytes(slot));
+    slot_release(chunk->tensor->engine, slot);
     reply(chunk, worker, chunk->clock->worker[worker].clock + 1, SHARD_REPLY_ERROR);
     contribution_ends(chunk, worker);
 }
@@ -300,7 +321,7 @@ static void received(struct weft_completion *completion, enum weft_status status
                  chunk->tensor->name, chunk->index, weft_reason_text(status));
         if (status == WEFT_ERR_PEER_LOST) shard_engine_worker_lost(engine, slot->worker);
         contribution_ends(chunk, slot->worker);
-        shard_arena_release(&engine->arena, slot, slot_bytes(slot));
+        slot_release(engine, slot);
     } else {
         engine->stats.received_bytes += slot->payload_bytes;
         weft_histogram_add(&engine->stats.push_receive,
@@ -321,12 +342,12 @@ static bool receive(struct shard_chunk *chunk, uint32_t worker)
     struct shard_contribution *contribution = &chunk->contributions[worker];
     struct weft_arrival *arrival = contribution->arrival;
     const size_t bytes = SHARD_SLOT_HEAD_BYTES + arrival->payload_bytes;
-    struct shard_slot *slot = shard_arena_reserve(&engine->arena, bytes);
+    struct shard_slot *slot = slot_reserve(engine, bytes);
     if (!slot) return false;
     *slot = (struct shard_slot){0};
     const enum weft_status status = shard_receive_accept(chunk, worker, slot, received);
     if (status >= 0) return true;
-    shard_arena_release(&engine->arena, slot, bytes);
+    slot_free(engine, slot, bytes);
     if (status == WEFT_ERR_AGAIN) {
         shard_engine_schedule_retry(engine);
         return false;

@@ -402,6 +402,7 @@ void weft_shard_engine_free(struct weft_shard_engine *engine)
     cancel_tasks(engine);
     shard_table_free(engine);
     shard_arena_fini(&engine->arena, engine->env);
+    weft_free_bytes(engine->env, engine->clock_slot);
     shard_arena_fini(&engine->contribution_memory, engine->env);
     shard_groups_free(engine);
     shard_map_fini(engine);

@@ -400,6 +400,7 @@ struct weft_shard_engine {
     struct weft_list waiting;     /* chunks that wait for receive memory, in order of announcement */
     struct weft_list rounds;      /* chunks with an open round, by first contribution */
     struct weft_list reply_queue; /* chunks with replies to send */
+    struct shard_slot *clock_slot; /* owned: a contribution beside the arena (shard_clock.c); NULL: none */
     struct weft_list clock_receive, clock_waits; /* struct shard_clock.receive_link, .wait_link */
     struct weft_list pulls;       /* arrivals: pulls that wait for their step, oldest first */
     struct weft_list deferred;    /* arrivals that the next pump handles again from the start */
