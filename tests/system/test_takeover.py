@@ -21,10 +21,10 @@ class Takeover(CountingTest):
     def environment(self):
         return {"WEFT_SERVER_COPIES": "1", "WEFT_SERVER_COPIES_ON_ONE_HOST": "yes", "WEFT_SERVER_STORE": self.path("store")}
 
-    def start(self, shards, workers, own=None):
+    def start(self, shards, workers, options=None, own=None):
         group = self.group()
         jobs.start_by_hand(harness.PROGRAMS, group, shards, workers, [COUNTING, self.path("stop")],
-                           environment=self.environment(), own=own)
+                           environment={**self.environment(), **(options or {})}, own=own)
         self.wait_for("the first steps", lambda: self.steps(group) > 0, group, 40)
         return group
 
@@ -129,7 +129,7 @@ class Takeover(CountingTest):
 
     def test_upgrade(self):
         """Workers and shards 0 and 1 of wire version 1: shard 1 is drained, shard 0, which coordinates, is killed."""
-        group = self.start(4, 2, {name: VERSION_1 for name in ("shard0", "shard1", "worker0", "worker1")})
+        group = self.start(4, 2, own={name: VERSION_1 for name in ("shard0", "shard1", "worker0", "worker1")})
         # a coordinator of version 1 does not read the versions of others
         self.assert_versions(group, 1, {"worker0": 1, "worker1": 1, "shard0": 1, "shard1": 1, "shard2": 1, "shard3": 1})
         self.drain(group, 1)
@@ -142,7 +142,7 @@ class Takeover(CountingTest):
 
     def test_upgrade_of_coordinator_and_workers_first(self):
         """A process of version 1 takes over from one of version 2, which was upgraded first."""
-        group = self.start(4, 2, {name: VERSION_1 for name in ("shard1", "shard2", "shard3")})
+        group = self.start(4, 2, own={name: VERSION_1 for name in ("shard1", "shard2", "shard3")})
         self.assert_versions(group, 1, {"worker0": 2, "worker1": 2, "shard0": 2, "shard1": 1, "shard2": 1, "shard3": 1})
         self.drain(group, 3)
         shard = self.drop(group, "shard0")
