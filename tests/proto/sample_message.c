@@ -2,6 +2,7 @@
 #include "tests/proto/sample_message.h"
 
 #include <assert.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,6 +98,22 @@ static size_t width_of(const ProtobufCFieldDescriptor *field)
     }
 }
 
+/* Memory that stays until the process ends, and reachable, so that it is no leak. */
+static void *keep(size_t bytes)
+{
+    static struct kept {
+        struct kept *next;
+        max_align_t memory[];
+    } *all;
+    struct kept *kept = calloc(1, sizeof *kept + bytes);
+    assert(kept);
+    kept->next = all;
+    all = kept;
+    return kept->memory;
+}
+
+static char *keep_text(const char *text) { return strcpy(keep(strlen(text) + 1), text); }
+
 static ProtobufCMessage *fill(const ProtobufCMessageDescriptor *type, unsigned index,
                               const struct sample_message_rule *rule);
 
@@ -113,11 +130,11 @@ static void put(const ProtobufCMessageDescriptor *type, const ProtobufCFieldDesc
     switch (field->type) {
     case PROTOBUF_C_TYPE_UINT64: *(uint64_t *)at = (uint64_t)number; break;
     case PROTOBUF_C_TYPE_BOOL: *(protobuf_c_boolean *)at = true; break;
-    case PROTOBUF_C_TYPE_STRING: *(char **)at = strdup(field->name); break;
+    case PROTOBUF_C_TYPE_STRING: *(char **)at = keep_text(field->name); break;
     case PROTOBUF_C_TYPE_BYTES: {
         ProtobufCBinaryData *bytes = at;
         bytes->len = (size_t)value_of(type, field, index, 8);
-        bytes->data = malloc(bytes->len);
+        bytes->data = keep(bytes->len);
         for (size_t i = 0; i < bytes->len; i++) bytes->data[i] = (uint8_t)((uint64_t)number + i);
         break;
     }
@@ -131,7 +148,7 @@ static void put(const ProtobufCMessageDescriptor *type, const ProtobufCFieldDesc
 static ProtobufCMessage *fill(const ProtobufCMessageDescriptor *type, unsigned index,
                               const struct sample_message_rule *rule)
 {
-    ProtobufCMessage *message = calloc(1, type->sizeof_message);
+    ProtobufCMessage *message = keep(type->sizeof_message);
     protobuf_c_message_init(type, message);
     for (unsigned i = 0; i < type->n_fields; i++) {
         const ProtobufCFieldDescriptor *field = &type->fields[i];
@@ -142,7 +159,7 @@ static ProtobufCMessage *fill(const ProtobufCMessageDescriptor *type, unsigned i
             continue;
         }
         const unsigned count = count_of(field);
-        uint8_t *elements = calloc(count, width_of(field));
+        uint8_t *elements = keep(count * width_of(field));
         for (unsigned e = 0; e < count; e++) put(type, field, elements + e * width_of(field), e, rule);
         *(size_t *)((uint8_t *)message + field->quantifier_offset) = count;
         *(uint8_t **)at = elements;
@@ -154,7 +171,7 @@ ProtobufCMessage *sample_message_make(const ProtobufCMessageDescriptor *type, un
                                       const struct sample_message_rule *rule)
 {
     const ProtobufCFieldDescriptor *field = &type->fields[body];
-    ProtobufCMessage *message = calloc(1, type->sizeof_message);
+    ProtobufCMessage *message = keep(type->sizeof_message);
     protobuf_c_message_init(type, message);
     assert(field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF && field->type == PROTOBUF_C_TYPE_MESSAGE);
     *(uint32_t *)((uint8_t *)message + field->quantifier_offset) = field->id;

@@ -14,8 +14,8 @@ struct sample_message_rule {
     const char *without;
 };
 
-/* A message of Control or Stored with the body of this index in its descriptor. Allocated with malloc, never
- * freed: for tests. */
+/* A message of Control or Stored with the body of this index in its descriptor. Its memory stays
+ * until the process ends: for tests. */
 ProtobufCMessage *sample_message_make(const ProtobufCMessageDescriptor *type, unsigned body,
                                       const struct sample_message_rule *rule);
 /* Are all fields that the message has those of the sample, and none unknown? Writes the path of the first
