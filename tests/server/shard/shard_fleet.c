@@ -55,11 +55,32 @@ static void request_ended(struct fleet_request *request, enum weft_status status
     if (request->timed) training_result(request);
 }
 
+/* A shard that is given up and continues may still read the payload of a failed send, as it can read mapped
+ * memory of a worker that has freed it. */
+static void payload_keep(struct fleet *fleet, uint8_t *payload)
+{
+    struct fleet_kept *kept = malloc(sizeof *kept);
+    WEFT_ASSERT(kept);
+    *kept = (struct fleet_kept){fleet->kept, payload};
+    fleet->kept = kept;
+}
+
+static void kept_free(struct fleet *fleet)
+{
+    while (fleet->kept) {
+        struct fleet_kept *kept = fleet->kept;
+        fleet->kept = kept->next;
+        free(kept->payload);
+        free(kept);
+    }
+}
+
 static void request_sent(struct weft_completion *completion, enum weft_status status)
 {
     struct fleet_request *request = weft_container_of(completion, struct fleet_request, sent);
     request->sending = false;
-    free(request->payload);
+    if (status < 0 && request->payload) payload_keep(request->worker->fleet, request->payload);
+    else free(request->payload);
     request->payload = NULL;
     if (request->answered) request_ended(request, request->status);
     else if (request->timed && request->worker->fleet->options.copies) fleet_copies_resend(request);
@@ -775,6 +796,7 @@ void fleet_free(struct fleet *fleet)
             fleet_request_free(fleet, &worker->request[c]);
         }
     }
+    kept_free(fleet);
     reference_free(fleet->reference);
     weft_sim_free(fleet->sim);
     free(fleet);

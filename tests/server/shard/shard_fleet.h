@@ -159,8 +159,15 @@ struct fleet_shard {
 
 struct reference;
 
+/* Payloads of failed sends. */
+struct fleet_kept {
+    struct fleet_kept *next;
+    uint8_t *payload;
+};
+
 struct fleet {
     struct fleet_options options;
+    struct fleet_kept *kept; /* owned */
     struct weft_env env;
     struct weft_sim *sim;
     struct fleet_shard shard[FLEET_SHARDS_MAX];

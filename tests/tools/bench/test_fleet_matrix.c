@@ -106,6 +106,7 @@ static void links_that_were_not_measured(void **state)
     const char *const names[] = {"a", "b", "c", "d"};
     const struct bench_heat heat = {"t", "s", names, matrix.gbps, HOSTS};
     size_t bytes = 0;
+    free(text);
     FILE *out = open_memstream(&text, &bytes);
     assert_false(bench_heat_write(&heat, out));
     fclose(out);
@@ -116,6 +117,7 @@ static void a_heat_map_has_a_cell_for_each_link(void **state)
     const char *const names[] = {"a<b", "b", "c", "a name of more than twenty-four letters"};
     const struct bench_heat heat = {"t", "s", names, matrix.gbps, HOSTS};
     size_t bytes = 0, cells = 0;
+    free(text);
     matrix.gbps[0 * HOSTS + 2] = 0;
     matrix.gbps[0 * HOSTS + 1] = 1000;
     FILE *out = open_memstream(&text, &bytes);
