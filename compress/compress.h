@@ -244,10 +244,10 @@ enum weft_status weft_codec_take_sum(struct weft_codec *codec, uint32_t round, f
                                      uint32_t ranks);
 /* After the last take: out (elems,) f32 = decoded sum * scale. */
 enum weft_status weft_codec_finish(struct weft_codec *codec, float scale, float *out);
-/* commit: after the last take, or without any encode in this step (then nothing happens). */
 /* The same, but the kernels of a device may be queued only by weft_codec_settle, which the caller calls
  * before anything else of this codec: codecs of one shape whose finishes begin together share a launch. */
 enum weft_status weft_codec_finish_begin(struct weft_codec *codec, float scale, float *out);
+/* After the last take, or without any encode in this step (then nothing happens). */
 void weft_codec_commit(struct weft_codec *codec);
 void weft_codec_abandon(struct weft_codec *codec);
 /* sqrt(sum of squares) of the residual: a live metric; 0 for codecs without one. */

@@ -85,7 +85,7 @@ static void close_connection(struct weft_coordinator *coordinator, struct coordi
     coordinator->options.close(coordinator->options.context, connection->id, why);
 }
 
-/* Sends Abort and closes the connection. The job goes on. */
+/* Sends Abort and closes the connection. The job continues. */
 static void refuse(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
                    enum weft_status status, const char *format, ...) __attribute__((format(printf, 4, 5)));
 static void refuse(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
@@ -1054,7 +1054,8 @@ static void observer_message(struct weft_coordinator *coordinator, struct coordi
     }
     if (message->body_case != WEFT__CONTROL__CONTROL__BODY_STATUS_REQUEST) {
         refuse(coordinator, connection, WEFT_ERR_STATE,
-               "an observer may only ask for the status, or report the health of a host");
+               "an observer may only request the status, report the health of a host, drain a shard or "
+               "rebalance the slots");
         return;
     }
     char *json = weft_coordinator_status_json(coordinator);

@@ -36,11 +36,11 @@ struct weft_coordinator_options {
                                * newcomers */
     uint32_t workers_min;     /* a lost worker does not end the job while this many remain; default 0: it
                                * does */
-    uint32_t copies; /* of each slot of chunks: a lost shard does not end the job while every slot has a
-                               * copy; 0 to WEFT_LIMIT_COPIES; default 0 */
-    const char *store; /* the driver's: path of a file in which another process finds the job if this one
-                               * ends (candidate below); needs copies and resume_ns, no workers_min and no
-                               * snapshots; default NULL: none */
+    uint32_t copies;          /* of each slot of chunks: a lost shard does not end the job while every slot
+                               * has a copy; 0 to WEFT_LIMIT_COPIES; default 0 */
+    const char *store;        /* the driver's: path of a file in which another process finds the job if this
+                               * one ends (candidate below); needs copies and resume_ns, and no workers_min;
+                               * default NULL: none */
     bool copies_on_one_host;  /* a copy may be on the host of the original; default false */
     uint32_t wire_newest;     /* newest wire version that this process speaks; default 0: WEFT_WIRE_VERSION */
     uint64_t heartbeat_ns;    /* a member without messages for this time is lost; default 30 s */

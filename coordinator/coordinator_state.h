@@ -119,8 +119,8 @@ struct coordinator_member {
     uint64_t committed;            /* workers: its last step known to be good on all ranks */
     uint64_t codec_steps;          /* workers: largest step count among its codecs */
     uint32_t rank_order;           /* workers: sort key of ranks; the keys may have gaps */
-    bool newcomer; /* not a rank yet, admitted at the end of a step; or a further shard that has
-                                    * not entered (shard_add.c) */
+    bool newcomer;                 /* not a rank yet, admitted at the end of a step; or a further shard that
+                                    * has not entered (shard_add.c) */
     uint32_t joined;               /* workers: 0: has data; else number of its Join, in order of arrival */
     uint32_t liveness_wait_seq;    /* workers: number of the liveness check whose result it requested; 0:
                                     * none */

@@ -429,7 +429,7 @@ void coordinator_drained(struct weft_coordinator *coordinator, struct coordinato
     bool *changed = weft_alloc_zero(coordinator->env, coordinator->slots.count * sizeof *changed);
     snprintf(text, sizeof text, "%s has left", shard->label);
     coordinator_declare_forget_shard(coordinator, shard->index);
-    coordinator_snapshot_shards_changed(coordinator, "a shard was lost");
+    coordinator_snapshot_shards_changed(coordinator, "a shard has left");
     if (changed) coordinator_slots_changed(coordinator, changed, shard, text);
     weft_free_bytes(coordinator->env, changed);
 }

@@ -214,8 +214,8 @@ struct weftd_options {
     uint32_t workers_max;         /* embedded coordinator: newcomers are admitted while there are fewer
                                    * workers; requires workers_min; default 0: none are */
     int index;                    /* shard number; default -1: any */
-    bool joins; /* a further shard of a job with copies that runs; needs coordinator, no index
-                                   * and no restore; default false */
+    bool joins;                   /* a further shard of a job with copies that runs; needs coordinator, no
+                                   * index and no restore; default false */
     uint32_t engines;             /* engine threads, each with one endpoint; 0: server.engines */
     const char *lanes, *devices;  /* of the transport; NULL: transport.lanes, transport.devices */
     const char *restore;          /* FOLDER[:STEP] of a snapshot; NULL: snapshot.restore */

@@ -37,8 +37,8 @@ void tool_target_free(struct tool_target *target);
 /* Joins the coordinator as an observer, sends one request, leaves. Returns the text of the answer: of a
  * StatusRequest the JSON, of Drain and Rebalance "" or the reason of the refusal. NULL: *error has the
  * sentence. Free with free(). (target_status.c) */
-char *tool_target_ask(const struct tool_target *target, const Weft__Control__Control *request,
-                      struct weft_error *error);
+char *tool_target_request(const struct tool_target *target, const Weft__Control__Control *request,
+                          struct weft_error *error);
 /* The same for the status. */
 char *tool_target_status(const struct tool_target *target, struct weft_error *error);
 /* The same, and sends a message before the query: with the answer the coordinator has it. */

@@ -126,8 +126,8 @@ static char *answer_of(const struct tool_target *target, struct query query, str
     return query.answer;
 }
 
-char *tool_target_ask(const struct tool_target *target, const Weft__Control__Control *request,
-                      struct weft_error *error)
+char *tool_target_request(const struct tool_target *target, const Weft__Control__Control *request,
+                          struct weft_error *error)
 {
     return answer_of(target, (struct query){.request = request}, error);
 }

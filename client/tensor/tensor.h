@@ -83,8 +83,8 @@ struct client_tensor_op {
                                  * (call_group_leader.c); NULL: its own */
     float *scaled;              /* (elems,) receives factor * gradient + carry; NULL: the gradient is sent
                                  * unchanged */
-    float *sum; /* (elems,) receives the sum, if the update of the weights is on the device; NULL:
-                                 * elsewhere */
+    float *sum;                 /* (elems,) receives the sum, if the update of the weights is on the device;
+                                 * NULL: elsewhere */
     bool scaled_is_ready;       /* written by the engine */
     bool grad_is_nonfinite;     /* the sum has overwritten a gradient that was not finite; written by the
                                  * engine */
@@ -189,9 +189,8 @@ struct weft_tensor {
     bool on_stream;                    /* on device memory: `stream` waits for results */
     bool host_codec_logged;            /* the reason why a device tensor uses the host codec was logged */
     bool host_update_logged;           /* the same of the optimiser */
-    struct client_device_update
-        *device_update; /* owned: the optimiser on the device (device_update.h); its arrays
-                                                 * are there. NULL: on the host */
+    /* owned: the optimiser on the device (device_update.h); its arrays are there. NULL: on the host */
+    struct client_device_update *device_update;
     bool initialised;
     bool is_restored;                  /* the shards have its weights from a snapshot */
     bool broadcast_required;           /* push_pull requires weft_tensor_share first (state_broadcast.c) */

@@ -144,7 +144,7 @@ static enum weft_status restore_gap(struct weft_coordinator *coordinator)
     return WEFT_OK;
 }
 
-/* A shard that confirms the tensors goes on with this coordinator. */
+/* A shard that confirms the tensors continues with this coordinator. */
 static void restore_addition(struct weft_coordinator *coordinator, struct coordinator_member *shard)
 {
     coordinator->addition = (struct coordinator_addition){.shard = shard,

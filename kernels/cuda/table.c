@@ -11,7 +11,7 @@ __attribute__((visibility("default"))) const struct weft_device_kernels weft_cud
 #define ENTRY(name, arguments) .name = weft_cuda_##name,
     WEFT_DEVICE_CALLS(ENTRY)
 #undef ENTRY
-        .select_workspace = weft_cuda_select_workspace,
+    .select_workspace = weft_cuda_select_workspace,
     .matmul_t_workspace = weft_cuda_matmul_t_workspace,
     .orthogonalise_workspace = weft_cuda_orthogonalise_workspace,
     .lamb_workspace = weft_cuda_lamb_workspace,

@@ -12,8 +12,8 @@ struct drain {
     struct fleet_watch watch;
     uint32_t shard;
     char host[256];
-    uint64_t slots_before; /* that it had at the first look */
-    bool has_looked;
+    uint64_t slots_before; /* that it had in the first status */
+    bool has_status;
 };
 
 /* ---- which shard ---- */
@@ -66,15 +66,15 @@ static const json_t *own_member(const struct drain *drain, const json_t *status)
     return found;
 }
 
-static enum fleet_progress look(void *context, const json_t *status, uint64_t *done_out, uint64_t *total_out)
+static enum fleet_progress judge(void *context, const json_t *status, uint64_t *done_out, uint64_t *total_out)
 {
     struct drain *drain = context;
     const json_t *member = own_member(drain, status);
     const char *state = tool_json_text(member, "state");
     const uint64_t slots =
         (uint64_t)(tool_json_number(member, "slots_led") + tool_json_number(member, "slots_copied"));
-    if (!drain->has_looked) drain->slots_before = slots;
-    drain->has_looked = true;
+    if (!drain->has_status) drain->slots_before = slots;
+    drain->has_status = true;
     *total_out = drain->slots_before;
     *done_out = slots < drain->slots_before ? drain->slots_before - slots : 0;
     if (strcmp(state, "left") == 0) return FLEET_DONE;
@@ -85,7 +85,7 @@ static enum fleet_progress look(void *context, const json_t *status, uint64_t *d
             strcmp(tool_json_text(status, "state"), "ended") == 0 ? tool_json_text(status, "end_text") : "");
         return FLEET_FAILED;
     }
-    return FLEET_GOES_ON;
+    return FLEET_CONTINUES;
 }
 
 static void print_end(const struct drain *drain, bool has_left)
@@ -120,7 +120,7 @@ static int drain_shard(struct drain *drain, const char *word)
     if (!fleet_request(&drain->watch, &request, what)) return 1;
     if (drain->watch.wait_s > 0) {
         snprintf(late, sizeof late, "shard %u (%.200s) still has slots", drain->shard, drain->host);
-        if (fleet_follow(&drain->watch, "drain", "slots", look, drain, late) != 0) return 1;
+        if (fleet_follow(&drain->watch, "drain", "slots", judge, drain, late) != 0) return 1;
     }
     print_end(drain, drain->watch.wait_s > 0);
     return 0;

@@ -11,7 +11,7 @@ struct rebalance {
     struct fleet_watch watch;
     uint64_t distance_before, distance; /* largest less smallest bytes of a shard, led and copied */
     long long moved_bytes;
-    bool has_looked;
+    bool has_status;
 };
 
 static uint64_t distance_of(const json_t *status)
@@ -31,14 +31,14 @@ static uint64_t distance_of(const json_t *status)
     return most > least ? most - least : 0;
 }
 
-static enum fleet_progress look(void *context, const json_t *status, uint64_t *done_out, uint64_t *total_out)
+static enum fleet_progress judge(void *context, const json_t *status, uint64_t *done_out, uint64_t *total_out)
 {
     struct rebalance *rebalance = context;
     const json_t *slots = json_object_get(status, "slots");
     rebalance->distance = distance_of(status);
     rebalance->moved_bytes = tool_json_number(slots, "moved_bytes");
-    if (!rebalance->has_looked) rebalance->distance_before = rebalance->distance;
-    rebalance->has_looked = true;
+    if (!rebalance->has_status) rebalance->distance_before = rebalance->distance;
+    rebalance->has_status = true;
     *total_out = rebalance->distance_before;
     *done_out = rebalance->distance < rebalance->distance_before
                     ? rebalance->distance_before - rebalance->distance
@@ -48,7 +48,7 @@ static enum fleet_progress look(void *context, const json_t *status, uint64_t *d
                 tool_json_text(status, "end_text"));
         return FLEET_FAILED;
     }
-    return json_is_true(json_object_get(slots, "rebalancing")) ? FLEET_GOES_ON : FLEET_DONE;
+    return json_is_true(json_object_get(slots, "rebalancing")) ? FLEET_CONTINUES : FLEET_DONE;
 }
 
 static int even_shards(struct rebalance *rebalance)
@@ -60,7 +60,7 @@ static int even_shards(struct rebalance *rebalance)
     request.rebalance = &body;
     if (!fleet_request(&rebalance->watch, &request, "no slot moves")) return 1;
     if (waits &&
-        fleet_follow(&rebalance->watch, "rebalance", NULL, look, rebalance, "the shards are not even") != 0)
+        fleet_follow(&rebalance->watch, "rebalance", NULL, judge, rebalance, "the shards are not even") != 0)
         return 1;
     if (rebalance->watch.json)
         printf("{\"state\":\"%s\",\"distance_bytes\":%llu,\"moved_bytes\":%lld}\n", waits ? "even" : "moving",

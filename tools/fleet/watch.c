@@ -7,7 +7,7 @@
 
 #include "tools/progress.h"
 
-enum { LOOK_MS = 500, WAIT_S = 3600 };
+enum { READ_MS = 500, WAIT_S = 3600 };
 
 void fleet_watch_init(struct fleet_watch *watch, const char *command)
 {
@@ -29,7 +29,7 @@ json_t *fleet_status(const struct fleet_watch *watch)
 bool fleet_request(const struct fleet_watch *watch, const Weft__Control__Control *request, const char *what)
 {
     struct weft_error error = {0};
-    char *refusal = tool_target_ask(&watch->target, request, &error);
+    char *refusal = tool_target_request(&watch->target, request, &error);
     const bool is_accepted = refusal && refusal[0] == 0;
     if (!refusal) fprintf(stderr, "%s: %s\n", watch->command, error.text);
     else if (!is_accepted) fprintf(stderr, "%s: %s: %s\n", watch->command, what, refusal);
@@ -37,25 +37,25 @@ bool fleet_request(const struct fleet_watch *watch, const Weft__Control__Control
     return is_accepted;
 }
 
-int fleet_follow(const struct fleet_watch *watch, const char *label, const char *unit, fleet_look *look,
+int fleet_follow(const struct fleet_watch *watch, const char *label, const char *unit, fleet_judge *judge,
                  void *context, const char *late)
 {
     struct weft_env *env = weft_env_system();
     const uint64_t until_ns = weft_deadline_ns(weft_now_ns(env), WEFT_SECONDS(watch->wait_s));
     struct progress_bar bar;
-    enum fleet_progress progress = FLEET_GOES_ON;
+    enum fleet_progress progress = FLEET_CONTINUES;
     uint64_t done = 0, total = 0;
     progress_begin(&bar, label, unit);
-    while (progress == FLEET_GOES_ON && weft_now_ns(env) < until_ns) {
+    while (progress == FLEET_CONTINUES && weft_now_ns(env) < until_ns) {
         json_t *status = fleet_status(watch);
-        progress = status ? look(context, status, &done, &total) : FLEET_FAILED;
+        progress = status ? judge(context, status, &done, &total) : FLEET_FAILED;
         json_decref(status);
-        if (progress != FLEET_GOES_ON) break;
+        if (progress != FLEET_CONTINUES) break;
         progress_draw(&bar, done, total);
-        (void)poll(NULL, 0, LOOK_MS);
+        (void)poll(NULL, 0, READ_MS);
     }
     progress_end(&bar);
-    if (progress == FLEET_GOES_ON)
+    if (progress == FLEET_CONTINUES)
         fprintf(stderr, "%s: after %llu s %s; it continues, see weft status\n", watch->command,
                 (unsigned long long)watch->wait_s, late);
     return progress == FLEET_DONE ? 0 : 1;

@@ -125,9 +125,8 @@ static enum weft_status start_on(struct client_request *request, const struct we
     stage->resume = NULL;
     choose_pieces(session, stage, request);
     enum weft_status status = begin_stage(session, stage, error);
-    if (status < 0) {
-        client_stage_release(session,
-                             stage); /* a device that refuses has started no copy of it, or is lost */
+    if (status < 0) { /* a device that refuses has started no copy of it, or is lost */
+        client_stage_release(session, stage);
         return status;
     }
     request->stage = stage;

@@ -50,10 +50,10 @@ void client_stage_gate(struct client_stage *stage)
 static enum weft_status order_after_copies(struct client_stage *stage, struct window *unused,
                                            struct weft_error *error)
 {
-    if (stage->coded) /* the codec's work, also of a failed call, uses the caller's buffers */
+    if (stage->coded) { /* the codec's work, also of a failed call, uses the caller's buffers */
         stage->session->calls->tensor_ops->settle_codec(stage->request->tensor);
-    if (stage->coded)
         WEFT_TRY(stage->device->ops->record(stage->windows[0].emptied, stage->device->coding, error));
+    }
     void *follower = stage->hold.is_held ? stage->device->up : stage->stream;
     for (uint32_t w = 0; w < STAGE_WINDOWS; w++) {
         WEFT_TRY(stage->device->ops->wait(follower, stage->windows[w].filled, error));

@@ -9,9 +9,9 @@
  * open step travels: workers repeat its rounds under the term that makes the copy a leader. A result of 16
  * bits is the weights rounded, by the new copy.
  * A skipped step, which also changes the chunk, starts it again. A chunk that holds a sum waits for its
- * factor. A chunk that is copied is held like one with
- * a copy: no reply leaves before the new copy holds the step. So the coordinator may name the copy at any
- * time after the report. A new copy that refuses a change ends the move.
+ * factor. A chunk that is copied is held like one with a copy: no reply leaves before the new copy holds the
+ * step. So the coordinator may name the copy at any time after the report. A new copy that refuses a change
+ * ends the move.
  *
  * Bounds: WINDOW_BYTES of parts are under way from one engine, or one larger part. If either end is lost, Map
  * brings a new term without the new copy, and the move ends without effect. */
@@ -250,8 +250,8 @@ static void part_acked(struct shard_chunk_move *at)
     weft_list_append(&at->move->parts, &at->link);
 }
 
-/* The new copy is in a later epoch, which this engine enters when no part is under way. Then all parts again.
- */
+/* The new copy is in a later epoch, which this engine enters when no part is under way. Then all parts are
+ * sent again. */
 static void part_refused(struct shard_chunk_move *at)
 {
     ack_received(at);
