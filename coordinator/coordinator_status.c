@@ -1,8 +1,8 @@
 /* coordinator_status.c - the state of the job as one JSON object, for /status and `weft status`.
  *
  * Times are durations ("silent_ms"), since the env's clock has no calendar. The lists hold at most
- * TENSORS_MAX tensors, MEMBERS_MAX members and FINDINGS_MAX findings about hosts, so that the text fits in
- * WEFT_LIMIT_STATUS_BYTES. */
+ * TENSORS_MAX tensors, MEMBERS_MAX members and FINDINGS_MAX findings about hosts. If the text exceeds
+ * WEFT_LIMIT_STATUS_BYTES all the same, the last tensors are left out, then the last members. */
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -190,6 +190,14 @@ static json_t *json_of_host_health(const struct weft_coordinator *coordinator)
     return rows;
 }
 
+/* Removes the second half of the list. false: it is empty. */
+static bool halve(json_t *list)
+{
+    const size_t count = json_array_size(list);
+    while (json_array_size(list) > count / 2) json_array_remove(list, json_array_size(list) - 1);
+    return count > 0;
+}
+
 char *weft_coordinator_status_json(struct weft_coordinator *coordinator)
 {
     json_t *members = json_array(), *tensors = json_array();
@@ -215,6 +223,8 @@ char *weft_coordinator_status_json(struct weft_coordinator *coordinator)
     if (!root) return NULL;
     json_object_set_new(root, "host_findings", json_of_host_health(coordinator));
     size_t bytes = json_dumpb(root, NULL, 0, JSON_COMPACT);
+    while (bytes > WEFT_LIMIT_STATUS_BYTES && (halve(tensors) || halve(members)))
+        bytes = json_dumpb(root, NULL, 0, JSON_COMPACT);
     char *text =
         bytes && bytes <= WEFT_LIMIT_STATUS_BYTES ? weft_alloc_bytes(coordinator->env, bytes + 1) : NULL;
     if (text) {

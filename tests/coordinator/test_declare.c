@@ -509,6 +509,45 @@ static void many_names(void **state)
     harness_free(h);
 }
 
+/* The status of more text than its limit has fewer tensors, and says how many there are. Quotation marks are
+ * two bytes each in JSON. */
+static void status_fits(void **state)
+{
+    enum { WORKERS = 450, NAMES = 4900, LENGTH = WEFT_LIMIT_NAME_BYTES, OPEN = 1000 };
+    (void)state;
+    struct harness *h = harness_create(WORKERS, 0, NULL);
+    static uint64_t c[WORKERS];
+    char name[LENGTH + 1], open[OPEN + 1];
+    struct harness_declare declare;
+    Weft__Control__Heartbeat beat = WEFT__CONTROL__HEARTBEAT__INIT;
+    Weft__Control__Report report = WEFT__CONTROL__REPORT__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
+    message.heartbeat = &beat;
+    beat.report = &report;
+    report.open = open;
+    memset(open, '"', OPEN);
+    memset(name, '"', LENGTH);
+    open[OPEN] = name[LENGTH] = 0;
+    harness_run(h, c, 1);
+    for (uint32_t i = 0; i < NAMES; i++) {
+        name[snprintf(name, sizeof name, "%u", i)] = '"';
+        harness_declare_init(&declare, i, name);
+        declare.declare.mode = WEFT_WIRE_MODE_ALL_REDUCE;
+        harness_declare(h, c[0], &declare);
+    }
+    for (uint32_t rank = 0; rank < WORKERS; rank++) harness_deliver(h, c[rank], &message);
+    char *json = weft_coordinator_status_json(h->coordinator);
+    assert_non_null(json);
+    assert_in_range(strlen(json), WEFT_LIMIT_STATUS_BYTES / 4, WEFT_LIMIT_STATUS_BYTES);
+    assert_non_null(strstr(json, "\"tensor_count\":4900"));
+    assert_non_null(strstr(json, "\"tensor\":0,"));
+    assert_null(strstr(json, "\"tensor\":4899,"));
+    assert_non_null(strstr(json, "\"index\":449,"));
+    weft_free_bytes(weft_env_system(), json);
+    harness_free(h);
+}
+
 /* Freed twice, a tensor that does not exist, one that is not declared by all, and by a shard. */
 static void bad_frees(void **state)
 {
@@ -568,6 +607,7 @@ int main(void)
         cmocka_unit_test(weight_hash_goes_home), cmocka_unit_test(weight_hash_of_each_home),
         cmocka_unit_test(equal_chunks_travel_as_runs),
         cmocka_unit_test(freed_tensors),         cmocka_unit_test(bad_frees),
-        cmocka_unit_test(many_names),            cmocka_unit_test(status_has_exposed_tensor)};
+        cmocka_unit_test(many_names),
+        cmocka_unit_test(status_fits),            cmocka_unit_test(status_has_exposed_tensor)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
