@@ -52,7 +52,8 @@ static void store_open(struct weft_coordinator *coordinator, struct coordinator_
 static void store_links(struct coordinator_member *member, const Weft__Control__Report *report)
 {
     member->link_count = 0;
-    for (size_t i = 0; i < report->n_link_members && i < report->n_link_bytes && i < 4; i++) {
+    for (size_t i = 0; i < WEFT_LIMIT_REPORT_LINKS && i < report->n_link_members && i < report->n_link_bytes;
+         i++) {
         member->link_members[i] = report->link_members[i];
         member->link_bytes[i] = report->link_bytes[i];
         member->link_count++;

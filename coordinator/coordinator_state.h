@@ -108,8 +108,9 @@ struct coordinator_member {
     uint64_t last_received_ns;
     Weft__Control__Report report; /* its newest figures; `open` points at report_open */
     char *report_open;            /* owned; NULL: none */
-    uint32_t link_members[4], link_count; /* that it has sent most bytes to, by number */
-    uint64_t link_bytes[4];
+    uint32_t link_members[WEFT_LIMIT_REPORT_LINKS]; /* by number, that it has sent most bytes to */
+    uint64_t link_bytes[WEFT_LIMIT_REPORT_LINKS];
+    uint32_t link_count;
     uint64_t reported_ns;         /* when they arrived */
     bool has_report;
     struct weft_histogram step_seen, exposed_seen, failover_seen; /* of the newest report */

@@ -161,6 +161,10 @@ const char *weft_wire_range_text(struct weft_wire_range range, char out[WEFT_WIR
 uint32_t weft_wire_version_of_declare(const Weft__Control__Declare *declare, bool is_dense, bool is_elastic,
                                       const char **what_out);
 uint32_t weft_wire_version_of_header(const struct weft_wire_header *header);
+/* Sets the sentence why a job of `version` has no `what`, which needs a newer one: `process` spoke no newer
+ * one. Returns WEFT_ERR_VERSION. */
+enum weft_status weft_wire_version_refuse(const char *what, uint32_t needed, uint32_t version,
+                                          const char *process, struct weft_error *error);
 
 /* ---- message groups (wire_group.c): data messages of small tensors that travel as one ---- */
 #define WEFT_WIRE_GROUP_MAGIC 0x31475457u /* "WTG1" as little-endian bytes: W T G 1 */

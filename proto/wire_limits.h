@@ -30,6 +30,7 @@
 #define WEFT_LIMIT_RESULT_TEXT_BYTES 128u /* text after the header of a failed RESULT */
 #define WEFT_LIMIT_NAME_BYTES 255u
 #define WEFT_LIMIT_HOST_FINDINGS 16u /* of one HostHealth */
+#define WEFT_LIMIT_REPORT_LINKS 4u /* members in a Report to which a worker has sent most bytes */
 #define WEFT_LIMIT_TEXT_BYTES 1000u
 #define WEFT_LIMIT_ADDRESS_BYTES 4096u
 #define WEFT_LIMIT_FRAME_BYTES (8u << 20) /* without the MAC behind it */

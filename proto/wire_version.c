@@ -86,3 +86,12 @@ uint32_t weft_wire_version_of_header(const struct weft_wire_header *header)
                           (is_state && header->round == WEFT_WIRE_PART_WEIGHTS);
     return is_newer ? 2 : 1;
 }
+
+enum weft_status weft_wire_version_refuse(const char *what, uint32_t needed, uint32_t version,
+                                          const char *process, struct weft_error *error)
+{
+    return weft_error_set(error, WEFT_ERR_VERSION,
+                          "%s needs wire version %u and this job has version %u, because %.200s spoke no "
+                          "newer one when it began: upgrade that process, then start the job again",
+                          what, needed, version, process);
+}

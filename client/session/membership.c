@@ -261,8 +261,8 @@ enum weft_status client_wire_check(struct weft_session *session, uint32_t needed
         return client_error(session, WEFT_ERR_VERSION,
                             "%s needs wire version %u, and job.wire_version=%u limits this process", what,
                             needed, session->settings.wire_newest);
-    return client_error(session, WEFT_ERR_VERSION,
-                        "%s needs wire version %u and this job has version %u, because %s spoke no newer one "
-                        "when it began: upgrade that process, then start the job again",
-                        what, needed, version, oldest_process(roster, needed));
+    struct weft_error error = {0};
+    const enum weft_status status =
+        weft_wire_version_refuse(what, needed, version, oldest_process(roster, needed), &error);
+    return client_error(session, status, "%s", error.text);
 }

@@ -140,9 +140,6 @@ enum weft_status coordinator_wire_check(const struct weft_coordinator *coordinat
                                         const char *what, struct weft_error *error)
 {
     if (coordinator->wire_version >= needed) return WEFT_OK;
-    return weft_error_set(
-        error, WEFT_ERR_VERSION,
-        "%s needs wire version %u and this job has version %u, because %.200s spoke no newer "
-        "one when it began: upgrade that process, then start the job again",
-        what, needed, coordinator->wire_version, oldest_process(coordinator, needed));
+    return weft_wire_version_refuse(what, needed, coordinator->wire_version,
+                                    oldest_process(coordinator, needed), error);
 }

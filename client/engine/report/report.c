@@ -77,8 +77,8 @@ static void fill_links(struct client_report *report, const struct client_engine 
     for (uint32_t i = 0; i < session->member_count; i++) {
         const uint64_t bytes = sent_to(engine, &session->members[i]);
         uint32_t at = count;
-        if (bytes == 0 || (count == CLIENT_REPORT_LINKS && bytes <= links->bytes[count - 1])) continue;
-        if (count < CLIENT_REPORT_LINKS) count++;
+        if (bytes == 0 || (count == WEFT_LIMIT_REPORT_LINKS && bytes <= links->bytes[count - 1])) continue;
+        if (count < WEFT_LIMIT_REPORT_LINKS) count++;
         else at--;
         for (; at > 0 && links->bytes[at - 1] < bytes; at--) {
             links->bytes[at] = links->bytes[at - 1];

@@ -11,10 +11,9 @@
 
 struct weft_session;
 
-#define CLIENT_REPORT_LINKS 4u
 struct client_report_links {
-    uint32_t members[CLIENT_REPORT_LINKS];
-    uint64_t bytes[CLIENT_REPORT_LINKS]; /* descending */
+    uint32_t members[WEFT_LIMIT_REPORT_LINKS];
+    uint64_t bytes[WEFT_LIMIT_REPORT_LINKS]; /* descending */
 };
 
 struct client_report {
