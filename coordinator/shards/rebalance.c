@@ -31,12 +31,19 @@ static uint32_t next_copy(const struct coordinator_slot *slot, const struct coor
     return move->kind == MOVE_COPY ? move->to + 1 : slot->copy;
 }
 
-static bool balance_begin(const struct weft_coordinator *coordinator, struct balance *balance)
+/* All zero. false: no memory. Free balance->led. */
+static bool balance_init(const struct weft_coordinator *coordinator, struct balance *balance)
 {
-    const struct coordinator_slots *slots = &coordinator->slots;
     balance->led = weft_alloc_zero(coordinator->env, 2 * coordinator->endpoint_count * sizeof *balance->led);
     if (!balance->led) return false;
     balance->copied = balance->led + coordinator->endpoint_count;
+    return true;
+}
+
+static bool balance_begin(const struct weft_coordinator *coordinator, struct balance *balance)
+{
+    const struct coordinator_slots *slots = &coordinator->slots;
+    if (!balance_init(coordinator, balance)) return false;
     for (uint32_t i = 0; i < slots->count; i++) {
         const uint32_t copy = next_copy(&slots->all[i], &slots->moves[i]);
         balance->led[next_leader(&slots->all[i], &slots->moves[i])] += slots->all[i].bytes;
@@ -157,9 +164,7 @@ bool coordinator_rebalance_empty(struct weft_coordinator *coordinator, bool *cha
     struct coordinator_slots *slots = &coordinator->slots;
     struct balance counts;
     bool any = false;
-    counts.led = weft_alloc_zero(coordinator->env, 2 * coordinator->endpoint_count * sizeof *counts.led);
-    if (!counts.led) return false;
-    counts.copied = counts.led + coordinator->endpoint_count;
+    if (!balance_init(coordinator, &counts)) return false;
     for (uint32_t i = 0; i < slots->count; i++) {
         if (slots->all[i].chunks > 0) continue;
         counts.led[slots->all[i].leader]++;
