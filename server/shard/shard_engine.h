@@ -760,6 +760,13 @@ void shard_members_clear_replies(struct shard_chunk *chunk);
 void shard_members_enter_epoch(struct weft_shard_engine *engine);
 
 /* shard_engine.c */
+/* The job's wire version has the message. */
+static inline bool shard_engine_speaks(const struct weft_shard_engine *engine,
+                                       const struct weft_wire_header *header)
+{
+    return engine->wire_version >= WEFT_WIRE_VERSION ||
+           weft_wire_version_of_header(header) <= engine->wire_version;
+}
 /* removes it from engine->pulls */
 void shard_engine_pull_removed(struct weft_shard_engine *engine, struct weft_arrival *arrival);
 void shard_engine_worker_lost(struct weft_shard_engine *engine, uint32_t worker);

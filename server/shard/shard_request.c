@@ -175,7 +175,7 @@ void shard_request_handle(struct weft_shard_engine *engine, struct weft_arrival 
         shard_reply_refuse(engine, arrival, &header, engine->failed, "%s", engine->failed_text);
         return;
     }
-    if (weft_wire_version_of_header(&header) > engine->wire_version) {
+    if (!shard_engine_speaks(engine, &header)) {
         shard_reply_refuse(engine, arrival, &header, WEFT_ERR_VERSION,
                            "rank %u sent a message of wire version %u, this job has version %u",
                            header.worker, weft_wire_version_of_header(&header), engine->wire_version);

@@ -540,16 +540,13 @@ void shard_table_drop(struct shard_tensor *tensor)
         shard_clock_free(&tensor->chunks[i]);
         shard_verdict_free(&tensor->chunks[i]);
         weft_free_bytes(env, tensor->chunks[i].install_buffer);
-        shard_contributions_drop(&tensor->chunks[i]);
+        codec_release(&tensor->chunks[i]);
         weft_free_bytes(env, tensor->chunks[i].errors_unsent);
         weft_free_bytes(env, tensor->chunks[i].weights);
-        weft_free_bytes(env, tensor->chunks[i].hold.coded);
-        weft_free_bytes(env, tensor->chunks[i].own_contributions);
         weft_memory_free(env, tensor->chunks[i].own_values);
         weft_memory_free(env, tensor->chunks[i].own_half);
         weft_free_bytes(env, tensor->chunks[i].move);
         weft_list_remove(&tensor->chunks[i].copy.leave_link);
-        weft_combiner_free(tensor->chunks[i].combiner);
     }
     weft_memory_free(env, tensor->values);
     weft_memory_free(env, tensor->halves);

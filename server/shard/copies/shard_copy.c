@@ -363,7 +363,7 @@ static bool handle(struct weft_shard_engine *engine, struct weft_arrival *arriva
     enum weft_status status = weft_wire_decode(arrival->header, arrival->header_bytes, &header);
     const bool is_ours = status == WEFT_OK && weft_wire_is_between_shards(header.kind) &&
                          header.job == engine->job && header.payload_bytes == arrival->payload_bytes &&
-                         weft_wire_version_of_header(&header) <= engine->wire_version;
+                         shard_engine_speaks(engine, &header);
     struct shard_tensor *tensor = is_ours ? shard_table_tensor(engine, header.tensor) : NULL;
     if (tensor) chunk = shard_table_chunk(tensor, header.chunk);
     enum shard_copy_next next = SHARD_COPY_DROP;

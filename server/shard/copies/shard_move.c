@@ -187,18 +187,17 @@ static void sent(struct weft_completion *completion, enum weft_status status)
 static void next_part(const struct shard_chunk_move *at, struct part *part_out, bool *is_last_out)
 {
     struct parts parts;
-    const uint32_t count = parts_of(at->chunk, &parts), number = at->part < count ? at->part : count - 1;
+    const uint32_t count = parts_of(at->chunk, &parts), next = at->is_started ? at->part : 0,
+                   number = next < count ? next : count - 1;
     *part_out = parts.all[number];
     *is_last_out = number + 1 == count;
 }
 
 /* WEFT_ERR_AGAIN: not now. */
-static enum weft_status send_part(struct shard_chunk_move *at)
+static enum weft_status send_part(struct shard_chunk_move *at, const struct part *part, bool is_last)
 {
     struct shard_chunk *chunk = at->chunk;
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    struct part part;
-    bool is_last;
     if (!at->is_started) {
         at->is_started = true;
         at->is_changed = false;
@@ -207,16 +206,15 @@ static enum weft_status send_part(struct shard_chunk_move *at)
         at->skips = chunk->skips;
         chunk->sends++;
     }
-    next_part(at, &part, &is_last);
-    const struct weft_wire_header header = header_of(chunk, &part);
+    const struct weft_wire_header header = header_of(chunk, part);
     weft_completion_init(&at->sent, 1, sent);
-    WEFT_TRY(shard_replicate_send(engine, at->move->to, &header, part.data, &at->sent));
+    WEFT_TRY(shard_replicate_send(engine, at->move->to, &header, part->data, &at->sent));
     at->is_sending = at->awaits_ack = true;
-    at->flags = part.flags;
-    at->round = part.round;
-    at->bytes = part.bytes;
-    engine->replication.moving_bytes += part.bytes;
-    engine->stats.copied_bytes += part.bytes;
+    at->flags = part->flags;
+    at->round = part->round;
+    at->bytes = part->bytes;
+    engine->replication.moving_bytes += part->bytes;
+    engine->stats.copied_bytes += part->bytes;
     at->move->is_early = is_last && at->move->copied + 1 == at->move->chunks &&
                          engine->replication.mutants & WEFT_MUTANT_COPY_REPORTED_EARLY;
     return WEFT_OK;
@@ -427,7 +425,7 @@ static bool send_parts(struct shard_move *move)
         next_part(at, &part, &is_last);
         if (replication->moving_bytes > 0 && replication->moving_bytes + part.bytes > WINDOW_BYTES)
             return true;
-        const enum weft_status status = send_part(at);
+        const enum weft_status status = send_part(at, &part, is_last);
         if (status == WEFT_ERR_AGAIN) return false;
         if (status < 0) move->failed = status;
         if (status < 0) return true;
