@@ -41,10 +41,12 @@ struct top_rows {
  * began. false: no memory. */
 bool top_rows_make(const json_t *before, const json_t *now, double seconds, struct top_rows *rows_out);
 void top_rows_free(struct top_rows *rows);
-/* Fills links and link_count. The same arguments. */
-bool top_links_make(const json_t *before, const json_t *now, double seconds, struct top_rows *rows);
-/* The same member in another status; NULL: none. A rank that was replaced is another member. */
-const json_t *top_find_member(const json_t *status, const json_t *member);
+/* Adds to the links what a worker, a member of `members`, has sent between two reports `seconds` apart.
+ * before: the report of the earlier status; NULL: none. false: no memory. (top_links.c) */
+bool top_links_add(struct top_rows *rows, const json_t *members, const json_t *worker, const json_t *before,
+                   double seconds);
+/* Call after the last addition: the busiest first. */
+void top_links_sort(struct top_rows *rows);
 /* At most `lines` lines, each at most `columns` long; 0: no limit. Rows that do not fit are counted. */
 void top_print(FILE *out, const json_t *status, const struct top_rows *rows, unsigned lines,
                unsigned columns);

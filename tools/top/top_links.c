@@ -32,21 +32,20 @@ static struct top_link *find_link(struct top_rows *rows, const char *from, const
     return &links[rows->link_count++];
 }
 
-/* Adds the links of one worker. `elapsed`: time between the two reports, s. */
-static bool add_worker(struct top_rows *rows, const json_t *members, const json_t *worker,
-                       const json_t *earlier, const json_t *report, double elapsed)
+bool top_links_add(struct top_rows *rows, const json_t *members, const json_t *worker, const json_t *before,
+                   double seconds)
 {
     size_t i;
     json_t *pair;
-    json_array_foreach (json_object_get(report, "links"), i, pair) {
+    json_array_foreach (json_object_get(json_object_get(worker, "report"), "links"), i, pair) {
         const json_int_t member = json_integer_value(json_array_get(pair, 0));
         const json_t *peer = member >= 0 ? json_array_get(members, (size_t)member) : NULL;
-        const long long from = bytes_to(earlier, member), to = json_integer_value(json_array_get(pair, 1));
+        const long long from = bytes_to(before, member), to = json_integer_value(json_array_get(pair, 1));
         if (!peer || to <= from) continue;
         struct top_link *link =
             find_link(rows, tool_json_text(worker, "host"), tool_json_text(peer, "host"));
         if (!link) return false;
-        link->sent_bytes += (double)(to - from) / elapsed;
+        link->sent_bytes += (double)(to - from) / seconds;
         link->pairs++;
     }
     return true;
@@ -60,21 +59,7 @@ static int compare(const void *a, const void *b)
     return from ? from : strcmp(left->to, right->to);
 }
 
-bool top_links_make(const json_t *before, const json_t *now, double seconds, struct top_rows *rows)
+void top_links_sort(struct top_rows *rows)
 {
-    const json_t *members = json_object_get(now, "members");
-    size_t i;
-    json_t *member;
-    json_array_foreach (members, i, member) {
-        const json_t *report = json_object_get(member, "report"), *earlier_member, *earlier = NULL;
-        if (before && (earlier_member = top_find_member(before, member)))
-            earlier = json_object_get(earlier_member, "report");
-        double elapsed = seconds - (double)tool_json_number(report, "age_ms") / 1000;
-        if (json_is_object(earlier)) elapsed += (double)tool_json_number(earlier, "age_ms") / 1000;
-        else earlier = NULL;
-        if (!json_is_object(report) || elapsed < 0.05) continue;
-        if (!add_worker(rows, members, member, earlier, report, elapsed)) return false;
-    }
     if (rows->link_count > 0) qsort(rows->links, rows->link_count, sizeof *rows->links, compare);
-    return true;
 }

@@ -6,7 +6,8 @@
 #include "tools/target.h"
 #include "tools/top/top.h"
 
-const json_t *top_find_member(const json_t *status, const json_t *member)
+/* The same member in another status; NULL: none. A rank that was replaced is another member. */
+static const json_t *find_member(const json_t *status, const json_t *member)
 {
     size_t i;
     json_t *other;
@@ -15,6 +16,14 @@ const json_t *top_find_member(const json_t *status, const json_t *member)
             strcmp(tool_json_text(other, "role"), tool_json_text(member, "role")) == 0)
             return other;
     return NULL;
+}
+
+/* The report of the same member in an earlier status; NULL: none. */
+static const json_t *report_of(const json_t *before, const json_t *member)
+{
+    const json_t *earlier = before ? find_member(before, member) : NULL;
+    const json_t *report = earlier ? json_object_get(earlier, "report") : NULL;
+    return json_is_object(report) ? report : NULL;
 }
 
 static double seconds_of(const json_t *report, const char *key)
@@ -43,12 +52,9 @@ static void fill_rates(struct top_row *row, const json_t *before, const json_t *
     row->exposed_peers = increase(before, now, "exposed_peers_ns") / step_ns;
 }
 
-static void fill_report(struct top_row *row, const json_t *before, const json_t *now, double seconds)
+/* earlier: the report of the member before; NULL: none. */
+static void fill_report(struct top_row *row, const json_t *earlier, const json_t *report, double seconds)
 {
-    const json_t *earlier = before ? json_object_get(before, "report") : NULL;
-    const json_t *report = json_object_get(now, "report");
-    if (!json_is_object(report)) return;
-    if (!json_is_object(earlier)) earlier = NULL;
     row->has_report = true;
     row->age = (double)tool_json_number(report, "age_ms") / 1000;
     row->seconds = seconds - row->age;
@@ -84,12 +90,17 @@ bool top_rows_make(const json_t *before, const json_t *now, double seconds, stru
         row->pid = tool_json_number(member, "pid");
         snprintf(row->state, sizeof row->state, "%s", tool_json_text(member, "state"));
         snprintf(row->host, sizeof row->host, "%s", tool_json_text(member, "host"));
-        fill_report(row, before ? top_find_member(before, member) : NULL, member, seconds);
+        const json_t *report = json_object_get(member, "report"), *earlier = report_of(before, member);
+        if (!json_is_object(report)) continue;
+        fill_report(row, earlier, report, seconds);
+        if (row->seconds > 0 && !top_links_add(rows_out, members, member, earlier, row->seconds)) {
+            top_rows_free(rows_out);
+            return false;
+        }
     }
     qsort(rows_out->rows, rows_out->count, sizeof *rows_out->rows, compare);
-    if (top_links_make(before, now, seconds, rows_out)) return true;
-    top_rows_free(rows_out);
-    return false;
+    top_links_sort(rows_out);
+    return true;
 }
 
 void top_rows_free(struct top_rows *rows)
