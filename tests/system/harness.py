@@ -8,6 +8,7 @@ A test that fails keeps its directory and prints its path.
 import glob
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -78,6 +79,12 @@ class JobTest(unittest.TestCase):
     def log(self, group, name):
         with open(group.log_path(name), errors="replace") as file:
             return file.read()
+
+    def job_variables(self, group):
+        """What names the job of jobs.start_by_hand, for the commands of weft."""
+        with open(os.path.join(group.log_directory, "ports"), encoding="utf-8") as file:
+            coordinator = re.search(r"^coordinator=(\S+)$", file.read(), re.MULTILINE)[1]
+        return {"WEFT_JOB": os.path.basename(os.path.abspath(group.log_directory)), "WEFT_COORDINATOR": coordinator}
 
     def wait_for_steps(self, group, csv_path, seconds=60):
         """Waits until the trainer has reported a step: the job is in the middle of training."""

@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -93,11 +92,9 @@ class Chaos(CountingTest):
 
     def all_have_copies(self):
         """What `weft status` on the coordinator's host shows of the slots."""
-        with open(os.path.join(self.job.log_directory, "ports"), encoding="utf-8") as file:
-            coordinator = re.search("coordinator=(.*)", file.read())[1]
-        words = [harness.PROGRAMS.weft, "status", "--job", os.path.basename(os.path.abspath(self.job.log_directory)), "--json",
-                 "--secret-file", os.path.join(self.job.log_directory, "secret"), coordinator]
-        answer = subprocess.run(self.network.command("a", words), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=20)
+        words = [harness.PROGRAMS.weft, "status", "--json", "--secret-file", os.path.join(self.job.log_directory, "secret")]
+        answer = subprocess.run(self.network.command("a", words), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=20,
+                                env={**os.environ, **self.job_variables(self.job)})
         return answer.returncode == 0 and json.loads(answer.stdout)["slots"]["without_copy"] == 0
 
     # ---- events ----

@@ -27,8 +27,7 @@ class Failover(CountingTest):
 
     def kill_shard(self, group, number):
         """Kills it in the middle of push_pulls, and waits until the workers have gone on."""
-        shard = dict(group.processes)[f"shard{number}"]
-        group.processes = [(name, process) for name, process in group.processes if process is not shard]
+        shard = self.drop(group, f"shard{number}")
         harness.kill(shard)
         shard.wait()
         at = self.steps(group)
@@ -52,15 +51,6 @@ class Failover(CountingTest):
         self.assertTrue(found[0])
         self.assertTrue(all(one == found[0] for one in found), found)
         return found[0]
-
-    def drain(self, group, number):
-        """The shard leaves with status 0 when its slots are on the others; each of them has a copy."""
-        shard = dict(group.processes)[f"shard{number}"]
-        group.processes = [(name, process) for name, process in group.processes if process is not shard]
-        os.kill(shard.pid, signal.SIGTERM)
-        self.assertIsNotNone(harness.ends([(f"shard{number}", shard)], 60)[f"shard{number}"], self.log(group, f"shard{number}"))
-        self.assertEqual(shard.returncode, 0, self.log(group, f"shard{number}"))
-        self.assertEqual(self.slots(group)["without_copy"], 0)
 
     def check_bits(self, disturb, *words):
         """A job with losses has the bits of one without copies. disturb(group): loses shards of four."""
@@ -177,22 +167,6 @@ class Failover(CountingTest):
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stdout, r"the loss of a shard would end the job \(2 shards, 0 copies")
 
-    def coordinator(self, group):
-        with open(os.path.join(group.log_directory, "ports")) as file:
-            return re.search("coordinator=(.*)", file.read())[1]
-
-    def job(self, group):
-        return os.path.basename(os.path.abspath(group.log_directory))
-
-    def status(self, group):
-        """As `weft status --json` prints it; {} while there is no answer."""
-        words = [harness.PROGRAMS.weft, "status", "--job", self.job(group), "--json", self.coordinator(group)]
-        result = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=20)
-        return json.loads(result.stdout) if result.returncode == 0 else {}
-
-    def slots(self, group):
-        return self.status(group).get("slots", {})
-
     def test_copies_are_made_again(self):
         """After a loss each slot gets a copy on the shards that are left, so that a second loss ends no job."""
         group = self.start(4, 2, COPIES)
@@ -202,15 +176,7 @@ class Failover(CountingTest):
         self.assertGreater(self.slots(group)["moved_bytes"], 0)
         self.end(group, 2)
 
-    def shards(self, group):
-        """Shards of the status by number; {} while there is no answer."""
-        return {row["index"]: row for row in self.status(group).get("members", []) if row["role"] == "shard"}
-
-    def join(self, group, number):
-        """A further shard joins; waits until the bytes of all are even."""
-        words = [harness.PROGRAMS.weftd, "--coordinator", self.coordinator(group), "--join"]
-        group.start(f"shard{number}", words, {**COPIES, "WEFT_JOB": self.job(group)})
-        self.wait_for("slots at the further shard", lambda: self.shards(group).get(number, {}).get("weights_bytes", 0) > 0, group, 60)
+    def wait_for_even_shards(self, group):
         self.wait_for("even shards", lambda: self.slots(group).get("rebalancing") is False, group, 60)
         for key in ("weights_bytes", "copied_bytes"):
             rows = [row[key] for row in self.shards(group).values() if row["state"] == "ready"]
@@ -220,13 +186,10 @@ class Failover(CountingTest):
     def test_a_third_shard(self):
         """It gets its share while the workers train, and leads it when another shard is lost."""
         group = self.start(2, 2, COPIES)
-        self.join(group, 2)
+        self.join(group, 2, COPIES)
+        self.wait_for_even_shards(group)
         self.kill_shard(group, 1)
         self.end(group, 2)
-
-    def weft(self, group, *words):
-        return subprocess.run([harness.PROGRAMS.weft, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60,
-                              env={**os.environ, "WEFT_JOB": self.job(group), "WEFT_COORDINATOR": self.coordinator(group)})
 
     def test_operated(self):
         """`weft drain` and `weft rebalance`, and their refusals."""
@@ -239,10 +202,9 @@ class Failover(CountingTest):
         done = self.weft(group, "drain", "1", "--json")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertEqual([json.loads(done.stdout)[key] for key in ("shard", "state")], [1, "left"])
-        shard = dict(group.processes)["shard1"]
+        shard = self.drop(group, "shard1")
         self.assertIsNotNone(harness.ends([("shard1", shard)], 30)["shard1"])
         self.assertEqual(shard.returncode, 0, self.log(group, "shard1"))
-        group.processes = [(name, process) for name, process in group.processes if process is not shard]
         done = self.weft(group, "rebalance", "--json")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertEqual(json.loads(done.stdout)["state"], "even")
@@ -256,8 +218,9 @@ class Failover(CountingTest):
             done = self.weft(group, *words)
             self.assertEqual((done.returncode, done.stdout), (1, ""))
             self.assertRegex(done.stderr, r"the job has no copies \(server.copies\)")
-        joins = subprocess.run([harness.PROGRAMS.weftd, "--join", "-c", self.coordinator(group)], stderr=subprocess.PIPE, text=True,
-                               timeout=30, env={**os.environ, "WEFT_JOB": self.job(group)})
+        job = self.job_variables(group)
+        joins = subprocess.run([harness.PROGRAMS.weftd, "--join", "-c", job["WEFT_COORDINATOR"]], stderr=subprocess.PIPE, text=True,
+                               timeout=30, env={**os.environ, **job})
         self.assertEqual(joins.returncode, 1)
         self.assertRegex(joins.stderr, "has no copies, so no chunk of it can move to another shard")
         self.end(group, 2)

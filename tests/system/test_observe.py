@@ -26,9 +26,7 @@ class ObserveTest(harness.JobTest):
         jobs.start_by_hand(harness.PROGRAMS, self.processes, 1, 2, words, environment={
             "WEFT_SECRET": SECRET, "WEFT_CLIENT_REPORT_PERIOD": REPORT_PERIOD,
             "WEFT_RECORDER_DIRECTORY": self.processes.log_directory, **environment})
-        with open(os.path.join(self.processes.log_directory, "ports")) as file:
-            address = re.search(r"coordinator=(\S+)", file.read()).group(1)
-        self.environment = {**os.environ, "WEFT_COORDINATOR": address, "WEFT_JOB": "observed", "WEFT_SECRET": SECRET}
+        self.environment = {**os.environ, **self.job_variables(self.processes), "WEFT_SECRET": SECRET}
 
     def weft(self, *words, expect=0):
         done = subprocess.run([harness.PROGRAMS.weft, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

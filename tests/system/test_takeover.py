@@ -2,9 +2,7 @@
 
 The workers (tests/client/counting.c) push whole numbers and check each result."""
 
-import json
 import os
-import re
 import signal
 import subprocess
 
@@ -27,11 +25,6 @@ class Takeover(CountingTest):
                            environment={**self.environment(), **(options or {})}, own=own)
         self.wait_for("the first steps", lambda: self.steps(group) > 0, group, 40)
         return group
-
-    def drop(self, group, name):
-        process = dict(group.processes)[name]
-        group.processes = [(other, process) for other, process in group.processes if other != name]
-        return process
 
     def coordinators(self, group, shards):
         """Shards that have taken over, by the number of times."""
@@ -73,23 +66,12 @@ class Takeover(CountingTest):
     def test_a_shard_that_has_joined(self):
         """The next coordinator has it in its records: it leads its slots, and no number is lost."""
         group = self.start(3, 2)
-        with open(os.path.join(group.log_directory, "ports"), encoding="utf-8") as file:
-            coordinator = re.search("coordinator=(.*)", file.read())[1]
-        job = {"WEFT_JOB": os.path.basename(os.path.abspath(group.log_directory)), "WEFT_COORDINATOR": coordinator}
-        group.start("shard3", [harness.PROGRAMS.weftd, "--coordinator", coordinator, "--join"], {**self.environment(), **job})
-        self.wait_for("slots at the shard", lambda: self.weights(job, 3) > 0, group, 30)
+        self.join(group, 3, self.environment())
         shard = self.drop(group, "shard0")
         harness.kill(shard)
         shard.wait()
         self.wait_for_takeover(group, 4)
         self.end(group, 2)
-
-    def weights(self, job, number):
-        """Bytes that the shard leads, by the status; 0: none, or no answer."""
-        done = subprocess.run([harness.PROGRAMS.weft, "status", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                              timeout=20, env={**os.environ, **job})
-        rows = json.loads(done.stdout)["members"] if done.returncode == 0 else []
-        return sum(row["weights_bytes"] for row in rows if row["role"] == "shard" and row["index"] == number)
 
     def test_under_weft_run(self):
         group = self.group("launcher")
@@ -103,29 +85,11 @@ class Takeover(CountingTest):
         self.wait_for_takeover(group, 3)
         self.end(group, 2)
 
-    def status(self, group):
-        """Status of the job from the process that coordinates."""
-        words = [harness.PROGRAMS.weft, "status", "--json", "--job", os.path.basename(group.log_directory), self.coordinator(group)]
-        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=30)
-        self.assertEqual(done.returncode, 0, done.stdout)
-        return json.loads(done.stdout)
-
-    def coordinator(self, group):
-        with open(os.path.join(group.log_directory, "ports"), encoding="utf-8") as file:
-            return re.search(r"^coordinator=(\S+)$", file.read(), re.MULTILINE)[1]
-
     def assert_versions(self, group, job, members):
         status = self.status(group)
         self.assertEqual(status["wire_version"], job)
         found = {f"{member['role']}{member['index']}": member["wire_version"] for member in status["members"]}
         self.assertEqual(found, members)
-
-    def drain(self, group, number):
-        shard = self.drop(group, f"shard{number}")
-        os.kill(shard.pid, signal.SIGTERM)
-        self.assertIsNotNone(harness.ends([(f"shard{number}", shard)], 60)[f"shard{number}"], self.log(group, f"shard{number}"))
-        self.assertEqual(shard.returncode, 0, self.log(group, f"shard{number}"))
-        self.assertEqual(self.status(group)["slots"]["without_copy"], 0)
 
     def test_upgrade(self):
         """Workers and shards 0 and 1 of wire version 1: shard 1 is drained, shard 0, which coordinates, is killed."""
