@@ -607,7 +607,7 @@ int main(void)
         cmocka_unit_test(weight_hash_goes_home), cmocka_unit_test(weight_hash_of_each_home),
         cmocka_unit_test(equal_chunks_travel_as_runs),
         cmocka_unit_test(freed_tensors),         cmocka_unit_test(bad_frees),
-        cmocka_unit_test(many_names),
-        cmocka_unit_test(status_fits),            cmocka_unit_test(status_has_exposed_tensor)};
+        cmocka_unit_test(many_names),            cmocka_unit_test(status_has_exposed_tensor),
+        cmocka_unit_test(status_fits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -283,13 +283,6 @@ static void fail_over(struct fleet *fleet, const struct world *world)
     fleet_fail_over(fleet, (uint32_t)world->lost_shard, world->map_ns);
 }
 
-static uint32_t live_shards(const struct fleet *fleet)
-{
-    uint32_t count = 0;
-    for (uint32_t s = 0; s < fleet->options.shards; s++) count += fleet_is_live(fleet, s);
-    return count;
-}
-
 /* Each chunk without a copy gets one on another live shard. true: all have one. */
 static bool make_copies(struct fleet *fleet)
 {
@@ -339,21 +332,22 @@ static bool play_moves(struct fleet *fleet, const struct world *world, uint64_t 
         before_ns = now_ns;
         const uint32_t c = (uint32_t)(fleet_random(fleet) % fleet->chunk_count),
                        s = (uint32_t)(fleet_random(fleet) % fleet->options.shards);
-        if (live_shards(fleet) < 2) continue;
+        if (fleet_live_shards(fleet) < 2) continue;
         fleet_drains_continue(fleet);
-        if (live_shards(fleet) < 2 || !make_copies(fleet)) continue;
+        if (fleet_live_shards(fleet) < 2 || !make_copies(fleet)) continue;
         const uint64_t choice = fleet_random(fleet) % 11;
         if (choice < 3) fleet_copy(fleet, c, s);
         else if (choice < 6) fleet_hand_over(fleet, c);
         else if (choice == 8) fleet_rebalance(fleet);
         else if (choice == 9) fleet_drain(fleet, s);
         else if (choice == 10) fleet_add(fleet, fleet->options.shards - 1);
-        else if (losses > 0 && live_shards(fleet) > 1 && fleet_can_lose(fleet, s)) {
+        else if (losses > 0 && fleet_live_shards(fleet) > 1 && fleet_can_lose(fleet, s)) {
             losses--;
             lose(fleet, world, s);
         }
     }
-    for (uint32_t tries = 0; live_shards(fleet) > 1 && (!make_copies(fleet) || leaves(fleet)); tries++) {
+    for (uint32_t tries = 0; fleet_live_shards(fleet) > 1; tries++) {
+        if (make_copies(fleet) && !leaves(fleet)) break;
         if (tries == COPY_TRIES) return false;
         fleet_drains_continue(fleet);
         fleet_settle(fleet, WEFT_MS(1));

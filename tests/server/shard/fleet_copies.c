@@ -170,7 +170,7 @@ bool fleet_is_live(const struct fleet *fleet, uint32_t shard)
     return !at->killed && !at->given_up && !at->is_absent && !at->leaves;
 }
 
-static uint32_t live_shards(const struct fleet *fleet)
+uint32_t fleet_live_shards(const struct fleet *fleet)
 {
     uint32_t count = 0;
     for (uint32_t s = 0; s < fleet->options.shards; s++) count += fleet_is_live(fleet, s);
@@ -200,7 +200,7 @@ static bool is_at(const struct fleet_chunk *chunk, uint32_t shard)
 
 void fleet_drain(struct fleet *fleet, uint32_t shard)
 {
-    if (!fleet_is_live(fleet, shard) || live_shards(fleet) < 3) return;
+    if (!fleet_is_live(fleet, shard) || fleet_live_shards(fleet) < 3) return;
     fleet->shard[shard].leaves = true;
 }
 
@@ -223,7 +223,7 @@ void fleet_drains_continue(struct fleet *fleet)
     for (uint32_t s = 0; s < fleet->options.shards; s++) {
         struct fleet_shard *shard = &fleet->shard[s];
         if (!shard->leaves || shard->given_up || shard->killed) continue;
-        if (live_shards(fleet) < 2) shard->leaves = false; /* after a loss no other can have its chunks */
+        if (fleet_live_shards(fleet) < 2) shard->leaves = false; /* no other can have its chunks */
         else if (drain_continue(fleet, s)) {
             fleet_fail_over(fleet, s, fleet->map_delay_ns); /* a Map without slots: it has left */
             fleet->left++;

@@ -228,7 +228,7 @@ void fleet_copy(struct fleet *fleet, uint32_t chunk_number, uint32_t shard);
 void fleet_hand_over(struct fleet *fleet, uint32_t chunk_number);
 /* An absent shard joins: all are connected to it, and it has the map and the tensors. */
 void fleet_add(struct fleet *fleet, uint32_t shard);
-/* The shard is to leave. No effect if fewer than two others would be left, or a chunk of it cannot move. */
+/* The shard is to leave. No effect if fewer than two others would be left. */
 void fleet_drain(struct fleet *fleet, uint32_t shard);
 /* Moves the chunks of shards that are to leave. Call repeatedly. */
 void fleet_drains_continue(struct fleet *fleet);
@@ -236,6 +236,7 @@ void fleet_drains_continue(struct fleet *fleet);
 void fleet_rebalance(struct fleet *fleet);
 /* The shard has joined, lives, and is not to leave. */
 bool fleet_is_live(const struct fleet *fleet, uint32_t shard);
+uint32_t fleet_live_shards(const struct fleet *fleet);
 /* As the coordinator does from time to time: the engine may have got the request before the Map. */
 void fleet_moves_repeat(struct fleet *fleet);
 void fleet_slot_report(void *context, const struct weft_slot_report *report);
