@@ -1,13 +1,9 @@
 /* target_status.c - a request to a running job: joins its coordinator as an observer, sends it, returns the
  * answer. */
 #include <errno.h>
-#include <netdb.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "tools/target.h"
 
@@ -86,35 +82,13 @@ static void ask(struct weft_env *env, const struct weft_control_client_options *
     weft_control_client_free(query->member);
 }
 
-/* A member waits for a coordinator that starts later; a query does not. Other failures are left to the query,
- * which names them. */
-static bool is_refused(const char *host, uint16_t port)
-{
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *found = NULL;
-    char service[8];
-    bool refused = false;
-    snprintf(service, sizeof service, "%u", port);
-    if (getaddrinfo(host, service, &hints, &found) != 0) return false;
-    for (const struct addrinfo *at = found; at; at = at->ai_next) {
-        const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        if (fd < 0) continue;
-        struct pollfd writable = {.fd = fd, .events = POLLOUT};
-        int reason = connect(fd, at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
-        socklen_t bytes = sizeof reason;
-        if (reason == EINPROGRESS && poll(&writable, 1, REFUSAL_MS) == 1)
-            (void)getsockopt(fd, SOL_SOCKET, SO_ERROR, &reason, &bytes);
-        refused = reason == ECONNREFUSED;
-        close(fd);
-        if (!refused) break;
-    }
-    freeaddrinfo(found);
-    return refused;
-}
-
 static char *answer_of(const struct tool_target *target, struct query query, struct weft_error *error)
 {
     const char *host = target->options.host;
-    if (is_refused(host, target->options.port)) {
+    char port[8];
+    snprintf(port, sizeof port, "%u", target->options.port);
+    /* a member waits for a coordinator that starts later; a query does not. It names other failures itself */
+    if (weft_net_probe(host, port, REFUSAL_MS) == ECONNREFUSED) {
         weft_error_set(error, WEFT_ERR_UNREACHABLE,
                        "no process listens at %s:%u (connection refused); start weftd or weft run there, or "
                        "correct the address",

@@ -92,4 +92,10 @@ void weft_net_set_context(struct weft_net_connection *connection, void *context)
 void *weft_net_context(struct weft_net_connection *connection);
 const char *weft_net_peer_name(struct weft_net_connection *connection); /* "127.0.0.1:4711" */
 
+/* Does a process listen? Connects to the host's addresses in turn until one accepts, and closes the
+ * connection. host: a name, or an address without brackets; port: a number as text. Blocks for the name
+ * server, and at most `ms` for each address. Any thread. Returns 0: one accepts; ECONNREFUSED: all refuse;
+ * otherwise another reason as an errno, EHOSTUNREACH if the host has no address. (net_probe.c) */
+int weft_net_probe(const char *host, const char *port, uint32_t ms);
+
 #endif

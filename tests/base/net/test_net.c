@@ -252,7 +252,13 @@ static void connect_retries_until_its_deadline(void **state)
     struct weft_net *net = new_net(), *late = new_net();
     struct side server = {0}, client = {0}, hopeless = {0}, named = {0};
     uint16_t port = listen_on_any(late, &plain, &server);
+    char service[8];
+    snprintf(service, sizeof service, "%u", port);
+    assert_int_equal(weft_net_probe("127.0.0.1", service, 1000), 0);
     weft_net_free(late); /* no process listens there now */
+    assert_int_equal(weft_net_probe("127.0.0.1", service, 1000), ECONNREFUSED);
+    assert_int_equal(weft_net_probe("localhost", service, 1000), ECONNREFUSED);
+    assert_int_equal(weft_net_probe("no-such-host.invalid", service, 1000), EHOSTUNREACH);
     assert_int_equal(weft_net_connect(net, "127.0.0.1", port, &plain, &hopeless, soon(WEFT_MS(60)), NULL),
                      WEFT_OK);
     assert_int_equal(weft_net_connect(net, "127.0.0.1", port, &plain, &client, soon(WEFT_SECONDS(60)), NULL),
