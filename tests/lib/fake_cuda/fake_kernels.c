@@ -563,7 +563,7 @@ __attribute__((visibility("default"))) const struct weft_device_kernels weft_cud
 #define ENTRY(name, arguments) .name = name,
     WEFT_DEVICE_CALLS(ENTRY)
 #undef ENTRY
-        .select_workspace = select_workspace,
+    .select_workspace = select_workspace,
     .matmul_t_workspace = matmul_t_workspace,
     .orthogonalise_workspace = orthogonalise_workspace,
     .lamb_workspace = lamb_workspace,
