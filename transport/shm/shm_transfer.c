@@ -223,7 +223,7 @@ static size_t piece_send(struct shm_op *op)
     if (slot) {
         uint32_t number = (uint32_t)(slot - endpoint->slots);
         size_t bytes = left < SHM_SLOT_BYTES ? left : SHM_SLOT_BYTES;
-        memcpy(endpoint->staging + (size_t)number * SHM_SLOT_BYTES, op->local + op->at, bytes);
+        shm_copy(endpoint->staging + (size_t)number * SHM_SLOT_BYTES, op->local + op->at, bytes, false);
         cell.body.piece.bytes = bytes;
         cell.body.piece.offset = endpoint->staging_offset + (uint64_t)number * SHM_SLOT_BYTES;
         cell.body.piece.slot = number;
@@ -369,7 +369,7 @@ bool shm_on_piece(struct shm_pair *pair, const struct ring_cell *cell, const uin
         receive_finish(arrival, WEFT_ERR_CANCELLED, true);
         return true;
     }
-    memcpy(op->local + op->at, data, bytes);
+    shm_copy(op->local + op->at, data, bytes, false);
     if (shm_access_begin(pair, 0, 0)) { /* after the end of the pair a slot belongs to the peer */
         weft_claim_lines(data, bytes);
         shm_access_end(pair);
