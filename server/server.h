@@ -111,6 +111,8 @@ struct weft_shard_engine_options {
 };
 /* Faults of the replication that the simulator must detect. */
 enum weft_shard_mutant {
+    WEFT_MUTANT_LOWER_TERM = 1 << 20, /* the copy acknowledges a step of a leader that was replaced */
+    WEFT_MUTANT_OLDER_MAP = 1 << 21,  /* a Map lowers the term of a slot */
     WEFT_MUTANT_REPLY_BEFORE_ACK = 1, /* the leader replies before the copy holds the step */
     WEFT_MUTANT_ACK_BEFORE_HELD = 2,  /* the copy acknowledges before the payload has arrived */
     WEFT_MUTANT_RESULT_NOT_KEPT = 4,  /* the copy cannot answer a repeated push of its last step */

@@ -9,7 +9,8 @@
  * deadline of a round. With --topology every seed has a random network whose links queue, lose, duplicate and
  * fail for some time. With --copies every chunk has a copy on another shard, and a shard that dies, or that
  * is abandoned and continues, costs no step: all workers end with WEFT_OK, every result and both values of a
- * chunk equal the reference, and no result arrives of a step that the copy does not hold. With --moves copies
+ * chunk equal the reference, no result arrives of a step that the copy does not hold, no step takes longer
+ * than the detection, the Map and a resend, and no Map lowers a term. With --moves copies
  * are also made and handed leadership at random, and after a loss all chunks get a copy again, so that a
  * further shard may die, until two are left; a copy that is named in a Map holds every step of which a worker
  * has the result. Some tensors are clipped: their squares equal the reference's, and the copy has the sum
@@ -24,8 +25,10 @@
 #include "tests/sim/random_topology.h"
 
 #define DETECT_NS WEFT_MS(100)
-enum { COPY_TRIES = 2000 };   /* of 1 ms */
-enum { MAPPED_ELEMS = 2304 }; /* of a chunk whose values lie in mapped memory */
+#define STEP_NS WEFT_MS(5)       /* of a step without a loss, and of what is pushed again */
+#define SLOW_STEP_NS WEFT_MS(60) /* with a slow host */
+enum { COPY_TRIES = 2000 };      /* of 1 ms */
+enum { MAPPED_ELEMS = 2304 };    /* of a chunk whose values lie in mapped memory */
 
 static bool with_topology, with_copies, with_moves; /* --topology, --copies, --moves */
 static uint32_t mutants, map_mutants;   /* --mutant */
@@ -141,7 +144,7 @@ static void world_map(struct world *world)
                                                   .codec = "dense",
                                                   .optimizer = "none",
                                                   .dim_count = 1,
-                                                  .dims = {MAPPED_ELEMS * 25 + 7},
+                                                  .dims = {MAPPED_ELEMS * 8 + 7},
                                                   .chunk_elems = MAPPED_ELEMS};
     struct fleet_options *options = &world->options;
     options->maps_payloads = true;
@@ -421,6 +424,11 @@ static int check_workers(struct fleet *fleet, const struct world *world, uint64_
         if (!error_fits(world, worker))
             return failed(world, weft_status_name(worker->failure), worker->failure_text);
     }
+    /* detection, Map, and the requests again */
+    const bool is_slow = world->slow_host != UINT32_MAX || with_topology;
+    if (with_copies && !with_moves &&
+        fleet->longest_step_ns > DETECT_NS + world->map_ns + (is_slow ? SLOW_STEP_NS : STEP_NS))
+        return failed(world, "a step took too long", "");
     bool death = world->trouble == WORKER_DIES || world->trouble == SHARD_DIES;
     uint64_t soon =
         somebody_failed && death ? world->kill_ns + 2 * DETECT_NS + WEFT_SECONDS(1) : WEFT_SECONDS(10);
@@ -431,6 +439,7 @@ static int check_shards(struct fleet *fleet, const struct world *world)
 {
     if (fleet->wrong > 0) return failed(world, "a result differs from the reference", "");
     if (fleet->unheld > 0) return failed(world, "a result of a step that the copy does not hold", "");
+    if (fleet->terms_fallen > 0) return failed(world, "the term of a slot has fallen", "");
     if (with_copies) fleet_settle(fleet, WEFT_SECONDS(2));
     if (fleet_wrong_values(fleet) > 0)
         return failed(world, "values at a shard differ from the reference", "");
@@ -486,8 +495,9 @@ static int run_seed(uint64_t seed, bool verbose)
     int bad = done ? check_workers(fleet, &world, ended_ns) : failed(&world, "somebody never ended", "");
     if (!bad) bad = check_shards(fleet, &world);
     if (verbose) {
-        printf("seed %llu: %s after %.6f s, %s, repeats %u\n", (unsigned long long)seed, bad ? "BAD" : "good",
-               (double)ended_ns / 1e9, trouble_names[world.trouble], fleet->repeats);
+        printf("seed %llu: %s after %.6f s, longest step %.6f s, %s, repeats %u\n", (unsigned long long)seed,
+               bad ? "BAD" : "good", (double)ended_ns / 1e9, (double)fleet->longest_step_ns / 1e9,
+               trouble_names[world.trouble], fleet->repeats);
         for (uint32_t w = 0; w < world.options.workers; w++)
             printf("  rank %u step %llu left %u %s %s\n", w, (unsigned long long)fleet->worker[w].step,
                    fleet->worker[w].left, weft_status_name(fleet->worker[w].failure),
@@ -524,6 +534,9 @@ static bool mutant_find(const char *name)
                {"copy-without-residual", WEFT_MUTANT_COPY_WITHOUT_RESIDUAL, 0},
                {"copy-without-result", WEFT_MUTANT_COPY_WITHOUT_RESULT, 0},
                {"step-kept-open", WEFT_MUTANT_STEP_KEPT_OPEN, 0},
+               {"lower-term", WEFT_MUTANT_LOWER_TERM, 0},
+               {"older-map", WEFT_MUTANT_OLDER_MAP, 0},
+               {"unfinished-copy", 0, FLEET_MUTANT_UNFINISHED_COPY},
                {"same-term", 0, FLEET_MUTANT_SAME_TERM},
                {"wrong-leader", 0, FLEET_MUTANT_WRONG_LEADER},
                {"added-undeclared", 0, FLEET_MUTANT_ADDED_UNDECLARED},

@@ -330,7 +330,10 @@ static enum shard_copy_next classify(struct shard_chunk *chunk, const struct wef
 {
     *status_out = WEFT_ERR_STALE;
     if (shard_copy_is_busy(chunk)) return SHARD_COPY_WAIT;
-    if (request->term < shard_map_term(chunk)) return SHARD_COPY_ANSWER;
+    if (request->term < shard_map_term(chunk)) {
+        if (chunk->tensor->engine->replication.mutants & WEFT_MUTANT_LOWER_TERM) *status_out = WEFT_OK;
+        return SHARD_COPY_ANSWER;
+    }
     if (request->term > shard_map_term(chunk)) return SHARD_COPY_WAIT;
     if (!chunk->is_here || !is_copied_from(chunk, request)) return SHARD_COPY_DROP;
     if (!request_fits(chunk, request)) return SHARD_COPY_DROP;

@@ -118,7 +118,7 @@ void weft_shard_engine_map(struct weft_shard_engine *engine, const Weft__Control
         const Weft__Control__Slot *entry = map->slots[i];
         if (entry->slot >= WEFT_LIMIT_SLOTS) continue;
         struct shard_map_slot *slot = &engine->replication.slots[entry->slot];
-        if (entry->term <= slot->term) continue;
+        if (entry->term <= slot->term && !(engine->replication.mutants & WEFT_MUTANT_OLDER_MAP)) continue;
         const struct shard_map_slot before = *slot;
         engine->replication.quiet_count -= slot->is_quiet && !slot->is_reported;
         *slot = (struct shard_map_slot){.term = entry->term,

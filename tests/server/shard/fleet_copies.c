@@ -6,15 +6,15 @@
 
 /* ---- Map ---- */
 
-/* Enters all slots as they are now: an engine ignores those whose term it has. */
-static void shard_map(struct fleet_shard *shard)
+/* Enters the slots: an engine ignores those whose term it has. */
+static void slots_enter(struct fleet_shard *shard, const struct fleet_chunk *chunks)
 {
     struct fleet *fleet = shard->fleet;
     Weft__Control__Slot slots[FLEET_CHUNKS_MAX], *pointers[FLEET_CHUNKS_MAX];
     uint32_t copies[FLEET_CHUNKS_MAX];
     Weft__Control__Map map = WEFT__CONTROL__MAP__INIT;
     for (uint32_t c = 0; c < fleet->chunk_count; c++) {
-        const struct fleet_chunk *chunk = &fleet->chunk[c];
+        const struct fleet_chunk *chunk = &chunks[c];
         weft__control__slot__init(&slots[c]);
         slots[c].slot = c;
         slots[c].term = chunk->term;
@@ -27,6 +27,22 @@ static void shard_map(struct fleet_shard *shard)
     map.n_slots = fleet->chunk_count;
     map.slots = pointers;
     weft_shard_engine_map(shard->engine, &map);
+}
+
+/* The slots as they are now, then as they were before the last change, which must have no effect. */
+static void shard_map(struct fleet_shard *shard)
+{
+    struct fleet *fleet = shard->fleet;
+    slots_enter(shard, fleet->chunk);
+    slots_enter(shard, fleet->chunk_before);
+    for (uint32_t c = 0; c < fleet->chunk_count; c++)
+        fleet->terms_fallen += shard->engine->replication.slots[c].term != fleet->chunk[c].term;
+}
+
+/* Call before slots change. */
+static void keep_slots(struct fleet *fleet)
+{
+    memcpy(fleet->chunk_before, fleet->chunk, sizeof fleet->chunk_before);
 }
 
 static void close_lost(struct fleet *fleet, struct weft_transport *transport, uint32_t own)
@@ -64,6 +80,7 @@ void fleet_copies_begin(struct fleet *fleet)
         fleet->chunk[c].term = 1;
         fleet->chunk[c].copy = (fleet->chunk[c].shard + 1) % shards + 1;
     }
+    keep_slots(fleet);
     for (uint32_t s = 0; s < fleet->options.shards; s++) {
         weft_timer_init(&fleet->shard[s].map_timer, on_shard_map);
         if (!fleet->shard[s].is_absent) shard_map(&fleet->shard[s]);
@@ -100,11 +117,14 @@ void fleet_fail_over(struct fleet *fleet, uint32_t shard, uint64_t delay_ns)
 {
     const uint32_t mutants = fleet->options.map_mutants;
     fleet->shard[shard].given_up = true;
+    keep_slots(fleet);
     for (uint32_t c = 0; c < fleet->chunk_count; c++) {
         struct fleet_chunk *chunk = &fleet->chunk[c];
         if (chunk->shard != shard && chunk->copy != shard + 1 && chunk->move_to != shard + 1) continue;
         const bool leads = chunk->shard == shard;
         if (leads && mutants & FLEET_MUTANT_WRONG_LEADER) chunk->shard = chunk->copy % fleet->options.shards;
+        else if (leads && mutants & FLEET_MUTANT_UNFINISHED_COPY && chunk->move_to)
+            chunk->shard = chunk->move_to - 1;
         else if (leads) chunk->shard = chunk->copy - 1;
         if (leads || chunk->copy == shard + 1) chunk->copy = 0;
         chunk->move_to = 0;
@@ -281,6 +301,7 @@ void fleet_slot_report(void *context, const struct weft_slot_report *report)
 {
     struct fleet *fleet = ((struct fleet_shard *)context)->fleet;
     struct fleet_chunk *chunk = &fleet->chunk[report->slot];
+    keep_slots(fleet);
     if (report->term != chunk->term || fleet->shard[chunk->shard].killed) return;
     if (report->is_quiet && chunk->hands_over) {
         handed_over(fleet, report->slot);

@@ -987,6 +987,7 @@ static void training_step(struct fleet_worker *worker)
 {
     struct fleet *fleet = worker->fleet;
     worker->step++;
+    worker->step_began_ns = weft_now_ns(worker->env);
     worker->left = fleet->chunk_count;
     worker->unmeasured = 0;
     memset(worker->round, 0, sizeof worker->round);
@@ -1098,6 +1099,8 @@ static void training_result(struct fleet_request *request)
         fleet->chunk[request->chunk_number].answered = request->header.step;
     worker->left -= ended;
     if (ended == 0 || worker->left > 0) return;
+    const uint64_t took_ns = weft_elapsed_ns(worker->step_began_ns, weft_now_ns(worker->env));
+    if (took_ns > fleet->longest_step_ns) fleet->longest_step_ns = took_ns;
     if (worker->step == worker->last_step) worker_ends(worker, WEFT_OK, "");
     else training_step(worker);
 }

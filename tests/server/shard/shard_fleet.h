@@ -62,14 +62,15 @@ struct fleet_options {
     uint32_t mutants;       /* of the engines: enum weft_shard_mutant */
     uint32_t map_mutants;   /* of the test's coordinator: enum fleet_mutant */
 };
-/* A fail-over leaves the term as it is; a shard without the chunk is made its leader. */
+/* A fail-over leaves the term as it is; a shard without the chunk, or with a part of it, is made its leader. */
 enum fleet_mutant {
     FLEET_MUTANT_SAME_TERM = 1,
     FLEET_MUTANT_WRONG_LEADER = 2,
     FLEET_MUTANT_NO_REPEAT = 4, /* workers repeat no round whose result they have */
     /* a shard that joins gets slots before it has the tensors, or before all workers are connected to it */
     FLEET_MUTANT_ADDED_UNDECLARED = 8,
-    FLEET_MUTANT_ADDED_UNCONNECTED = 16
+    FLEET_MUTANT_ADDED_UNCONNECTED = 16,
+    FLEET_MUTANT_UNFINISHED_COPY = 32
 };
 
 struct fleet;
@@ -120,7 +121,7 @@ struct fleet_worker {
     struct fleet_group *groups, *open_group[FLEET_SHARDS_MAX];
     uint32_t group_number;
     /* training */
-    uint64_t step, last_step;
+    uint64_t step, last_step, step_began_ns;
     uint32_t left;       /* chunks of the step without a result */
     uint32_t unmeasured; /* of them clipped ones without their squares */
     struct weft_timer map_timer;
@@ -172,7 +173,7 @@ struct fleet {
     struct weft_sim *sim;
     struct fleet_shard shard[FLEET_SHARDS_MAX];
     struct fleet_worker worker[FLEET_WORKERS_MAX];
-    struct fleet_chunk chunk[FLEET_CHUNKS_MAX];
+    struct fleet_chunk chunk[FLEET_CHUNKS_MAX], chunk_before[FLEET_CHUNKS_MAX]; /* before: the last change */
     uint32_t chunk_count;
     struct weft_shape shape[FLEET_TENSORS_MAX];
     struct weft_codec_spec codec[FLEET_TENSORS_MAX];
@@ -189,6 +190,8 @@ struct fleet {
     uint32_t unheld; /* results of a step that the copy did not hold; Maps with such a copy */
     uint32_t moved, handed_over, moves_failed; /* slots */
     uint32_t added, left;                      /* shards */
+    uint32_t terms_fallen;                     /* slots of engines whose term is not that of the last Map */
+    uint64_t longest_step_ns;                  /* of a worker */
     uint64_t map_delay_ns;                     /* of Maps after a move */
     bool closes_lost; /* a shard that gets a Map closes its connection with the lost one, as workers do */
 };
