@@ -50,6 +50,18 @@ struct whole_session {
 
 /* ---- joining ---- */
 
+static uint64_t at_most_long(uint64_t duration_ns)
+{
+    return duration_ns < WEFT_NEVER / 4 ? duration_ns : WEFT_NEVER / 4;
+}
+
+/* The coordinator may be lost shortly before it declares the member lost. The next one waits again, for the
+ * member to resume. */
+static uint64_t silence_limit_ns(const Weft__Control__Welcome *welcome)
+{
+    return at_most_long(welcome->heartbeat_ns) + at_most_long(welcome->takeover_ns) + SILENCE_MARGIN_NS;
+}
+
 static enum weft_status take_welcome(struct weft_session *session)
 {
     const Weft__Control__Welcome *welcome = session->control.welcome->welcome;
@@ -67,8 +79,7 @@ static enum weft_status take_welcome(struct weft_session *session)
     session->membership.incarnation = welcome->incarnation;
     session->endpoint = welcome->endpoint_first;
     session->is_elastic = welcome->workers_min > 0;
-    session->membership.silence_ns =
-        (welcome->heartbeat_ns < WEFT_NEVER / 4 ? welcome->heartbeat_ns : WEFT_NEVER / 4) + SILENCE_MARGIN_NS;
+    session->membership.silence_ns = silence_limit_ns(welcome);
     return client_engine_open(session, welcome->transport_nonce, &session->error);
 }
 

@@ -25,8 +25,9 @@ void weft_control_link_fini(struct weft_control_link *link)
     weft_frame_release(link->declare);
     weft_frame_release(link->question);
     weft_frame_release(link->fetch);
+    weft_frame_release(link->agreement);
     weft_free_bytes(link->env, link->candidates.all);
-    link->declare = link->question = link->fetch = NULL;
+    link->declare = link->question = link->fetch = link->agreement = NULL;
     link->candidates.all = NULL;
     link->candidates.count = 0;
 }
@@ -73,11 +74,40 @@ static void restart(struct weft_control_link *link)
     if (link->declare) weft_resume_keep(&link->resume, link->declare);
     if (link->question) weft_resume_keep(&link->resume, link->question);
     if (link->fetch) weft_resume_keep(&link->resume, link->fetch);
+    if (link->agreement) weft_resume_keep(&link->resume, link->agreement);
     link->reign = link->next.reign;
     link->is_replaced = true;
     if (link->next.target == 0) return;
     link->host = link->candidates.all[link->next.target - 1].host;
     link->port = link->candidates.all[link->next.target - 1].port;
+}
+
+static void hold_request(struct weft_control_link *link, struct weft_frame *frame)
+{
+    switch ((Weft__Control__Control__BodyCase)frame->kind) {
+    case WEFT__CONTROL__CONTROL__BODY_DECLARE: hold(&link->declare, frame); break;
+    case WEFT__CONTROL__CONTROL__BODY_SNAP_FETCH: hold(&link->fetch, frame); break;
+    case WEFT__CONTROL__CONTROL__BODY_SHRINK:
+    case WEFT__CONTROL__CONTROL__BODY_JOIN: hold(&link->agreement, frame); break;
+    default:
+        if (frame->is_question) hold(&link->question, frame);
+        break;
+    }
+}
+
+/* Version 1 has no epoch in Resume. */
+static void note_epoch(struct weft_control_link *link, uint32_t epoch)
+{
+    link->resume.epoch = link->wire_version > 1 ? epoch : 0;
+}
+
+/* The answer to Shrink is any Shrunk, that to Join the one of all workers. */
+static void note_shrunk(struct weft_control_link *link, const Weft__Control__Shrunk *shrunk)
+{
+    note_epoch(link, shrunk->epoch);
+    if (!link->agreement || (link->agreement->kind == WEFT__CONTROL__CONTROL__BODY_JOIN && shrunk->last == 0))
+        return;
+    hold(&link->agreement, NULL);
 }
 
 /* ---- sending ---- */
@@ -94,9 +124,7 @@ enum weft_status weft_control_link_send_frame(struct weft_control_link *link, st
 {
     if (!weft_control_link_is_open(link)) return WEFT_ERR_CLOSED;
     weft_resume_keep(&link->resume, frame);
-    if (link->reign > 0 && frame->kind == WEFT__CONTROL__CONTROL__BODY_DECLARE) hold(&link->declare, frame);
-    if (link->reign > 0 && frame->is_question) hold(&link->question, frame);
-    if (link->reign > 0 && frame->kind == WEFT__CONTROL__CONTROL__BODY_SNAP_FETCH) hold(&link->fetch, frame);
+    if (link->reign > 0) hold_request(link, frame);
     if (!link->connection) return WEFT_OK;
     const enum weft_status status = seal_and_send(link, frame);
     /* its end will be reported; the frame is kept */
@@ -168,8 +196,10 @@ static void note_answer(struct weft_control_link *link, const Weft__Control__Con
     switch (message->body_case) {
     case WEFT__CONTROL__CONTROL__BODY_ROSTER:
         link->wire_version = message->roster->wire_version ? message->roster->wire_version : 1;
+        note_epoch(link, message->roster->epoch);
         take_candidates(link, message->roster);
         break;
+    case WEFT__CONTROL__CONTROL__BODY_SHRUNK: note_shrunk(link, message->shrunk); break;
     case WEFT__CONTROL__CONTROL__BODY_GO: link->resume.has_begun = true; break;
     case WEFT__CONTROL__CONTROL__BODY_DECLARED: hold(&link->declare, NULL); break;
     case WEFT__CONTROL__CONTROL__BODY_SNAP_FETCHED: hold(&link->fetch, NULL); break;

@@ -50,7 +50,8 @@ struct weft_control_link {
         struct weft_control_address *all; /* owned, (count,) of the Roster */
         uint32_t count;                   /* 0: no other process can coordinate */
     } candidates;
-    struct weft_frame *declare, *question, *fetch; /* owned references; not answered; NULL: none */
+    /* owned references; not answered; NULL: none */
+    struct weft_frame *declare, *question, *fetch, *agreement;
     bool has_abandoned;                    /* a connection that is not in use may report its end */
     struct {
         struct weft_net_connection *connection; /* until the coordinator has accepted it */

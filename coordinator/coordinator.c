@@ -182,6 +182,7 @@ void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordi
     if (coordinator_slots_fail_over(coordinator, member, why, no_copy, sizeof no_copy)) {
         coordinator_snapshot_shards_changed(coordinator, "a shard was lost");
         coordinator_add_continue(coordinator);
+        coordinator_shrink_check(coordinator); /* an agreement may have waited for it to resume */
         return;
     }
     bool goes_on = coordinator_shrink_begin(coordinator, member);
@@ -612,6 +613,7 @@ static void on_hello(struct weft_coordinator *coordinator, struct coordinator_co
     connection->member = member;
     weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator", "%s joined, endpoints %u to %u", member->label,
              member->endpoint_first, member->endpoint_first + member->endpoint_count - 1);
+    if (newcomer) coordinator_records_job(coordinator); /* its numbers are not used again */
     welcome(coordinator, connection, hello, member);
 }
 
@@ -710,7 +712,11 @@ static void send_roster(struct weft_coordinator *coordinator)
         return;
     }
     struct weft_error error = {0};
-    const enum weft_status status = coordinator_slots_init(coordinator, &error);
+    enum weft_status status = WEFT_OK;
+    if (coordinator->records.reign && coordinator->options.workers_min > 0)
+        status =
+            coordinator_wire_check(coordinator, 2, "server.store in a job whose workers may change", &error);
+    if (status == WEFT_OK) status = coordinator_slots_init(coordinator, &error);
     if (status < 0) {
         coordinator_abort(coordinator, NULL, status, "%s", error.text);
         return;
@@ -757,9 +763,14 @@ static void on_endpoints(struct weft_coordinator *coordinator, struct coordinato
         return;
     }
     member->state = MEMBER_ADDRESSED;
-    if (member == coordinator->addition.shard) coordinator_add_addressed(coordinator);
-    else if (member->newcomer) coordinator_grow(coordinator);
-    else if (all_members_at(coordinator, MEMBER_ADDRESSED)) send_roster(coordinator);
+    if (member == coordinator->addition.shard) {
+        coordinator_add_addressed(coordinator);
+    } else if (member->newcomer) {
+        coordinator_records_member(coordinator, member);
+        coordinator_grow(coordinator);
+    } else if (all_members_at(coordinator, MEMBER_ADDRESSED)) {
+        send_roster(coordinator);
+    }
 }
 
 /* only: NULL: all members. is_first: the members begin with the job. */
@@ -826,6 +837,7 @@ static void on_ready(struct weft_coordinator *coordinator, struct coordinator_me
     }
     member->state = MEMBER_READY;
     if (late) {
+        coordinator_records_member(coordinator, member);
         send_go(coordinator, member, false);
         return;
     }
@@ -892,6 +904,7 @@ static void on_leave(struct weft_coordinator *coordinator, struct coordinator_me
         return;
     }
     member->state = MEMBER_LEFT;
+    if (worker && leave->committed > member->committed) member->committed = leave->committed;
     coordinator_records_member(coordinator, member);
     /* A worker may know that the last step was good, and leave, before other workers ask about that step. */
     if (worker && leave->committed > coordinator->committed) coordinator->committed = leave->committed;
@@ -1157,7 +1170,16 @@ void coordinator_shard_begin(struct weft_coordinator *coordinator, const struct 
     if (coordinator->state != COORDINATOR_ENDED) repeat_to_shard(coordinator, shard);
 }
 
-void coordinator_welcome_back(struct weft_coordinator *coordinator, uint64_t id, bool has_begun)
+bool coordinator_any_is_awaited(const struct weft_coordinator *coordinator)
+{
+    for (uint32_t i = 0; coordinator->records.is_restored && i < coordinator->member_count; i++)
+        if (coordinator->members[i]->record.is_awaited && coordinator->members[i]->state < MEMBER_LEFT)
+            return true;
+    return false;
+}
+
+void coordinator_welcome_back(struct weft_coordinator *coordinator, uint64_t id, bool has_begun,
+                              uint32_t epoch)
 {
     struct coordinator_connection *connection = find_connection(coordinator, id);
     struct coordinator_member *member = connection ? connection->member : NULL;
@@ -1171,9 +1193,11 @@ void coordinator_welcome_back(struct weft_coordinator *coordinator, uint64_t id,
     }
     coordinator_slots_repeat(coordinator, member);
     if (!has_begun) send_go(coordinator, member, true);
+    coordinator_membership_repeat(coordinator, member, epoch);
     coordinator_snapshot_repeat(coordinator, member);
     coordinator_liveness_repeat(coordinator, member);
     if (member->role == WEFT__CONTROL__ROLE__ROLE_SHARD) repeat_to_shard(coordinator, member);
+    coordinator_shrink_check(coordinator);
 }
 
 /* ---- time ---- */
@@ -1343,6 +1367,7 @@ void weft_coordinator_free(struct weft_coordinator *coordinator)
     coordinator_slots_free(coordinator);
     cost_fini(coordinator);
     coordinator_host_health_free(coordinator);
+    weft_free_bytes(env, coordinator->records.shrunk);
     weft_free_bytes(env, coordinator->snapshot.answered);
     weft_free_bytes(env, coordinator->endpoints);
     weft_free_bytes(env, coordinator->connections);

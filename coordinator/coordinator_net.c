@@ -344,11 +344,13 @@ static void on_closed(void *context, struct weft_net_connection *net, enum weft_
 {
     struct server_connection *connection = weft_net_context(net);
     if (!connection) return;
+    struct weft_coordinator_server *server = connection->server;
+    const uint64_t id = connection->id;
     const char *why = reason == WEFT_ERR_PEER_LOST ? "connection closed" : text;
     connection->net = NULL;
-    if (reason == WEFT_ERR_PEER_LOST && !is_replaced(connection->server) &&
-        coordinator_resume_suspend(connection, why))
-        return;
+    const bool is_over = is_replaced(server); /* removes connections without a socket */
+    if (!coordinator_server_find(server, id)) return;
+    if (reason == WEFT_ERR_PEER_LOST && !is_over && coordinator_resume_suspend(connection, why)) return;
     coordinator_server_remove(connection, why);
 }
 
@@ -429,11 +431,6 @@ static enum weft_status check_store(const struct weft_coordinator_options *optio
         return weft_error_set(
             error, WEFT_ERR_UNSUPPORTED,
             "server.store needs server.copies=1: the shard of a lost coordinator is lost, too");
-    if (options->workers_min > 0)
-        return weft_error_set(
-            error, WEFT_ERR_UNSUPPORTED,
-            "server.store does not support jobs whose workers may change: start weftd without "
-            "--min-workers, or without server.store");
     if (options->resume_ns == 0)
         return weft_error_set(error, WEFT_ERR_UNSUPPORTED, "server.store needs server.resume above 0");
     return WEFT_OK;

@@ -205,7 +205,7 @@ void coordinator_resume_accept(struct server_connection *newcomer, const Weft__C
              request->member, status < 0 ? ", and the answer failed: " : "",
              status < 0 ? weft_reason_text(status) : "");
     if (connection->is_awaited)
-        coordinator_welcome_back(server->coordinator, connection->id, request->has_begun);
+        coordinator_welcome_back(server->coordinator, connection->id, request->has_begun, request->epoch);
     connection->is_awaited = false;
     if (status < 0) weft_net_close(connection->net);
 }

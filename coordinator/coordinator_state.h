@@ -77,6 +77,9 @@ struct coordinator_records {
     bool has_ended;                                  /* the job, as the store has it, or will */
     bool is_restored;                                /* this coordinator continues the job of another one */
     bool is_fenced;
+    bool shrunk_is_marked;
+    uint8_t *shrunk; /* owned, (shrunk_bytes,): record of the membership in force; NULL: none, or no memory */
+    size_t shrunk_bytes;
 };
 
 struct coordinator_member {
@@ -123,6 +126,7 @@ struct coordinator_member {
     bool newcomer;                 /* not a rank yet, admitted at the end of a step; or a further shard that
                                     * has not entered (shard_add.c) */
     uint32_t joined;               /* workers: 0: has data; else number of its Join, in order of arrival */
+    uint32_t join_epoch;           /* workers: epoch in force at its last Join */
     uint32_t liveness_wait_seq;    /* workers: number of the liveness check whose result it requested; 0:
                                     * none */
     uint32_t liveness_replied_seq; /* workers: number of the last liveness check that it replied to */
@@ -328,8 +332,11 @@ void coordinator_continue(struct weft_coordinator *coordinator);
 enum weft_status coordinator_adopt(struct weft_coordinator *coordinator, uint64_t id,
                                    struct coordinator_member *member);
 /* A member continues its session with this coordinator: sends what it may not have received. has_begun: it
- * has received Go. */
-void coordinator_welcome_back(struct weft_coordinator *coordinator, uint64_t id, bool has_begun);
+ * has received Go. epoch: of the last membership that it has received. */
+void coordinator_welcome_back(struct weft_coordinator *coordinator, uint64_t id, bool has_begun,
+                              uint32_t epoch);
+/* A member of the former coordinator has neither resumed nor is lost. */
+bool coordinator_any_is_awaited(const struct weft_coordinator *coordinator);
 /* The shard begins in the job that runs: sends Map, Go, and Declared of the tensors that it is to confirm. */
 void coordinator_shard_begin(struct weft_coordinator *coordinator, const struct coordinator_member *shard);
 /* Keeps the link cost that rank 0 has sent. */

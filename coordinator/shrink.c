@@ -12,6 +12,7 @@
  * (shard_members.c). With shards a newcomer is admitted after the first good step: then the shards have
  * weights of every tensor. docs/elastic.md has the protocol as a table. */
 #include "coordinator/coordinator_state.h"
+#include "coordinator/takeover/records.h"
 
 #include <stdio.h>
 
@@ -87,6 +88,7 @@ bool coordinator_shrink_begin(struct weft_coordinator *coordinator, const struct
     if (lost->joined) return true; /* it has no data: no agreement is needed */
     if (coordinator_shards_are_ahead(coordinator)) return false;
     coordinator->epoch++;
+    coordinator_records_job(coordinator);
     coordinator->shrink_began_ns = weft_now_ns(coordinator->env);
     coordinator_liveness_cancel(coordinator);
     return true;
@@ -120,6 +122,7 @@ static const struct coordinator_member *clear_joined(struct weft_coordinator *co
         if (!coordinator_member_is_active(member)) continue;
         if (member->joined > latest) last = member, latest = member->joined;
         member->joined = 0;
+        coordinator_records_member(coordinator, member);
     }
     return last;
 }
@@ -129,6 +132,7 @@ static void put_in_force(struct weft_coordinator *coordinator, bool all_joined, 
                          Weft__Control__Member **pointers)
 {
     uint32_t count, newcomer_count = 0;
+    const uint32_t before = coordinator->epoch_in_force;
     uint32_t rank = 0;
     uint64_t codec_steps = 0;
     int64_t after = -1;
@@ -170,6 +174,7 @@ static void put_in_force(struct weft_coordinator *coordinator, bool all_joined, 
     if (all_joined) shrunk.last = clear_joined(coordinator)->member + 1;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_SHRUNK;
     message.shrunk = &shrunk;
+    coordinator_records_shrunk(coordinator, &shrunk, before);
     weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
              "job %s continues with %u workers, epoch %u, after step %llu", coordinator->job, count,
              coordinator->epoch, (unsigned long long)committed);
@@ -182,7 +187,7 @@ static void put_in_force(struct weft_coordinator *coordinator, bool all_joined, 
         if (coordinator_send_roster(coordinator, member) != WEFT_OK)
             coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
                               "the coordinator has no memory for the roster of %u members", count);
-        else coordinator_slots_send(coordinator, member);
+        else coordinator_slots_repeat(coordinator, member); /* a shard may have been lost before */
         if (coordinator->state == COORDINATOR_ENDED) return;
     }
     coordinator_grow(coordinator); /* another newcomer may have addresses by now */
@@ -201,6 +206,7 @@ void coordinator_grow(struct weft_coordinator *coordinator)
     Weft__Control__Grow grow = WEFT__CONTROL__GROW__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     coordinator->epoch++;
+    coordinator_records_job(coordinator);
     coordinator->shrink_began_ns = 0; /* a step has no time limit; coordinator_shrink starts the timeout */
     snprintf(text, sizeof text, "%s has joined", newcomer->label);
     grow.epoch = coordinator->epoch;
@@ -216,6 +222,7 @@ static void next_epoch(struct weft_coordinator *coordinator, const struct coordi
     Weft__Control__Joined body = WEFT__CONTROL__JOINED__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     coordinator->epoch++;
+    coordinator_records_job(coordinator);
     coordinator->shrink_began_ns = weft_now_ns(coordinator->env);
     snprintf(text, sizeof text, "%s has joined: it is out of data", joined->label);
     body.member = joined->member;
@@ -231,7 +238,7 @@ void coordinator_shrink_check(struct weft_coordinator *coordinator)
     uint64_t committed = coordinator->committed;
     uint32_t active = 0, joined_count = 0;
     bool agreed = true;
-    if (coordinator->state != COORDINATOR_RUNNING) return;
+    if (coordinator->state != COORDINATOR_RUNNING || coordinator_any_is_awaited(coordinator)) return;
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         const struct coordinator_member *member = coordinator->members[i];
         if (!coordinator_member_is_active(member)) continue;
@@ -264,6 +271,9 @@ void coordinator_shrink_check(struct weft_coordinator *coordinator)
 void coordinator_join(struct weft_coordinator *coordinator, struct coordinator_member *worker,
                       const Weft__Control__Join *join)
 {
+    /* the former coordinator had it, or has answered it */
+    const bool is_old = worker->joined || (join->epoch > 0 && join->epoch < coordinator->epoch_in_force);
+    if (coordinator->records.is_restored && is_old) return;
     if (worker->joined || coordinator->options.workers_min == 0) {
         coordinator_member_lost(coordinator, worker, "it sent Join when that was not due");
         return;
@@ -274,8 +284,10 @@ void coordinator_join(struct weft_coordinator *coordinator, struct coordinator_m
         return;
     }
     worker->joined = ++coordinator->join_count;
+    worker->join_epoch = coordinator->epoch_in_force;
     worker->committed = join->committed;
     worker->codec_steps = join->codec_steps;
+    coordinator_records_member(coordinator, worker);
     next_epoch(coordinator, worker);
     coordinator_shrink_check(coordinator);
 }
@@ -285,6 +297,8 @@ void coordinator_shrink(struct weft_coordinator *coordinator, struct coordinator
 {
     if (shrink->epoch < coordinator->epoch) return; /* answers an earlier proposal; the worker will answer
                                                      * the newest one too */
+    /* the former coordinator has answered it, and its answer was repeated */
+    if (coordinator->records.is_restored && shrink->epoch <= coordinator->epoch_in_force) return;
     if (shrink->epoch > coordinator->epoch || coordinator->epoch == coordinator->epoch_in_force ||
         worker->joined) {
         coordinator_member_lost(coordinator, worker, "it sent Shrink when that was not due");

@@ -250,15 +250,6 @@ static bool shards_have_folders(struct weft_coordinator *coordinator)
     return true;
 }
 
-/* A member that has not resumed gets no Snap, and it may hold a part of the former coordinator's. */
-static bool any_is_awaited(const struct weft_coordinator *coordinator)
-{
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        if (coordinator->members[i]->record.is_awaited && coordinator->members[i]->state < MEMBER_LEFT)
-            return true;
-    return false;
-}
-
 void coordinator_snapshot_tick(struct weft_coordinator *coordinator, uint64_t now_ns)
 {
     struct coordinator_snapshot *snapshot = &coordinator->snapshot;
@@ -268,7 +259,8 @@ void coordinator_snapshot_tick(struct weft_coordinator *coordinator, uint64_t no
         coordinator_parts_describe(coordinator, why, sizeof why);
         coordinator_snapshot_abandon(coordinator, why);
     }
-    if (snapshot->state != SNAPSHOT_IDLE || now_ns < snapshot->due_ns || any_is_awaited(coordinator)) return;
+    if (snapshot->state != SNAPSHOT_IDLE || now_ns < snapshot->due_ns) return;
+    if (coordinator_any_is_awaited(coordinator)) return; /* it gets no Snap, and may hold an older part */
     if (shards_have_folders(coordinator)) arm(coordinator);
     else snapshot->due_ns = WEFT_NEVER;
 }

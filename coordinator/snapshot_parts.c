@@ -20,10 +20,12 @@ static bool has_part(const struct coordinator_member *member)
     return member->part.state != PART_NONE;
 }
 
+/* A newcomer that was admitted gets no Snap before its Go. */
 static bool sends_part(const struct weft_coordinator *coordinator, const struct coordinator_member *member)
 {
     return coordinator->options.snapshot_part && member->role == WEFT__CONTROL__ROLE__ROLE_WORKER &&
-           member->has_snapshots && !member->joined && coordinator_member_is_active(member);
+           member->has_snapshots && !member->joined && member->state == MEMBER_READY &&
+           coordinator_member_is_active(member);
 }
 
 void coordinator_parts_begin(struct weft_coordinator *coordinator)

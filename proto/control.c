@@ -247,7 +247,7 @@ static bool weight_hash_ok(const Weft__Control__WeightHash *hash)
            hash->home <= WEFT_LIMIT_ENDPOINTS;
 }
 
-static bool shrunk_ok(const Weft__Control__Shrunk *shrunk)
+bool control_shrunk_ok(const Weft__Control__Shrunk *shrunk)
 {
     if (shrunk->epoch == 0 || shrunk->n_members == 0 || shrunk->n_members > WEFT_LIMIT_WORKERS ||
         shrunk->n_newcomers > shrunk->n_members)
@@ -363,7 +363,7 @@ static bool control_ok(const Control *message)
         return message->status_reply->json &&
                strnlen(message->status_reply->json, WEFT_LIMIT_STATUS_BYTES + 1) <= WEFT_LIMIT_STATUS_BYTES;
     case WEFT__CONTROL__CONTROL__BODY_SHRINK: return message->shrink->epoch > 0;
-    case WEFT__CONTROL__CONTROL__BODY_SHRUNK: return shrunk_ok(message->shrunk);
+    case WEFT__CONTROL__CONTROL__BODY_SHRUNK: return control_shrunk_ok(message->shrunk);
     case WEFT__CONTROL__CONTROL__BODY_JOIN: return true;
     case WEFT__CONTROL__CONTROL__BODY_GROW: return message->grow->epoch > 0 && text_ok(message->grow->text);
     case WEFT__CONTROL__CONTROL__BODY_JOINED:

@@ -188,6 +188,7 @@ enum weft_status weft_resume_request(const struct weft_resume *resume, const cha
     request_out->incarnation = resume->incarnation;
     request_out->received = resume->received;
     request_out->has_begun = resume->has_begun;
+    request_out->epoch = resume->epoch;
     request_out->nonce = (ProtobufCBinaryData){WEFT_NONCE_BYTES, nonce};
     request_out->proof = (ProtobufCBinaryData){WEFT_PROOF_BYTES, proof};
     if (challenge->len != WEFT_NONCE_BYTES) return WEFT_ERR_MALFORMED;

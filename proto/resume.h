@@ -33,6 +33,7 @@ void weft_frame_release(struct weft_frame *frame); /* NULL has no effect */
 struct weft_resume {
     struct weft_env *env;
     bool has_begun;         /* member: Go has been received */
+    uint32_t epoch;         /* member: of the last Roster or Shrunk received; 0: none */
     bool is_possible;       /* both sides support it and all kept frames are here */
     uint32_t member;
     uint64_t incarnation;

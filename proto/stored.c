@@ -17,14 +17,24 @@ static bool reign_ok(const Weft__Control__StoredReign *reign)
            process_ok(&reign->process);
 }
 
+/* Workers and shards may have been added. */
+static bool members_ok(const Weft__Control__StoredJob *job)
+{
+    const Weft__Control__StoredMembership *membership = job->membership;
+    const uint32_t first = job->workers + job->shards;
+    if (job->members < first) return false;
+    if (!membership) return job->members - first <= WEFT_LIMIT_SHARDS;
+    return job->members < WEFT_LIMIT_ENDPOINTS && membership->workers_min > 0 &&
+           membership->workers_min <= job->workers && membership->workers_max <= WEFT_LIMIT_WORKERS &&
+           membership->epoch > 0;
+}
+
 static bool job_ok(const Weft__Control__StoredJob *job)
 {
     return job->workers > 0 && job->workers <= WEFT_LIMIT_WORKERS && job->shards > 0 &&
            job->shards <= WEFT_LIMIT_SHARDS && job->copies > 0 && job->copies <= WEFT_LIMIT_COPIES &&
-           job->members >= job->workers + job->shards &&
-           job->members - job->workers - job->shards <= WEFT_LIMIT_SHARDS &&
-           job->next_endpoint < WEFT_LIMIT_ENDPOINTS && job->heartbeat_ns > 0 && job->resume_ns > 0 &&
-           control_cost_ok(job->cost);
+           members_ok(job) && job->next_endpoint < WEFT_LIMIT_ENDPOINTS && job->heartbeat_ns > 0 &&
+           job->resume_ns > 0 && control_cost_ok(job->cost);
 }
 
 static bool stored_member_ok(const Weft__Control__StoredMember *member)
@@ -46,6 +56,9 @@ static bool stored_ok(const Stored *stored)
     case WEFT__CONTROL__STORED__BODY_JOB: return job_ok(stored->job);
     case WEFT__CONTROL__STORED__BODY_MEMBER: return stored_member_ok(stored->member);
     case WEFT__CONTROL__STORED__BODY_SLOTS: return control_map_ok(stored->slots);
+    case WEFT__CONTROL__STORED__BODY_SHRUNK:
+        return stored->shrunk->shrunk && control_shrunk_ok(stored->shrunk->shrunk) &&
+               stored->shrunk->before < stored->shrunk->shrunk->epoch;
     case WEFT__CONTROL__STORED__BODY_SNAPSHOTS: return snapshots_ok(stored->snapshots);
     case WEFT__CONTROL__STORED__BODY_TENSOR:
         return stored->tensor->declared && control_declared_ok(stored->tensor->declared);

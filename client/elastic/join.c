@@ -24,6 +24,7 @@ static enum weft_status send_join(struct weft_session *session)
     Weft__Control__Join join = WEFT__CONTROL__JOIN__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     join.committed = session->step.number;
+    if (session->control.roster->roster->wire_version > 1) join.epoch = session->epoch; /* version 1: none */
     join.codec_steps = client_codecs_steps_max(session);
     message.body_case = WEFT__CONTROL__CONTROL__BODY_JOIN;
     message.join = &join;

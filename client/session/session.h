@@ -93,7 +93,7 @@ struct client_live {
 
 struct client_membership {
     uint64_t job_id, incarnation;
-    uint64_t silence_ns;        /* the coordinator declares a member lost that was silent for this long */
+    uint64_t silence_ns;        /* a coordinator declares a member lost that was silent for this long */
     bool is_newcomer;           /* the job ran before this worker joined */
     uint32_t shards_added;      /* further shards that have joined; the engine's */
     struct client_old_member_table *old_tables;        /* owned; member tables of earlier epochs, still

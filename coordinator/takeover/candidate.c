@@ -111,17 +111,11 @@ static enum weft_status create_server(struct weft_candidate *candidate,
                                       const struct coordinator_loaded *loaded,
                                       struct weft_coordinator_server **out, struct weft_error *error)
 {
-    const Weft__Control__StoredJob *job = loaded->job->job;
     struct weft_coordinator_options options;
     weft_coordinator_options_init(&options);
+    coordinator_loaded_options(loaded, &options);
     options.job = candidate->job;
     options.secret = candidate->secret;
-    options.workers = job->workers;
-    options.shards = job->shards;
-    options.copies = job->copies;
-    options.copies_on_one_host = job->copies_on_one_host;
-    options.heartbeat_ns = job->heartbeat_ns;
-    options.resume_ns = job->resume_ns;
     options.wire_newest = candidate->options.wire_newest;
     options.store = candidate->store;
     set_snapshots(candidate, loaded->snapshots ? loaded->snapshots->snapshots : NULL, &options);
@@ -146,7 +140,7 @@ static enum weft_status adopt_members(struct weft_candidate *candidate,
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         struct coordinator_member *member = coordinator->members[i];
         struct weft_process_identity process = {0};
-        if (member->state == MEMBER_LOST) continue;
+        if (member->state == MEMBER_LOST || member->state < MEMBER_READY) continue;
         if (member->record.process_bytes) weft_process_identity_decode(member->record.process, &process);
         WEFT_TRY(
             coordinator_server_adopt(server, member, is_same_process(&process, &candidate->seen.process)));
@@ -178,6 +172,7 @@ static enum weft_status continue_job(struct weft_candidate *candidate,
     candidate->options.took_over(candidate->options.context, server);
     coordinator_slots_check_lost(server->coordinator);
     coordinator_declare_check(server->coordinator);
+    coordinator_membership_check(server->coordinator);
     return WEFT_OK;
 }
 

@@ -44,6 +44,11 @@ void coordinator_records_snapshots(struct weft_coordinator *coordinator)
         coordinator->records.is_marked = coordinator->records.snapshots_are_marked = true;
 }
 
+void coordinator_records_job(struct weft_coordinator *coordinator)
+{
+    coordinator->records.is_marked = coordinator->records.job_is_marked = true;
+}
+
 /* ---- one transaction ---- */
 
 struct batch {
@@ -64,6 +69,14 @@ static void batch_write(struct batch *batch)
     batch->count = 0;
 }
 
+static void batch_put(struct batch *batch, const char *key, uint8_t *data, size_t bytes)
+{
+    snprintf(batch->keys[batch->count], sizeof batch->keys[0], "%s", key);
+    batch->puts[batch->count] =
+        (struct weft_store_put){.key = batch->keys[batch->count], .value = data, .bytes = bytes};
+    batch->count++;
+}
+
 static void batch_add(struct batch *batch, const char *key, const Weft__Control__Stored *stored)
 {
     uint8_t *data;
@@ -77,13 +90,19 @@ static void batch_add(struct batch *batch, const char *key, const Weft__Control_
         batch->has_failed = true;
         return;
     }
-    snprintf(batch->keys[batch->count], sizeof batch->keys[0], "%s", key);
-    batch->puts[batch->count] =
-        (struct weft_store_put){.key = batch->keys[batch->count], .value = data, .bytes = bytes};
-    batch->count++;
+    batch_put(batch, key, data, bytes);
 }
 
 /* ---- records ---- */
+
+/* A member without addresses has no record. In elastic jobs its number counts, and is not used again. */
+static uint32_t count_members(const struct weft_coordinator *coordinator)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < coordinator->member_count; i++)
+        count += coordinator->options.workers_min > 0 || coordinator->members[i]->addresses;
+    return count;
+}
 
 static void add_job(struct batch *batch)
 {
@@ -93,7 +112,7 @@ static void add_job(struct batch *batch)
     Weft__Control__Stored stored = WEFT__CONTROL__STORED__INIT;
     job.job_id = coordinator->job_id;
     job.transport_nonce = coordinator->transport_nonce;
-    job.workers = options->workers;
+    job.workers = coordinator->workers_at_start;
     job.shards = options->shards;
     job.copies = options->copies;
     job.copies_on_one_host = options->copies_on_one_host;
@@ -101,18 +120,35 @@ static void add_job(struct batch *batch)
     job.next_endpoint = coordinator->next_endpoint;
     job.heartbeat_ns = options->heartbeat_ns;
     job.resume_ns = options->resume_ns;
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        job.members += coordinator->members[i]->addresses != NULL; /* others have no record */
+    job.members = count_members(coordinator);
     job.ended = coordinator->records.has_ended;
     job.wire_version = coordinator_wire_written(coordinator);
     if (coordinator->cost_known) job.cost = &coordinator->cost;
+    Weft__Control__StoredMembership membership = WEFT__CONTROL__STORED_MEMBERSHIP__INIT;
+    membership.workers_min = options->workers_min;
+    membership.workers_max = options->workers_max;
+    membership.epoch = coordinator->epoch;
+    if (options->workers_min > 0) job.membership = &membership;
     stored.body_case = WEFT__CONTROL__STORED__BODY_JOB;
     stored.job = &job;
     batch_add(batch, "job", &stored);
 }
 
+static void fill_worker(const struct coordinator_member *member, Weft__Control__StoredWorker *worker)
+{
+    weft__control__stored_worker__init(worker);
+    worker->rank_order = member->rank_order;
+    worker->newcomer = member->newcomer;
+    worker->joined = member->joined;
+    worker->join_epoch = member->join_epoch;
+    worker->committed = member->committed;
+    worker->codec_steps = member->codec_steps;
+}
+
 static void add_member(struct batch *batch, const struct coordinator_member *member)
 {
+    const bool is_worker = member->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
+    Weft__Control__StoredWorker worker;
     Weft__Control__Member entry;
     Weft__Control__StoredMember body = WEFT__CONTROL__STORED_MEMBER__INIT;
     Weft__Control__Stored stored = WEFT__CONTROL__STORED__INIT;
@@ -132,7 +168,9 @@ static void add_member(struct batch *batch, const struct coordinator_member *mem
     body.snapshots = member->has_snapshots;
     body.additions = member->addition.is_supported;
     body.entering = member->addition.is_entering;
-    body.outside = member->newcomer;
+    body.outside = member->newcomer && !is_worker; /* a worker that waits: StoredWorker */
+    fill_worker(member, &worker);
+    if (batch->coordinator->options.workers_min > 0 && is_worker) body.worker = &worker;
     stored.body_case = WEFT__CONTROL__STORED__BODY_MEMBER;
     stored.member = &body;
     snprintf(key, sizeof key, "member/%05u", member->member);
@@ -207,6 +245,18 @@ static void add_snapshots(struct batch *batch)
     batch_add(batch, "snapshots", &stored);
 }
 
+static void add_shrunk(struct batch *batch)
+{
+    const struct coordinator_records *records = &batch->coordinator->records;
+    uint8_t *copy = records->shrunk ? weft_alloc_bytes(batch->coordinator->env, records->shrunk_bytes) : NULL;
+    if (!copy) {
+        batch->has_failed = true;
+        return;
+    }
+    memcpy(copy, records->shrunk, records->shrunk_bytes);
+    batch_put(batch, "shrunk", copy, records->shrunk_bytes);
+}
+
 /* ---- commit ---- */
 
 static void fence(struct weft_coordinator *coordinator, const char *why)
@@ -225,6 +275,7 @@ static bool write_marked(struct weft_coordinator *coordinator)
     struct batch *batch = weft_alloc_zero(coordinator->env, sizeof *batch);
     if (!batch) return false;
     batch->coordinator = coordinator;
+    if (records->shrunk_is_marked) add_shrunk(batch);
     if (records->slots_are_marked) add_slots(batch);
     if (records->snapshots_are_marked) add_snapshots(batch);
     for (uint32_t i = 0; i < coordinator->member_count; i++)
@@ -243,7 +294,7 @@ static void unmark(struct weft_coordinator *coordinator)
 {
     struct coordinator_records *records = &coordinator->records;
     records->is_marked = records->job_is_marked = records->slots_are_marked = false;
-    records->snapshots_are_marked = false;
+    records->snapshots_are_marked = records->shrunk_is_marked = false;
     for (uint32_t i = 0; i < coordinator->member_count; i++)
         coordinator->members[i]->record.is_marked = false;
     for (uint32_t i = 0; i < coordinator->tensor_count; i++) coordinator->tensors[i]->is_marked = false;

@@ -5,6 +5,7 @@
  *
  *     job          numbers of the job, that it runs, that it has ended
  *     member/N     each member: identity, addresses, session key, whether it has left or is lost
+ *     shrunk       elastic jobs: the membership in force, after the first one (records_membership.c)
  *     slots        leader, copy and term of each slot
  *     tensor/N     declarations that all workers agree on, with placement
  *     snapshots    interval; number and step of the snapshot under way; step of the last complete one
@@ -24,6 +25,10 @@ void coordinator_records_slots(struct coordinator_records *records);
 void coordinator_records_member(struct weft_coordinator *coordinator, struct coordinator_member *member);
 void coordinator_records_tensor(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor);
 void coordinator_records_snapshots(struct weft_coordinator *coordinator);
+void coordinator_records_job(struct weft_coordinator *coordinator);
+/* The membership in force is this one; before: epoch of the one before. */
+void coordinator_records_shrunk(struct weft_coordinator *coordinator, const Weft__Control__Shrunk *shrunk,
+                                uint32_t before);
 /* Writes what is marked. false: this process does not coordinate any more, and must announce nothing. Always
  * true without a store. */
 bool coordinator_records_commit(struct weft_coordinator *coordinator);
@@ -37,15 +42,29 @@ struct coordinator_loaded {
     struct weft_env *env;
     enum weft_status status;
     Weft__Control__Stored *job, *slots, **members, **tensors; /* owned; job NULL: it has not begun */
-    Weft__Control__Stored *snapshots; /* owned; NULL: a job without */
+    Weft__Control__Stored *snapshots, *shrunk;                /* owned; NULL: a job without */
     uint32_t member_count, tensor_count;
 };
 enum weft_status coordinator_records_load(struct coordinator_reign *reign,
                                           struct coordinator_loaded *loaded_out);
 void coordinator_loaded_free(struct coordinator_loaded *loaded);
+/* Options of a coordinator that continues the job: those of its records. */
+void coordinator_loaded_options(const struct coordinator_loaded *loaded,
+                                struct weft_coordinator_options *options);
 /* Fills in a new coordinator, whose options are those of the record of the job. It is running then, and no
  * member has a connection. WEFT_ERR_MALFORMED: the records do not fit each other. */
 enum weft_status coordinator_records_restore(struct weft_coordinator *coordinator,
                                              const struct coordinator_loaded *loaded);
+
+/* records_membership.c */
+/* The workers by rank, and who rests. Call with all members. WEFT_ERR_MALFORMED as above. */
+enum weft_status coordinator_membership_restore(struct weft_coordinator *coordinator,
+                                                const struct coordinator_loaded *loaded);
+/* Members may resume: workers that had not begun are lost, and a loss that no epoch has is proposed. */
+void coordinator_membership_check(struct weft_coordinator *coordinator);
+/* Sends what the member may have missed: the membership in force, and what was proposed since. epoch: of its
+ * membership. */
+void coordinator_membership_repeat(struct weft_coordinator *coordinator, struct coordinator_member *member,
+                                   uint32_t epoch);
 
 #endif

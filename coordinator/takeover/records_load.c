@@ -42,6 +42,7 @@ static void take_record(void *context, const struct weft_store_entry *entry)
     if (kind == WEFT__CONTROL__STORED__BODY_JOB && !loaded->job) loaded->job = stored;
     else if (kind == WEFT__CONTROL__STORED__BODY_SLOTS && !loaded->slots) loaded->slots = stored;
     else if (kind == WEFT__CONTROL__STORED__BODY_SNAPSHOTS && !loaded->snapshots) loaded->snapshots = stored;
+    else if (kind == WEFT__CONTROL__STORED__BODY_SHRUNK && !loaded->shrunk) loaded->shrunk = stored;
     else if (kind == WEFT__CONTROL__STORED__BODY_MEMBER && starts_with(entry->key, "member/"))
         keep(loaded, &loaded->members, &loaded->member_count, stored);
     else if (kind == WEFT__CONTROL__STORED__BODY_TENSOR && starts_with(entry->key, "tensor/"))
@@ -71,6 +72,7 @@ void coordinator_loaded_free(struct coordinator_loaded *loaded)
     weft_stored_free(loaded->env, loaded->job);
     weft_stored_free(loaded->env, loaded->slots);
     weft_stored_free(loaded->env, loaded->snapshots);
+    weft_stored_free(loaded->env, loaded->shrunk);
     for (uint32_t i = 0; i < loaded->member_count; i++) weft_stored_free(loaded->env, loaded->members[i]);
     for (uint32_t i = 0; i < loaded->tensor_count; i++) weft_stored_free(loaded->env, loaded->tensors[i]);
     weft_free_bytes(loaded->env, loaded->members);
@@ -123,24 +125,41 @@ static void fill_member(struct coordinator_member *member, const Weft__Control__
     member->incarnation = entry->incarnation;
     member->endpoint_first = entry->endpoint_first;
     member->endpoint_count = (uint32_t)entry->n_addresses;
+    if (stored->worker) {
+        member->rank_order = stored->worker->rank_order;
+        member->newcomer = stored->worker->newcomer;
+        member->joined = stored->worker->joined;
+        member->join_epoch = stored->worker->join_epoch;
+        member->committed = stored->worker->committed;
+        member->codec_steps = stored->worker->codec_steps;
+    }
     memcpy(record->resume_key, stored->resume_key.data, sizeof record->resume_key);
     record->process_bytes = stored->process.len;
     if (record->process_bytes) memcpy(record->process, stored->process.data, record->process_bytes);
 }
 
-/* A shard that was lost before the others had its addresses has no record. */
-static enum weft_status restore_gap(struct weft_coordinator *coordinator)
+static enum weft_status add_member(struct weft_coordinator *coordinator, struct coordinator_member **out)
 {
     struct coordinator_member *member =
         coordinator_members_reserve(coordinator) ? weft_alloc_zero(coordinator->env, sizeof *member) : NULL;
     if (!member) return WEFT_ERR_NO_MEMORY;
-    member->role = WEFT__CONTROL__ROLE__ROLE_SHARD;
-    member->index = UINT32_MAX;
-    member->newcomer = true;
-    member->state = MEMBER_LOST;
     member->member = coordinator->member_count;
-    snprintf(member->label, sizeof member->label, "a shard that has not joined");
-    coordinator->members[coordinator->member_count++] = member;
+    coordinator->members[coordinator->member_count++] = *out = member;
+    return WEFT_OK;
+}
+
+/* A worker or shard that was lost before the others had its addresses has no record. */
+static enum weft_status add_gaps(struct weft_coordinator *coordinator, uint32_t end)
+{
+    struct coordinator_member *member;
+    while (coordinator->member_count < end) {
+        WEFT_TRY(add_member(coordinator, &member));
+        member->role = WEFT__CONTROL__ROLE__ROLE_SHARD;
+        member->index = UINT32_MAX;
+        member->newcomer = true;
+        member->state = MEMBER_LOST;
+        snprintf(member->label, sizeof member->label, "a member that has not joined");
+    }
     return WEFT_OK;
 }
 
@@ -158,32 +177,63 @@ static enum weft_status restore_member(struct weft_coordinator *coordinator,
 {
     const Weft__Control__Member *entry = stored->member;
     const bool is_worker = entry->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
-    const uint32_t expected = is_worker ? coordinator->options.workers : coordinator->options.shards;
-    struct coordinator_member **by_index = is_worker ? coordinator->workers : coordinator->shards;
+    const bool is_elastic = coordinator->options.workers_min > 0;
     const bool is_in = !stored->outside;
-    if (entry->member < coordinator->member_count ||
-        entry->member - coordinator->member_count > WEFT_LIMIT_WORKERS + WEFT_LIMIT_SHARDS ||
-        (is_in && (entry->index >= expected || by_index[entry->index] || stored->state < MEMBER_READY)) ||
-        stored->state > MEMBER_LOST || (is_worker && !is_in))
+    const uint32_t least = is_elastic && is_worker ? MEMBER_ADDRESSED : MEMBER_READY;
+    struct coordinator_member *member;
+    if (entry->member < coordinator->member_count || (is_in && stored->state < least) ||
+        stored->state > MEMBER_LOST || (is_worker && !is_in) ||
+        (stored->worker != NULL) != (is_elastic && is_worker))
         return WEFT_ERR_MALFORMED;
-    while (coordinator->member_count < entry->member) WEFT_TRY(restore_gap(coordinator));
-    struct coordinator_member *member =
-        coordinator_members_reserve(coordinator) ? weft_alloc_zero(coordinator->env, sizeof *member) : NULL;
-    if (!member) return WEFT_ERR_NO_MEMORY;
-    member->member = coordinator->member_count;
-    coordinator->members[coordinator->member_count++] = member;
+    if (!is_worker && is_in &&
+        (entry->index >= coordinator->options.shards || coordinator->shards[entry->index]))
+        return WEFT_ERR_MALFORMED;
+    WEFT_TRY(add_gaps(coordinator, entry->member));
+    WEFT_TRY(add_member(coordinator, &member));
     fill_member(member, stored);
     member->last_received_ns = weft_now_ns(coordinator->env);
-    if (!is_in) return copy_addresses(coordinator, member, entry);
-    by_index[entry->index] = member;
-    if (member->addition.is_entering) restore_addition(coordinator, member);
-    if (is_worker) coordinator->worker_count++;
-    else coordinator->shard_count++;
-    if (is_worker && member->state == MEMBER_LEFT) coordinator->worker_left_count++;
+    if (!is_worker && is_in) coordinator->shards[entry->index] = member, coordinator->shard_count++;
     return copy_addresses(coordinator, member, entry);
 }
 
+/* Elastic jobs: the numbers below StoredJob.members are used. Other jobs: it counts records. */
+static enum weft_status restore_members(struct weft_coordinator *coordinator,
+                                        const struct coordinator_loaded *loaded)
+{
+    const uint32_t count = loaded->job->job->members;
+    const bool is_elastic = coordinator->options.workers_min > 0;
+    const uint32_t end = is_elastic ? count : count + WEFT_LIMIT_SHARDS;
+    if (loaded->member_count > count || (!is_elastic && loaded->member_count != count))
+        return WEFT_ERR_MALFORMED;
+    for (uint32_t i = 0; i < loaded->member_count; i++) {
+        const Weft__Control__StoredMember *stored = loaded->members[i]->member;
+        if (stored->member->member >= end) return WEFT_ERR_MALFORMED;
+        WEFT_TRY(restore_member(coordinator, stored));
+    }
+    if (is_elastic) WEFT_TRY(add_gaps(coordinator, count));
+    WEFT_TRY(coordinator_membership_restore(coordinator, loaded));
+    for (uint32_t i = 0; i < coordinator->options.shards; i++)
+        if (coordinator->shards[i]->addition.is_entering)
+            restore_addition(coordinator, coordinator->shards[i]);
+    return WEFT_OK;
+}
+
 /* ---- all ---- */
+
+void coordinator_loaded_options(const struct coordinator_loaded *loaded,
+                                struct weft_coordinator_options *options)
+{
+    const Weft__Control__StoredJob *job = loaded->job->job;
+    options->workers = job->workers;
+    options->shards = job->shards;
+    options->copies = job->copies;
+    options->copies_on_one_host = job->copies_on_one_host;
+    options->heartbeat_ns = job->heartbeat_ns;
+    options->resume_ns = job->resume_ns;
+    if (!job->membership) return;
+    options->workers_min = job->membership->workers_min;
+    options->workers_max = job->membership->workers_max;
+}
 
 /* The coordinator owns the copies of byte fields. */
 static void restore_numbers(struct weft_coordinator *coordinator, Weft__Control__StoredJob *job)
@@ -201,18 +251,14 @@ enum weft_status coordinator_records_restore(struct weft_coordinator *coordinato
                                              const struct coordinator_loaded *loaded)
 {
     restore_numbers(coordinator, loaded->job->job);
-    if (!loaded->slots || loaded->member_count != loaded->job->job->members) return WEFT_ERR_MALFORMED;
-    for (uint32_t i = 0; i < loaded->member_count; i++)
-        WEFT_TRY(restore_member(coordinator, loaded->members[i]->member));
-    if (coordinator->worker_count != coordinator->options.workers ||
-        coordinator->shard_count != coordinator->options.shards)
-        return WEFT_ERR_MALFORMED;
+    if (!loaded->slots) return WEFT_ERR_MALFORMED;
+    WEFT_TRY(restore_members(coordinator, loaded));
     WEFT_TRY(coordinator_placement_init(coordinator));
     WEFT_TRY(coordinator_slots_restore(coordinator, loaded->slots->slots));
     for (uint32_t i = 0; i < loaded->tensor_count; i++)
         WEFT_TRY(coordinator_tensor_restore(coordinator, loaded->tensors[i]->tensor));
-    for (uint32_t i = 0; i < coordinator->options.workers; i++)
-        coordinator->workers[i]->declared_count = coordinator->tensor_count;
+    for (uint32_t i = 0; i < coordinator->member_count; i++)
+        coordinator->members[i]->declared_count = coordinator->tensor_count;
     if (loaded->snapshots) coordinator_snapshot_restore(coordinator, loaded->snapshots->snapshots);
     coordinator_continue(coordinator);
     return WEFT_OK;

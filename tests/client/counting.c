@@ -1,11 +1,14 @@
 /* counting.c - a worker for tests/system: push_pulls of whole numbers, which it checks at each step.
  *
- *     counting STOP_FILE [ELEMENTS]
+ *     counting STOP_FILE [ELEMENTS | elastic]
  *
  * Three tensors in server mode: a mean, weights, and weights with momentum. The first two are whole numbers
  * below 2^24, so a lost, doubled or repeated contribution changes the result. A lost velocity changes the
- * third by more than its tolerance. The ranks end together, a step after rank 0 sees the file. Prints "step
- * N" every 20 steps, at the end "steps N wrong W longest MS ms", and exits with 1 if a number is wrong. */
+ * third by more than its tolerance. elastic: the first two, of values that do not depend on the number of
+ * ranks, and the loop of docs/elastic.md. The ranks end together, a step after rank 0 sees the file. Prints
+ * "step N" every 20 steps, at the end "steps N wrong W longest MS ms", and exits with 1 if a number is
+ * wrong. */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,10 +84,86 @@ static uint32_t count_wrong(uint64_t step, uint32_t ranks)
     return wrong;
 }
 
+/* ---- elastic ---- */
+
+/* The mean, whatever the number of ranks. Also of tensor "stop": 0 until a rank has seen the file. */
+static enum weft_status run_elastic_step(struct weft_session *session, struct weft_tensor *const *tensors,
+                                         const char *path, float *stop)
+{
+    struct weft_request request = {{0}};
+    const struct weft_step step = {weft_step_next(session), 1.0f, 1.0f};
+    const float own = 1 + 2.0f * (float)weft_rank(session) - (float)(weft_ranks(session) - 1);
+    float flag = weft_rank(session) == 0 && access(path, F_OK) == 0;
+    enum weft_status status = weft_step_begin(session, &step);
+    if (status < 0) return status;
+    for (uint32_t i = 0; i < count; i++) grad[i] = base(step.step, i) + own;
+    status = exchange(tensors[0], mean);
+    if (status >= 0) status = exchange(tensors[1], weights);
+    if (status >= 0) status = weft_push_pull(tensors[2], &flag, stop, &request);
+    if (status >= 0) status = weft_wait(&request, 0);
+    return status < 0 && status != WEFT_ERR_PEER_LOST ? status : weft_step_end(session);
+}
+
+/* Half of the values alternate from step to step, so the weights are those of the steps before. */
+static uint32_t count_wrong_elastic(uint64_t step)
+{
+    uint32_t wrong = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint64_t odd = (step + (i % 2 == 0)) / 2; /* steps with base 2 */
+        wrong += mean[i] != base(step, i) + 1;
+        wrong += weights[i] != -(float)(step + 2 * odd);
+    }
+    return wrong;
+}
+
+static struct weft_tensor *declare_stop(struct weft_session *session)
+{
+    struct weft_tensor_options options;
+    struct weft_tensor *tensor = NULL;
+    weft_tensor_options_init(&options);
+    options.name = "stop";
+    options.dim_count = 1;
+    options.dims[0] = 1;
+    options.mode = WEFT_MODE_SERVER;
+    options.optimizer = "none";
+    return weft_declare(session, &options, &tensor) < 0 ? NULL : tensor;
+}
+
+static int run_elastic(struct weft_session *session, const char *path)
+{
+    struct weft_tensor *const tensors[] = {declare(session, "mean", "none"),
+                                           declare(session, "weights", "sgd"), declare_stop(session)};
+    uint64_t step = 0;
+    uint32_t wrong = 0;
+    float stop = 0;
+    bool is_shared = false;
+    enum weft_status status = tensors[0] && tensors[1] && tensors[2] ? WEFT_OK : WEFT_ERR_STATE;
+    while (status == WEFT_OK && weft_step_next(session) <= STEPS_MAX && stop == 0) {
+        enum weft_status done = is_shared ? WEFT_OK : weft_tensor_share(tensors[1], model, 0);
+        if (done == WEFT_OK || done == WEFT_ERR_PEER_LOST)
+            done = run_elastic_step(session, tensors, path, &stop);
+        if (done == WEFT_OK) {
+            is_shared = true;
+            step = weft_step_next(session) - 1;
+            wrong += count_wrong_elastic(step);
+            if (step % 20 == 0) printf("step %llu\n", (unsigned long long)step), fflush(stdout);
+        } else {
+            stop = 0; /* of a discarded step */
+            is_shared &= done != WEFT_ERR_GREW;
+            if (done != WEFT_ERR_SHRUNK && done != WEFT_ERR_GREW) status = done;
+            else printf("%u ranks\n", weft_ranks(session)), fflush(stdout);
+        }
+    }
+    if (status < 0) printf("failed: %s: %s\n", weft_status_name(status), weft_error_text(session));
+    printf("steps %llu wrong %u longest 0 ms\n", (unsigned long long)step, wrong);
+    return weft_finalize(session) < 0 || status < 0 || wrong > 0;
+}
+
 int main(int argc, char **argv)
 {
     struct weft_session *session;
     if (argc < 2 || weft_init(NULL, &session) < 0) return fprintf(stderr, "%s\n", weft_error_text(NULL)), 2;
+    if (argc > 2 && strcmp(argv[2], "elastic") == 0) return run_elastic(session, argv[1]);
     if (argc > 2) count = (uint32_t)strtoul(argv[2], NULL, 10);
     if (count == 0 || count > COUNT_MAX) return fprintf(stderr, "elements: 1 to %d\n", COUNT_MAX), 2;
     struct weft_tensor *const tensors[] = {declare(session, "mean", "none"),

@@ -729,7 +729,7 @@ static void former_move(void **state)
     assert_int_equal(coordinator_records_restore(coordinator, &records.loaded), WEFT_OK);
     for (uint32_t i = 0; i < FORMER_MEMBERS; i++)
         assert_int_equal(coordinator_adopt(coordinator, i + 1, coordinator->members[i]), WEFT_OK);
-    for (uint32_t i = 0; i < FORMER_MEMBERS; i++) coordinator_welcome_back(coordinator, i + 1, true);
+    for (uint32_t i = 0; i < FORMER_MEMBERS; i++) coordinator_welcome_back(coordinator, i + 1, true, 1);
     weft_coordinator_tick(coordinator);
     weft_coordinator_tick(coordinator);
     assert_int_equal(term[0], 5);

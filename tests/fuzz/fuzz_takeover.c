@@ -32,8 +32,9 @@ static void run(struct weft_coordinator *coordinator)
         if (coordinator_adopt(coordinator, i + 1, coordinator->members[i]) < 0) return;
     coordinator_slots_check_lost(coordinator);
     coordinator_declare_check(coordinator);
+    coordinator_membership_check(coordinator);
     for (uint32_t i = 0; i < coordinator->member_count; i++)
-        coordinator_welcome_back(coordinator, i + 1, i % 2);
+        coordinator_welcome_back(coordinator, i + 1, i % 2, 1 + i % 3);
     for (uint32_t i = 0; i < coordinator->member_count; i++)
         if (coordinator->members[i]->role == WEFT__CONTROL__ROLE__ROLE_SHARD) {
             weft_coordinator_closed(coordinator, i + 1, "lost");
@@ -47,10 +48,7 @@ static void continue_job(const struct coordinator_loaded *loaded)
     struct weft_coordinator_options options;
     struct weft_coordinator *coordinator;
     weft_coordinator_options_init(&options);
-    options.workers = loaded->job->job->workers;
-    options.shards = loaded->job->job->shards;
-    options.copies = loaded->job->job->copies;
-    options.copies_on_one_host = loaded->job->job->copies_on_one_host;
+    coordinator_loaded_options(loaded, &options);
     if (loaded->snapshots) {
         options.snapshot_steps = loaded->snapshots->snapshots->every_steps;
         options.snapshot_ns = loaded->snapshots->snapshots->every_ns;
@@ -79,6 +77,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
             loaded.slots = stored;
         else if (stored->body_case == WEFT__CONTROL__STORED__BODY_SNAPSHOTS && !loaded.snapshots)
             loaded.snapshots = stored;
+        else if (stored->body_case == WEFT__CONTROL__STORED__BODY_SHRUNK && !loaded.shrunk)
+            loaded.shrunk = stored;
         else if (stored->body_case == WEFT__CONTROL__STORED__BODY_MEMBER)
             members[loaded.member_count++] = stored;
         else if (stored->body_case == WEFT__CONTROL__STORED__BODY_TENSOR)
@@ -92,6 +92,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     weft_stored_free(loaded.env, loaded.job);
     weft_stored_free(loaded.env, loaded.slots);
     weft_stored_free(loaded.env, loaded.snapshots);
+    weft_stored_free(loaded.env, loaded.shrunk);
     return 0;
 }
 
@@ -109,6 +110,11 @@ static size_t add(const Weft__Control__Stored *stored, uint8_t *out, size_t at, 
     return at + 2 + bytes;
 }
 
+static bool is_elastic(uint64_t number)
+{
+    return number % 4 == 3;
+}
+
 static size_t add_members(uint64_t number, uint8_t *out, size_t at, size_t capacity)
 {
     uint8_t bytes[WEFT_PROCESS_IDENTITY_BYTES] = {7};
@@ -116,6 +122,7 @@ static size_t add_members(uint64_t number, uint8_t *out, size_t at, size_t capac
     for (uint32_t i = 0; i < 4 + number / 32 % 2; i++) {
         Weft__Control__Stored stored = WEFT__CONTROL__STORED__INIT;
         Weft__Control__StoredMember body = WEFT__CONTROL__STORED_MEMBER__INIT;
+        Weft__Control__StoredWorker worker;
         Weft__Control__Member member = WEFT__CONTROL__MEMBER__INIT;
         ProtobufCBinaryData address = {2, bytes};
         member.member = member.endpoint_first = i + (i == 4); /* one has no record */
@@ -134,11 +141,36 @@ static size_t add_members(uint64_t number, uint8_t *out, size_t at, size_t capac
         body.additions = true;
         body.entering = i == 3 && number % 3 == 0;
         body.outside = i == 4;
+        weft__control__stored_worker__init(&worker);
+        worker.rank_order = i;
+        worker.joined = i == number / 5 % 4;
+        worker.join_epoch = 1;
+        worker.committed = number % 3;
+        if (is_elastic(number) && i < 2) body.worker = &worker;
         stored.body_case = WEFT__CONTROL__STORED__BODY_MEMBER;
         stored.member = &body;
         at = add(&stored, out, at, capacity);
     }
     return at;
+}
+
+static size_t add_shrunk(uint64_t number, uint8_t *out, size_t at, size_t capacity)
+{
+    Weft__Control__Stored stored = WEFT__CONTROL__STORED__INIT;
+    Weft__Control__StoredShrunk body = WEFT__CONTROL__STORED_SHRUNK__INIT;
+    Weft__Control__Shrunk shrunk = WEFT__CONTROL__SHRUNK__INIT;
+    uint32_t members[] = {number / 4 % 2, 1};
+    if (number / 8 % 2 == 0) return at;
+    shrunk.epoch = 2 + number / 16 % 2;
+    shrunk.n_members = 1 + (members[0] == 0);
+    shrunk.members = members;
+    shrunk.committed = number % 7;
+    shrunk.last = number / 64 % 3;
+    body.shrunk = &shrunk;
+    body.before = 1;
+    stored.body_case = WEFT__CONTROL__STORED__BODY_SHRUNK;
+    stored.shrunk = &body;
+    return add(&stored, out, at, capacity);
 }
 
 static size_t add_snapshots(uint64_t number, uint8_t *out, size_t at, size_t capacity)
@@ -201,6 +233,12 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
     job.copies_on_one_host = number % 13 > 0;
     job.next_endpoint = 4;
     job.heartbeat_ns = job.resume_ns = WEFT_SECONDS(1);
+    Weft__Control__StoredMembership membership = WEFT__CONTROL__STORED_MEMBERSHIP__INIT;
+    membership.workers_min = 1;
+    membership.workers_max = number / 4 % 2 * 4;
+    membership.epoch = 1 + number / 32 % 4;
+    if (is_elastic(number)) job.membership = &membership;
+    if (is_elastic(number)) job.members += number / 8 % 3 + number / 32 % 2; /* and the one without */
     stored.body_case = WEFT__CONTROL__STORED__BODY_JOB;
     stored.job = &job;
     size_t at = add(&stored, out, 0, capacity);
@@ -220,6 +258,7 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
     stored.slots = &map;
     at = add(&stored, out, at, capacity);
     at = add_snapshots(number, out, at, capacity);
+    if (is_elastic(number)) at = add_shrunk(number, out, at, capacity);
     at = add_members(number, out, at, capacity);
     at = add_tensor(number, 0, out, at, capacity);
     return add_tensor(number / 2, 1, out, at, capacity);

@@ -45,7 +45,8 @@ static const struct {
     {"StoredReign.process", 24},   {"StoredJob.workers", 2},
     {"StoredJob.shards", 1},       {"StoredJob.members", 3},
     {"StoredJob.copies", 1},       {"StoredMember.resume_key", 16},
-    {"StoredMember.process", 24},
+    {"StoredMember.process", 24},  {"StoredMembership.workers_min", 1},
+    {"StoredShrunk.before", 1},
 };
 
 static uint64_t hash_of(const char *name)

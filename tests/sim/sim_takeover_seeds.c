@@ -1,7 +1,7 @@
 /* sim_takeover_seeds.c - jobs with a store whose coordinator dies, stops, or loses answers of it, in one
  * process and in virtual time: weftd with the coordinator, other weftd, and the client as trainers call it.
  *
- *     sim_takeover_seeds [--seeds N] [--first S] [--separate] [--verbose]
+ *     sim_takeover_seeds [--seeds N] [--first S] [--elastic] [--separate] [--mutant NAME] [--verbose]
  *
  * A seed selects the number of shards and workers, and one fault of the process that coordinates: it dies
  * while it sends its n-th control frame (the store may have what the frame announced), at a random time,
@@ -11,11 +11,15 @@
  * of the jobs make snapshots, by steps or by time; there the coordinator may also die before or behind any
  * file that it writes.
  *
+ * --elastic: jobs that continue without lost workers. Workers die at any time, with the coordinator, or
+ * behind it, and a worker may join, also at the next coordinator.
+ *
  * Checks: a job of which any worker has begun ends in order on all of them; each result equals the sum, so no
  * push is lost or counted twice; no program hangs; each snapshot on disk is whole, and has the weights of its
  * step; in a job that continues long enough the next coordinator completes one, and no worker waits in
- * weft_finalize for a part that is not stored. A failing seed prints the command that replays it. --mutant
- * makes one fault of the coordinator, which a seed must detect.
+ * weft_finalize for a part that is not stored. Where no worker has begun, each ends with a sentence, before
+ * its deadline. A failing seed prints the command that replays it. --mutant makes one fault of the
+ * coordinator, which a seed must detect.
  * --separate: no process can read whether one on another host is dead. */
 #include <stdarg.h>
 #include <stdio.h>
@@ -35,34 +39,41 @@
 #include "tests/sim/takeover_mutants.h"
 #include "tests/sim/takeover_snapshots.h"
 
-#define SETTLE_NS WEFT_SECONDS(7)    /* members that do not resume are lost */
-#define AMPLE_NS WEFT_SECONDS(4)     /* with so many steps in it, a snapshot is completed */
-#define FINALIZE_NS WEFT_SECONDS(25) /* a take-over may happen in it */
+#define SETTLE_NS WEFT_SECONDS(7)     /* members that do not resume are lost */
+#define BEFORE_GO_NS WEFT_SECONDS(66) /* the deadline of weft_init, and its slack */
+#define AMPLE_NS WEFT_SECONDS(4)      /* with so many steps in it, a snapshot is completed */
+#define FINALIZE_NS WEFT_SECONDS(25)  /* a take-over may happen in it */
 enum { AMPLE_STEPS = 10 };
 
 enum { DRIVER = 0, FIRST_SHARD = 1, SHARDS_MAX = 4, WORKERS_MAX = 4, COUNT = 700, CHUNK = 256, TENSORS = 3 };
+enum { WORKERS_AND_NEW = WORKERS_MAX + 1 };
 enum fault_kind { FAULT_NONE, FAULT_FRAME, FAULT_TIME, FAULT_SILENT, FAULT_STOP, FAULT_FILE, FAULT_KINDS };
 enum snapshot_kind { SNAPSHOTS_NONE, SNAPSHOTS_BY_STEPS, SNAPSHOTS_BY_TIME, SNAPSHOT_KINDS };
 
 struct worker {
     uint32_t host, wrong, steps;
-    uint64_t finalize_ns; /* time in weft_finalize */
-    bool has_begun, ended;
+    uint64_t finalize_ns, ended_ns; /* time in weft_finalize; when it ended */
+    bool has_begun, ended, is_dead;
+    struct weft_timer death;
+    struct weft_session *session; /* NULL: it has ended in order */
     enum weft_status status;
     char text[480];
-    float grad[COUNT], out[COUNT], model[COUNT];
+    float grad[COUNT], out[COUNT], model[COUNT], mean[COUNT];
 };
 
 static struct run {
     uint64_t seed;
     uint32_t shards, workers, goal;
-    struct worker all[WORKERS_MAX];
+    bool is_elastic, has_newcomer;
+    char next_address[64]; /* of the next coordinator; "": none yet */
+    struct worker all[WORKERS_AND_NEW];
     struct weft_sim *sim;
     struct weft_loop *driver;
     struct weft_config *config, *config_old; /* borrowed; config_old: of processes of wire version 1 */
     enum snapshot_kind snapshots;
-    uint64_t committed;             /* snapshots of another coordinator */
+    uint64_t committed; /* snapshots of another coordinator */
     struct weft_timer death, settled;
+    uint64_t died_ns;       /* of the coordinator; 0: it lives */
     uint64_t settled_ns;    /* the next coordinator coordinates since SETTLE_NS; 0: not yet */
     uint32_t settled_steps; /* done then */
     enum fault_kind kind;
@@ -165,38 +176,96 @@ static enum weft_status train(struct worker *worker, struct weft_session *sessio
     return status;
 }
 
+/* The mean does not depend on the number of ranks: a step may be repeated by fewer. */
+static float elastic_mean(uint64_t step, uint32_t i)
+{
+    return base(step, i) + 1;
+}
+
+static float elastic_weights(uint64_t step, uint32_t i)
+{
+    float value = 0;
+    for (uint64_t s = 1; s <= step; s++) value -= elastic_mean(s, i);
+    return value;
+}
+
+static enum weft_status elastic_step(struct worker *worker, struct weft_session *session,
+                                     struct weft_tensor **tensors)
+{
+    const uint64_t number = weft_step_next(session);
+    const struct weft_step step = {number, 1.0f, 1.0f};
+    const float own = 2.0f * (float)weft_rank(session) - (float)(weft_ranks(session) - 1);
+    WEFT_TRY(weft_step_begin(session, &step));
+    for (uint32_t i = 0; i < COUNT; i++) worker->grad[i] = elastic_mean(number, i) + own;
+    enum weft_status status = exchange(worker, tensors[0]);
+    if (status >= 0) memcpy(worker->mean, worker->out, sizeof worker->mean);
+    if (status >= 0) status = exchange(worker, tensors[1]);
+    if (status < 0 && status != WEFT_ERR_PEER_LOST) return status;
+    status = weft_step_end(session);
+    for (uint32_t i = 0; i < COUNT && status == WEFT_OK; i++) {
+        worker->wrong += worker->mean[i] != elastic_mean(number, i);
+        worker->wrong += worker->out[i] != elastic_weights(number, i);
+    }
+    return status;
+}
+
+/* The loop of docs/elastic.md. */
+static enum weft_status train_elastic(struct worker *worker, struct weft_session *session)
+{
+    struct weft_tensor *tensors[TENSORS] = {NULL};
+    bool is_shared = false;
+    WEFT_TRY(declare(worker, session, "mean", &tensors[0]));
+    WEFT_TRY(declare(worker, session, "weights", &tensors[1]));
+    while (weft_step_next(session) <= run.goal) {
+        sim_process_sleep(1 + mix(run.seed + 31 * worker->steps + worker->host) %
+                                  (WEFT_MS(1) << (run.seed % 12)));
+        enum weft_status status = is_shared ? WEFT_OK : weft_tensor_share(tensors[1], worker->model, 0);
+        if (status == WEFT_OK || status == WEFT_ERR_PEER_LOST)
+            status = elastic_step(worker, session, tensors);
+        worker->steps += status == WEFT_OK;
+        if (status == WEFT_OK) is_shared = true;
+        else if (status == WEFT_ERR_GREW) is_shared = false;
+        else if (status != WEFT_ERR_SHRUNK) return status;
+    }
+    return WEFT_OK;
+}
+
 static void check_done(void)
 {
-    for (uint32_t i = 0; i < run.workers; i++)
-        if (!run.all[i].ended) return;
+    for (uint32_t i = 0; i < run.workers + run.has_newcomer; i++)
+        if (!run.all[i].ended && !run.all[i].is_dead) return;
     run.all_done = true;
 }
 
 static void worker_main(void *context)
 {
     struct worker *worker = context;
-    struct weft_session *session;
+    struct weft_session *session = NULL;
     struct weft_options options;
     char name[16];
     weft_options_init(&options);
-    options.coordinator = "coordinator:4000";
+    options.coordinator = run.next_address[0] ? run.next_address : "coordinator:4000";
     options.job = "simulated";
     options.deadline_ms = 60000;
     snprintf(name, sizeof name, "h%u", worker->host);
     setenv("WEFT_CLIENT_HOST", name, 1); /* both are read before the first wait */
-    setenv("WEFT_JOB_WIRE_VERSION", run.seed % 4 == 1 && run.snapshots == SNAPSHOTS_NONE ? "1" : "0", 1);
+    const bool is_old = run.seed % 4 == 1 && run.snapshots == SNAPSHOTS_NONE && !run.is_elastic;
+    setenv("WEFT_JOB_WIRE_VERSION", is_old ? "1" : "0", 1);
     worker->status = client_init(weft_sim_env(run.sim, worker->host), &options, &session);
     if (worker->status < 0) {
         snprintf(worker->text, sizeof worker->text, "%s", weft_error_text(NULL));
     } else {
         worker->has_begun = true;
-        worker->status = train(worker, session);
+        worker->session = session;
+        worker->status = run.is_elastic ? train_elastic(worker, session) : train(worker, session);
         if (worker->status < 0) snprintf(worker->text, sizeof worker->text, "%s", weft_error_text(session));
         const uint64_t began_ns = weft_sim_now_ns(run.sim);
+        worker->session = NULL;
         weft_finalize(session);
         worker->finalize_ns = weft_sim_now_ns(run.sim) - began_ns;
     }
     worker->ended = true;
+    worker->ended_ns = weft_sim_now_ns(run.sim);
     check_done();
 }
 
@@ -210,6 +279,8 @@ static void shard_main(void *context)
     options.coordinator = index > 0 ? "coordinator:4000" : NULL;
     options.workers = run.workers;
     options.shards = run.shards;
+    if (run.is_elastic) options.workers_min = 1;
+    if (run.has_newcomer) options.workers_max = run.workers + 1;
     options.index = (int)index;
     options.engines = 1 + (uint32_t)(run.seed % 2);
     options.config = run.seed % 2 && mix(run.seed + 77 * index) % 2 ? run.config_old : run.config;
@@ -227,11 +298,46 @@ static void wake(uint32_t host)
     weft_sim_wake(run.sim, host);
 }
 
+/* ---- deaths of workers ---- */
+
+/* A loss while a tensor is declared ends the job. At least one rank stays. */
+static bool may_kill(const struct worker *victim)
+{
+    uint32_t alive = 0;
+    for (uint32_t i = 0; i < run.workers; i++) {
+        if (run.all[i].is_dead) continue;
+        if (run.all[i].steps == 0 || run.all[i].ended) return false;
+        alive++;
+    }
+    return alive > 1 && !victim->is_dead;
+}
+
+static void kill_worker(struct weft_timer *timer)
+{
+    struct worker *worker = weft_container_of(timer, struct worker, death);
+    if (!may_kill(worker)) return;
+    worker->is_dead = true;
+    weft_sim_kill(run.sim, worker->host);
+    sim_net_died(worker->host, roll(6) == 0);
+}
+
+static void kill_some(uint64_t within_ns)
+{
+    for (uint32_t i = 0; run.is_elastic && i < run.workers; i++)
+        if (roll(2 + run.workers) == 0)
+            weft_timer_start(run.driver, &run.all[i].death, weft_sim_now_ns(run.sim) + roll(within_ns));
+    weft_sim_wake(run.sim, DRIVER);
+}
+
+/* ---- death of the coordinator ---- */
+
 static void die(struct weft_timer *timer)
 {
     if (run.is_dead) return;
     run.is_dead = true;
     run.is_dying = false;
+    run.died_ns = weft_sim_now_ns(run.sim);
+    kill_some(WEFT_MS(1) << roll(8));
     weft_sim_kill(run.sim, FIRST_SHARD);
     sim_net_died(FIRST_SHARD, run.kind == FAULT_SILENT);
 }
@@ -260,6 +366,8 @@ static void settle(struct weft_timer *timer)
 
 static void choose_fault(const char *snapshots)
 {
+    for (uint32_t i = 0; i < run.workers; i++) weft_timer_init(&run.all[i].death, kill_worker);
+    kill_some(WEFT_MS(16) << roll(10));
     const uint64_t span_ns = WEFT_MS(16) << roll(10), at_ns = 1 + roll(span_ns);
     run.kind = (enum fault_kind)roll(FAULT_KINDS);
     if (roll(3) == 0) run.kind = FAULT_FRAME;
@@ -295,6 +403,7 @@ static void fail_seed(const char *format, ...)
 static float weights_after(uint64_t step, uint32_t index)
 {
     float value = 0;
+    if (run.is_elastic) return elastic_weights(step, index);
     for (uint64_t s = 1; s <= step; s++) value -= base(s, index) + (float)(run.workers - 1);
     return value;
 }
@@ -309,25 +418,39 @@ static void check_snapshots(struct weft_env *env)
         if (run.all[i].finalize_ns > FINALIZE_NS)
             fail_seed("h%u was %.1f s in weft_finalize", run.all[i].host,
                       (double)run.all[i].finalize_ns / 1e9);
-    if (run.settled_ns > 0 && run.all[0].status == WEFT_OK && run.committed == 0 &&
+    if (run.settled_ns > 0 && !run.is_elastic && run.all[0].status == WEFT_OK && run.committed == 0 &&
         run.goal >= run.settled_steps + AMPLE_STEPS && weft_sim_now_ns(run.sim) >= run.settled_ns + AMPLE_NS)
         fail_seed("the next coordinator has made no snapshot in %u steps and %.1f s",
                   (unsigned)(run.goal - run.settled_steps),
                   (double)(weft_sim_now_ns(run.sim) - run.settled_ns) / 1e9);
 }
 
+/* The newcomer was there before the job had begun, and has the place of this worker. */
+static bool is_replaced(const struct worker *worker)
+{
+    return run.has_newcomer && run.all[run.workers].has_begun && !worker->has_begun &&
+           worker->status == WEFT_ERR_EXISTS;
+}
+
 static void check(void)
 {
     bool has_begun = false;
     for (uint32_t i = 0; i < run.workers; i++) has_begun |= run.all[i].has_begun;
-    for (uint32_t i = 0; i < run.workers; i++) {
+    for (uint32_t i = 0; i < run.workers + run.has_newcomer; i++) {
         const struct worker *worker = &run.all[i];
+        if (worker->is_dead) continue;
         char doing[80] = "";
         if (!worker->ended) sim_process_describe(worker->host, doing, sizeof doing);
         if (!worker->ended)
             fail_seed("h%u has not ended after step %u: it %s", worker->host, worker->steps, doing);
         if (worker->wrong > 0) fail_seed("h%u has %u wrong numbers", worker->host, worker->wrong);
-        if (has_begun && worker->status < 0)
+        const bool waits_long = worker->ended_ns > run.died_ns + BEFORE_GO_NS;
+        if (!has_begun && i < run.workers && run.died_ns > 0 && (waits_long || !worker->text[0]))
+            fail_seed("h%u had not begun, and ended %.1f s behind the coordinator: %s", worker->host,
+                      ((double)worker->ended_ns - (double)run.died_ns) / 1e9, worker->text);
+        /* a newcomer may be too late, or wait when the coordinator dies */
+        const bool must_end_in_order = i < run.workers ? has_begun : worker->has_begun;
+        if (must_end_in_order && worker->status < 0 && !is_replaced(worker))
             fail_seed("h%u ended after step %u: %s: %s", worker->host, worker->steps,
                       weft_status_name(worker->status), worker->text);
     }
@@ -338,6 +461,8 @@ static void log_takeovers(struct weft_env *env, enum weft_log_level level, const
 {
     if (strstr(text, "this process takes over at")) {
         run.takeovers++;
+        snprintf(run.next_address, sizeof run.next_address, "%.60s", strstr(text, "over at") + 8);
+        kill_some(WEFT_MS(1) << roll(14));
         weft_timer_start(run.driver, &run.settled, weft_sim_now_ns(run.sim) + SETTLE_NS);
         weft_sim_wake(run.sim, DRIVER);
     }
@@ -346,6 +471,8 @@ static void log_takeovers(struct weft_env *env, enum weft_log_level level, const
                 module, text);
 }
 
+static bool is_elastic; /* --elastic */
+
 static void choose_job(uint64_t seed, struct weft_config **configs)
 {
     memset(&run, 0, sizeof run);
@@ -353,9 +480,12 @@ static void choose_job(uint64_t seed, struct weft_config **configs)
     run.seed = seed;
     run.snapshots = (enum snapshot_kind)roll(SNAPSHOT_KINDS);
     run.config = configs[run.snapshots];
-    run.config_old = run.snapshots == SNAPSHOTS_NONE ? configs[SNAPSHOT_KINDS] : run.config;
+    /* an elastic job with a store has wire version 2 */
+    run.config_old = run.snapshots == SNAPSHOTS_NONE && !is_elastic ? configs[SNAPSHOT_KINDS] : run.config;
     run.shards = 2 + (uint32_t)roll(SHARDS_MAX - 1);
     run.workers = 1 + (uint32_t)roll(WORKERS_MAX);
+    run.is_elastic = is_elastic;
+    run.has_newcomer = is_elastic && roll(2);
     run.goal = run.snapshots == SNAPSHOTS_NONE ? 2 + (uint32_t)roll(8) : 12 + (uint32_t)roll(24);
 }
 
@@ -364,7 +494,7 @@ static bool start_hosts(struct weft_env *env)
     struct weft_sim_options options;
     weft_sim_options_init(&options);
     options.seed = run.seed;
-    options.host_count = FIRST_SHARD + run.shards + run.workers;
+    options.host_count = FIRST_SHARD + run.shards + run.workers + run.has_newcomer;
     options.latency_ns = 1000 + roll(20000);
     options.jitter_ns = roll(10000);
     options.detect_ns = 100000 + roll(WEFT_MS(1) << roll(8));
@@ -378,10 +508,10 @@ static bool start_hosts(struct weft_env *env)
         if (sim_process_start(FIRST_SHARD + i, i == 0 ? 0 : 1000 + roll(WEFT_MS(1)), shard_main,
                               (void *)(uintptr_t)i) < 0)
             return false;
-    for (uint32_t i = 0; i < run.workers; i++) {
+    for (uint32_t i = 0; i < run.workers + run.has_newcomer; i++) {
+        const uint64_t delay_ns = 1000 + roll(i < run.workers ? WEFT_MS(1) : WEFT_MS(64) << roll(9));
         run.all[i].host = FIRST_SHARD + run.shards + i;
-        if (sim_process_start(run.all[i].host, 1000 + roll(WEFT_MS(1)), worker_main, &run.all[i]) < 0)
-            return false;
+        if (sim_process_start(run.all[i].host, delay_ns, worker_main, &run.all[i]) < 0) return false;
     }
     return true;
 }
@@ -389,6 +519,13 @@ static bool start_hosts(struct weft_env *env)
 struct paths {
     char folder[64], store[80], snapshots[80];
 };
+
+/* Sessions of dead programs are in the list of live ones. */
+static void forget_sessions(void)
+{
+    for (uint32_t i = 0; i < WORKERS_AND_NEW; i++)
+        if (run.all[i].session) weft_list_remove(&run.all[i].session->live.link);
+}
 
 /* All memory is in the arena. Hosts that died leave files of the store open. */
 static bool run_seed(struct weft_env *env, uint64_t seed, struct weft_config **configs,
@@ -405,6 +542,7 @@ static bool run_seed(struct weft_env *env, uint64_t seed, struct weft_config **c
         check();
         check_snapshots(env);
     }
+    forget_sessions();
     for (int file = first_file; file < first_file + 64; file++) (void)close(file);
     return !run.why[0];
 }
@@ -436,7 +574,17 @@ static bool make_paths(struct paths *paths)
     return true;
 }
 
-static uint64_t kinds[FAULT_KINDS], takeovers, ended, committed;
+static uint64_t kinds[FAULT_KINDS], takeovers, ended, committed, deaths, deaths_then, new_ranks;
+
+/* deaths_then, new_ranks: in jobs with another coordinator. */
+static void count_workers(void)
+{
+    uint64_t dead = 0;
+    for (uint32_t i = 0; i < run.workers; i++) dead += run.all[i].is_dead;
+    deaths += dead;
+    deaths_then += run.takeovers > 0 ? dead : 0;
+    new_ranks += run.takeovers > 0 && run.has_newcomer && run.all[run.workers].steps > 0;
+}
 
 static int run_seeds(struct weft_env *env, uint64_t first, uint64_t seeds, struct weft_config **configs,
                      const struct paths *paths, const char *words)
@@ -450,13 +598,16 @@ static int run_seeds(struct weft_env *env, uint64_t first, uint64_t seeds, struc
         kinds[run.kind]++;
         takeovers += run.takeovers;
         committed += run.committed;
+        count_workers();
         ended += run.all[0].status == WEFT_OK;
     }
-    printf(
-        "%llu jobs, %llu ended in order, %llu other coordinators, %llu snapshots of these: no number lost or "
-        "counted twice, no hang\n",
-        (unsigned long long)seeds, (unsigned long long)ended, (unsigned long long)takeovers,
-        (unsigned long long)committed);
+    printf("%llu jobs, %llu ended in order, %llu other coordinators, %llu snapshots of these; %llu workers "
+           "died, %llu of them and %llu new ones in jobs with another coordinator: no number lost or counted "
+           "twice, no hang\n",
+           (unsigned long long)seeds, (unsigned long long)ended, (unsigned long long)takeovers,
+           (unsigned long long)committed, (unsigned long long)deaths, (unsigned long long)deaths_then,
+           (unsigned long long)new_ranks);
+    if (is_elastic && seeds >= 100 && (deaths_then == 0 || new_ranks == 0)) return 1;
     for (uint32_t kind = 0; kind < FAULT_KINDS && seeds >= 100; kind++)
         if (kinds[kind] == 0 || takeovers == 0 || committed == 0 || ended < seeds / 2)
             return 1; /* something never happened */
@@ -474,11 +625,13 @@ int main(int argc, char **argv)
         if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--separate") == 0) sim_processes_separate(separate = true);
+        else if (strcmp(argv[i], "--elastic") == 0) is_elastic = true;
         else if (strcmp(argv[i], "--mutant") == 0 && i + 1 < argc) mutant = argv[++i];
         else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         else
             return fprintf(stderr,
-                           "usage: %s [--seeds N] [--first S] [--separate] [--mutant NAME] [--verbose]\n",
+                           "usage: %s [--seeds N] [--first S] [--elastic] [--separate] [--mutant NAME] "
+                           "[--verbose]\n",
                            argv[0]),
                    2;
     }
@@ -493,8 +646,8 @@ int main(int argc, char **argv)
         return fprintf(stderr, "no memory\n"), 1;
     env.log = log_takeovers;
     env.log_level = verbose ? WEFT_LOG_DEBUG : WEFT_LOG_WARN;
-    snprintf(words, sizeof words, "%s%s%.40s", separate ? " --separate" : "", mutant ? " --mutant " : "",
-             mutant ? mutant : "");
+    snprintf(words, sizeof words, "%s%s%s%.40s", is_elastic ? " --elastic" : "",
+             separate ? " --separate" : "", mutant ? " --mutant " : "", mutant ? mutant : "");
     const int status = run_seeds(&env, first, seeds, configs, &paths, words);
     takeover_snapshots_clear(paths.folder);
     for (uint32_t i = 0; i <= SNAPSHOT_KINDS; i++) weft_config_free(configs[i]);

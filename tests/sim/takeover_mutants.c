@@ -6,9 +6,10 @@
 
 #include "coordinator/takeover/records.h"
 
-static const char *const names[] = {"snapshots-not-recorded", "snapshot-not-dropped",
-                                    "snapshots-not-restored"};
-enum { NOT_RECORDED, NOT_DROPPED, NOT_RESTORED, MUTANTS };
+static const char *const names[] = {"snapshots-not-recorded",  "snapshot-not-dropped",
+                                    "snapshots-not-restored",  "membership-not-recorded",
+                                    "membership-not-repeated", "loss-not-proposed"};
+enum { NOT_RECORDED, NOT_DROPPED, NOT_RESTORED, NO_MEMBERSHIP, NOT_REPEATED, NOT_PROPOSED, MUTANTS };
 static bool is_on[MUTANTS];
 
 bool takeover_mutant_select(const char *name)
@@ -43,4 +44,31 @@ void __wrap_coordinator_snapshot_restore(struct weft_coordinator *coordinator,
                                          const Weft__Control__StoredSnapshots *stored)
 {
     if (!is_on[NOT_RESTORED]) __real_coordinator_snapshot_restore(coordinator, stored);
+}
+
+void __real_coordinator_records_shrunk(struct weft_coordinator *coordinator,
+                                       const Weft__Control__Shrunk *shrunk, uint32_t before);
+void __wrap_coordinator_records_shrunk(struct weft_coordinator *coordinator,
+                                       const Weft__Control__Shrunk *shrunk, uint32_t before);
+void __wrap_coordinator_records_shrunk(struct weft_coordinator *coordinator,
+                                       const Weft__Control__Shrunk *shrunk, uint32_t before)
+{
+    if (!is_on[NO_MEMBERSHIP]) __real_coordinator_records_shrunk(coordinator, shrunk, before);
+}
+
+void __real_coordinator_membership_repeat(struct weft_coordinator *coordinator,
+                                          struct coordinator_member *member, uint32_t epoch);
+void __wrap_coordinator_membership_repeat(struct weft_coordinator *coordinator,
+                                          struct coordinator_member *member, uint32_t epoch);
+void __wrap_coordinator_membership_repeat(struct weft_coordinator *coordinator,
+                                          struct coordinator_member *member, uint32_t epoch)
+{
+    if (!is_on[NOT_REPEATED]) __real_coordinator_membership_repeat(coordinator, member, epoch);
+}
+
+void __real_coordinator_membership_check(struct weft_coordinator *coordinator);
+void __wrap_coordinator_membership_check(struct weft_coordinator *coordinator);
+void __wrap_coordinator_membership_check(struct weft_coordinator *coordinator)
+{
+    if (!is_on[NOT_PROPOSED]) __real_coordinator_membership_check(coordinator);
 }

@@ -3,6 +3,7 @@
 The workers (tests/client/counting.c) push whole numbers and check each result."""
 
 import os
+import re
 import signal
 import subprocess
 
@@ -19,10 +20,10 @@ class Takeover(CountingTest):
     def environment(self):
         return {"WEFT_SERVER_COPIES": "1", "WEFT_SERVER_COPIES_ON_ONE_HOST": "yes", "WEFT_SERVER_STORE": self.path("store")}
 
-    def start(self, shards, workers, options=None, own=None):
+    def start(self, shards, workers, options=None, own=None, words=(), coordinator_words=()):
         group = self.group()
-        jobs.start_by_hand(harness.PROGRAMS, group, shards, workers, [COUNTING, self.path("stop")],
-                           environment={**self.environment(), **(options or {})}, own=own)
+        jobs.start_by_hand(harness.PROGRAMS, group, shards, workers, [COUNTING, self.path("stop"), *words],
+                           environment={**self.environment(), **(options or {})}, own=own, options=coordinator_words)
         self.wait_for("the first steps", lambda: self.steps(group) > 0, group, 40)
         return group
 
@@ -72,6 +73,30 @@ class Takeover(CountingTest):
         shard.wait()
         self.wait_for_takeover(group, 4)
         self.end(group, 2)
+
+    def kill(self, group, name):
+        process = self.drop(group, name)
+        harness.kill(process)
+        process.wait()
+
+    def test_elastic(self):
+        """A worker dies with the coordinator, another one after it; then a worker joins at the next coordinator."""
+        group = self.start(3, 4, words=["elastic"], coordinator_words=["--min-workers", "1", "--max-workers", "4"])
+        harness.kill(dict(group.processes)["worker3"])
+        self.kill(group, "shard0")
+        self.drop(group, "worker3").wait()
+        self.wait_for_takeover(group, 3)
+        self.wait_for("three ranks", lambda: all("3 ranks" in self.log(group, f"worker{rank}") for rank in range(3)), group, 30)
+        self.kill(group, "worker1")
+        self.wait_for("two ranks", lambda: all("2 ranks" in self.log(group, f"worker{rank}") for rank in (0, 2)), group, 30)
+        address = re.search(TOOK_OVER + r" (\S+)", "".join(self.log(group, f"shard{number}") for number in range(3)))[1]
+        group.start("worker4", [COUNTING, self.path("stop"), "elastic"],
+                    {"WEFT_COORDINATOR": address, "WEFT_JOB": os.path.basename(os.path.abspath(group.log_directory))})
+        self.wait_for("its first steps", lambda: self.steps(group, "worker4") > 0, group, 30)
+        open(self.path("stop"), "w").close()
+        group.wait(30)
+        for rank in (0, 2, 4):
+            self.assertRegex(self.log(group, f"worker{rank}"), r"(?m)^steps \d+ wrong 0 ")
 
     def test_under_weft_run(self):
         group = self.group("launcher")
@@ -132,9 +157,17 @@ class Takeover(CountingTest):
         for _, process in mixed.processes:
             harness.kill(process)
 
+    def test_elastic_job_of_an_old_shard(self):
+        """The records of an elastic job need wire version 2: the job ends before it begins."""
+        group = self.group()
+        jobs.start_by_hand(harness.PROGRAMS, group, 2, 1, [COUNTING, self.path("stop"), "elastic"], environment=self.environment(),
+                           own={"shard1": VERSION_1}, options=["--min-workers", "1"])
+        harness.ends(group.processes, 30)
+        self.assertRegex(self.log(group, "worker0"), r"server.store in a job whose workers may change needs wire version 2 and this job "
+                         r"has version 1, because shard 1 \(.*\) spoke no newer one when it began")
+
     def test_what_a_store_does_not_support(self):
         for words, variables, sentence in (([], {"WEFT_SERVER_COPIES": "0"}, "server.store needs server.copies=1"),
-                                           (["--min-workers", "1"], {}, "does not support jobs whose workers may change"),
                                            ([], {"WEFT_SERVER_RESUME": "0s"}, "server.store needs server.resume above 0")):
             done = subprocess.run([harness.PROGRAMS.weftd, "--workers", "2", "--shards", "2", *words], stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, text=True, timeout=60, env={**os.environ, **self.environment(), **variables})

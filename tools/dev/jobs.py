@@ -132,11 +132,12 @@ def wait_for_port_file(path, group, seconds=20):
     raise JobFailed(f"shard0 has not written {path} after {seconds} s: {group.last_words('shard0')}")
 
 
-def start_by_hand(programs, group, shards, workers, worker_command, network=None, environment=None, http=False, own=None):
+def start_by_hand(programs, group, shards, workers, worker_command, network=None, environment=None, http=False, own=None,
+                  options=()):
     """Starts the job process by process: shard0 (with the coordinator), the other shards, worker0 ... On loopback,
     or each in its namespace of `network`, where listeners require a job secret. `worker_command`: a list, or a
     function of the rank that returns one. `http`: each shard serves HTTP on a free port.
-    `own`: variables of single processes, {"shard0": {...}}."""
+    `own`: variables of single processes, {"shard0": {...}}. `options`: of the coordinator."""
     job = os.path.basename(os.path.abspath(group.log_directory))
     port_file = os.path.join(group.log_directory, "ports")
     if os.path.exists(port_file):
@@ -158,7 +159,7 @@ def start_by_hand(programs, group, shards, workers, worker_command, network=None
         node = f"shard{index}"
         words = [programs.weftd, "--job", job, "--index", str(index), "--listen", network.address(node) if network else "127.0.0.1"]
         if index == 0:
-            words += ["--workers", str(workers), "--shards", str(shards), "--port-file", port_file]
+            words += ["--workers", str(workers), "--shards", str(shards), "--port-file", port_file, *options]
         else:
             words += ["--coordinator", coordinator]
         if http:

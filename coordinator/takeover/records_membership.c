@@ -1,0 +1,248 @@
+/* records_membership.c - the membership of an elastic job for the next coordinator. See records.h.
+ *
+ *     record "shrunk"   the last Shrunk: members by rank, newcomers, last good step
+ *     record "job"      the newest epoch that was proposed; above that of Shrunk: an agreement is under way
+ *     member resumes    its epoch is older than Shrunk's -> Shrunk; then what was proposed since
+ *
+ * A member repeats its Shrink or Join until the answer arrives (control_link.c), so the next coordinator
+ * needs no answer of the former one. It puts no membership in force while members have not resumed: then each
+ * has the membership before. A member that has missed two memberships is lost. */
+#include <stdio.h>
+#include <string.h>
+
+#include "coordinator/takeover/records.h"
+
+void coordinator_records_shrunk(struct weft_coordinator *coordinator, const Weft__Control__Shrunk *shrunk,
+                                uint32_t before)
+{
+    struct coordinator_records *records = &coordinator->records;
+    Weft__Control__StoredShrunk body = WEFT__CONTROL__STORED_SHRUNK__INIT;
+    Weft__Control__Stored stored = WEFT__CONTROL__STORED__INIT;
+    if (!records->reign) return;
+    body.shrunk = (Weft__Control__Shrunk *)(uintptr_t)shrunk;
+    body.before = before;
+    stored.body_case = WEFT__CONTROL__STORED__BODY_SHRUNK;
+    stored.shrunk = &body;
+    weft_free_bytes(coordinator->env, records->shrunk);
+    if (weft_stored_pack(coordinator->env, &stored, &records->shrunk, &records->shrunk_bytes) < 0)
+        records->shrunk = NULL; /* the commit fails */
+    records->is_marked = records->shrunk_is_marked = true;
+}
+
+/* ---- restore ---- */
+
+static bool is_worker(const struct coordinator_member *member)
+{
+    return member->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
+}
+
+static bool place(struct weft_coordinator *coordinator, struct coordinator_member *member, uint32_t rank,
+                  uint32_t count)
+{
+    if (!is_worker(member) || !member->addresses || rank >= count || coordinator->workers[rank]) return false;
+    coordinator->workers[rank] = member;
+    coordinator->worker_left_count += member->state == MEMBER_LEFT;
+    member->index = rank;
+    member->newcomer = false;
+    return true;
+}
+
+/* The membership of the last Shrunk. */
+static enum weft_status place_by_shrunk(struct weft_coordinator *coordinator,
+                                        const Weft__Control__Shrunk *shrunk, uint32_t most)
+{
+    const uint32_t count = (uint32_t)shrunk->n_members;
+    if (count > most) return WEFT_ERR_MALFORMED;
+    for (uint32_t rank = 0; rank < count; rank++) {
+        const uint32_t number = shrunk->members[rank];
+        struct coordinator_member *member =
+            number < coordinator->member_count ? coordinator->members[number] : NULL;
+        const bool is_twice = member && member->index < rank && coordinator->workers[member->index] == member;
+        if (!member || is_twice || !place(coordinator, member, rank, count)) return WEFT_ERR_MALFORMED;
+        snprintf(member->label, sizeof member->label, "rank %u (%s, pid %llu)", rank, member->host,
+                 (unsigned long long)member->pid);
+        if (shrunk->last > 0 && member->join_epoch < shrunk->epoch) member->joined = 0;
+    }
+    coordinator->options.workers = coordinator->worker_count = count;
+    coordinator->committed = shrunk->committed;
+    coordinator->codec_steps = shrunk->codec_steps;
+    coordinator->epoch_in_force = shrunk->epoch;
+    return WEFT_OK;
+}
+
+/* The first membership. */
+static enum weft_status place_by_index(struct weft_coordinator *coordinator)
+{
+    const uint32_t count = coordinator->options.workers;
+    for (uint32_t i = 0; i < coordinator->member_count; i++) {
+        struct coordinator_member *member = coordinator->members[i];
+        if (is_worker(member) && !member->newcomer && !place(coordinator, member, member->index, count))
+            return WEFT_ERR_MALFORMED;
+    }
+    for (uint32_t rank = 0; rank < count; rank++)
+        if (!coordinator->workers[rank]) return WEFT_ERR_MALFORMED;
+    coordinator->worker_count = count;
+    return WEFT_OK;
+}
+
+static bool is_rank(const struct weft_coordinator *coordinator, const struct coordinator_member *member)
+{
+    return is_worker(member) && member->index < coordinator->options.workers &&
+           coordinator->workers[member->index] == member;
+}
+
+/* Workers outside the membership rest, or had waited for their admission: these start again. */
+static void sort_others(struct weft_coordinator *coordinator)
+{
+    for (uint32_t i = 0; i < coordinator->member_count; i++) {
+        struct coordinator_member *member = coordinator->members[i];
+        if (!is_worker(member)) continue;
+        if (!is_rank(coordinator, member) && member->joined == 0 && member->state < MEMBER_LEFT)
+            member->state = MEMBER_LOST;
+        if (member->joined > coordinator->join_count) coordinator->join_count = member->joined;
+        if (member->rank_order >= coordinator->next_rank_order && member->rank_order < UINT32_MAX)
+            coordinator->next_rank_order = member->rank_order + 1;
+        if (member->state == MEMBER_LEFT && member->committed > coordinator->committed)
+            coordinator->committed = member->committed;
+    }
+}
+
+/* With those that have left or are lost. */
+static uint32_t count_workers(const struct weft_coordinator *coordinator)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < coordinator->member_count; i++) count += is_worker(coordinator->members[i]);
+    return count;
+}
+
+enum weft_status coordinator_membership_restore(struct weft_coordinator *coordinator,
+                                                const struct coordinator_loaded *loaded)
+{
+    const struct weft_coordinator_options *options = &coordinator->options;
+    const Weft__Control__StoredMembership *membership = loaded->job->job->membership;
+    const uint32_t most = options->workers_max > options->workers ? options->workers_max : options->workers;
+    for (uint32_t i = 0; i < options->shards; i++)
+        if (!coordinator->shards[i]) return WEFT_ERR_MALFORMED;
+    if (!membership || !loaded->shrunk) WEFT_TRY(place_by_index(coordinator));
+    else WEFT_TRY(place_by_shrunk(coordinator, loaded->shrunk->shrunk->shrunk, most));
+    if (!membership) return WEFT_OK;
+    sort_others(coordinator);
+    coordinator->has_grown = count_workers(coordinator) > coordinator->workers_at_start;
+    coordinator->epoch = coordinator->epoch_in_force;
+    if (membership->epoch > coordinator->epoch) coordinator->epoch = membership->epoch;
+    if (!loaded->shrunk) return WEFT_OK;
+    return weft_stored_pack(coordinator->env, loaded->shrunk, &coordinator->records.shrunk,
+                            &coordinator->records.shrunk_bytes);
+}
+
+void coordinator_membership_check(struct weft_coordinator *coordinator)
+{
+    bool has_loss = false;
+    if (coordinator->options.workers_min == 0) return;
+    if (coordinator->epoch != coordinator->epoch_in_force)
+        coordinator->shrink_began_ns = weft_now_ns(coordinator->env);
+    for (uint32_t i = 0; i < coordinator->member_count; i++) {
+        struct coordinator_member *member = coordinator->members[i];
+        if (member->state < MEMBER_READY)
+            coordinator_member_lost(coordinator, member, "it had not begun when the coordinator was lost");
+        has_loss |= is_rank(coordinator, member) && member->state == MEMBER_LOST;
+    }
+    if (!has_loss || coordinator->epoch != coordinator->epoch_in_force) return;
+    coordinator->epoch++;
+    coordinator->shrink_began_ns = weft_now_ns(coordinator->env);
+    coordinator_records_job(coordinator);
+}
+
+/* ---- repeats ---- */
+
+/* false: no memory. */
+static bool send_shrunk(struct weft_coordinator *coordinator, const struct coordinator_member *member,
+                        uint32_t epoch, bool *is_next_out)
+{
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    Weft__Control__Stored *stored;
+    const struct coordinator_records *records = &coordinator->records;
+    *is_next_out = true;
+    if (!records->shrunk ||
+        weft_stored_unpack(coordinator->env, records->shrunk, records->shrunk_bytes, &stored) < 0)
+        return false;
+    *is_next_out = stored->shrunk->before <= epoch;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_SHRUNK;
+    message.shrunk = stored->shrunk->shrunk;
+    if (*is_next_out) coordinator_send(coordinator, member, &message);
+    weft_stored_free(coordinator->env, stored);
+    return true;
+}
+
+static void send_lost(struct weft_coordinator *coordinator, const struct coordinator_member *to,
+                      const struct coordinator_member *lost)
+{
+    char text[COORDINATOR_LABEL_BYTES + 16];
+    Weft__Control__MemberLost body = WEFT__CONTROL__MEMBER_LOST__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    snprintf(text, sizeof text, "%s lost", lost->label);
+    body.member = lost->member;
+    body.text = text;
+    body.role = lost->role;
+    body.index = lost->index;
+    body.pid = lost->pid;
+    body.epoch = coordinator->epoch;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST;
+    message.member_lost = &body;
+    coordinator_send(coordinator, to, &message);
+}
+
+static void send_joined(struct weft_coordinator *coordinator, const struct coordinator_member *to,
+                        const struct coordinator_member *joined)
+{
+    char text[COORDINATOR_LABEL_BYTES + 40];
+    Weft__Control__Joined body = WEFT__CONTROL__JOINED__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    snprintf(text, sizeof text, "%s has joined: it is out of data", joined->label);
+    body.member = joined->member;
+    body.text = text;
+    body.epoch = coordinator->epoch;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_JOINED;
+    message.joined = &body;
+    coordinator_send(coordinator, to, &message);
+}
+
+/* A newcomer that was announced is lost, but ranks may have agreed to its epoch. */
+static void send_grow(struct weft_coordinator *coordinator, const struct coordinator_member *to)
+{
+    Weft__Control__Grow body = WEFT__CONTROL__GROW__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    body.epoch = coordinator->epoch;
+    body.text = (char *)"a new worker had joined at the former coordinator";
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_GROW;
+    message.grow = &body;
+    coordinator_send(coordinator, to, &message);
+}
+
+static void send_proposal(struct weft_coordinator *coordinator, const struct coordinator_member *to)
+{
+    uint32_t reasons = 0;
+    for (uint32_t i = 0; i < coordinator->options.workers; i++) {
+        const struct coordinator_member *rank = coordinator->workers[i];
+        if (rank->state == MEMBER_LOST) send_lost(coordinator, to, rank);
+        else if (rank->joined) send_joined(coordinator, to, rank);
+        else continue;
+        reasons++;
+    }
+    if (reasons == 0 && coordinator->options.workers_max > 0) send_grow(coordinator, to);
+}
+
+void coordinator_membership_repeat(struct weft_coordinator *coordinator, struct coordinator_member *member,
+                                   uint32_t epoch)
+{
+    bool is_next = true, has_memory = true;
+    if (coordinator->options.workers_min == 0) return;
+    if (epoch < coordinator->epoch_in_force) has_memory = send_shrunk(coordinator, member, epoch, &is_next);
+    if (!has_memory)
+        coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
+                          "the coordinator has no memory for the membership of epoch %u",
+                          coordinator->epoch_in_force);
+    else if (!is_next)
+        coordinator_member_lost(coordinator, member, "it has missed two changes of the membership");
+    else if (coordinator->epoch != coordinator->epoch_in_force) send_proposal(coordinator, member);
+}
