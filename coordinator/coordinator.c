@@ -676,7 +676,7 @@ enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator,
         struct coordinator_member *const *by_index = shard ? coordinator->shards : coordinator->workers;
         const uint32_t most = shard ? coordinator->options.shards : coordinator->options.workers;
         const bool is_in_force = member->index < most && by_index[member->index] == member &&
-                                 !(adds && shard && member->state >= MEMBER_LEFT);
+                                 !(shard && member->state >= MEMBER_LEFT);
         if (!is_in_force && !(adds && member == to)) continue;
         WEFT_ASSERT(used < count);
         coordinator_describe(member, &entries[used]);

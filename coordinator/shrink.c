@@ -187,7 +187,7 @@ static void put_in_force(struct weft_coordinator *coordinator, bool all_joined, 
         if (coordinator_send_roster(coordinator, member) != WEFT_OK)
             coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
                               "the coordinator has no memory for the roster of %u members", count);
-        else coordinator_slots_repeat(coordinator, member); /* a shard may have been lost before */
+        else coordinator_slots_send(coordinator, member);
         if (coordinator->state == COORDINATOR_ENDED) return;
     }
     coordinator_grow(coordinator); /* another newcomer may have addresses by now */

@@ -329,7 +329,6 @@ enum weft_status coordinator_slots_restore(struct weft_coordinator *coordinator,
 
 void coordinator_slots_repeat(struct weft_coordinator *coordinator, const struct coordinator_member *member)
 {
-    if (coordinator->slots.count == 0) return;
     enum weft_status status = send_map(coordinator, NULL, NULL, "", member);
     for (uint32_t i = 0; i < coordinator->options.shards; i++) {
         const struct coordinator_member *shard = coordinator->shards[i];

@@ -8,12 +8,22 @@
 #include "client/session/failure.h"
 #include "client/session/session.h"
 
-/* Checks that the roster has every rank and every shard exactly once, and that every endpoint has one
+/* Every rank and every shard. In a job with copies, shards that were lost, or have left, are missing. */
+static bool is_complete(const struct weft_session *session, const struct client_member *members,
+                        uint32_t count)
+{
+    uint32_t shards = 0;
+    for (uint32_t i = 0; i < count; i++) shards += members[i].is_shard;
+    if (session->rank >= session->ranks || count - shards != session->ranks) return false;
+    return session->control.copies > 0 ? shards > 0 && shards <= session->shards : shards == session->shards;
+}
+
+/* Checks that the roster has every rank and every shard at most once, and that every endpoint has one
  * owner. */
 static enum weft_status check_roster(const struct weft_session *session, const struct client_member *members,
                                      uint32_t count, struct weft_error *error)
 {
-    if (session->rank >= session->ranks || count != session->ranks + session->shards)
+    if (!is_complete(session, members, count))
         return weft_error_set(error, WEFT_ERR_MALFORMED,
                               "the coordinator's roster has %u members, not %u workers and %u shards", count,
                               session->ranks, session->shards);

@@ -116,6 +116,16 @@ struct harness *harness_create_copies(uint32_t workers, uint32_t shards, bool on
     return harness_start(harness);
 }
 
+struct harness *harness_create_growing_copies(uint32_t workers, uint32_t shards, uint32_t workers_max)
+{
+    struct harness *harness = harness_alloc(workers, shards);
+    harness->options.copies = 1;
+    harness->options.copies_on_one_host = true;
+    harness->options.workers_min = 1;
+    harness->options.workers_max = workers_max;
+    return harness_start(harness);
+}
+
 struct harness *harness_create(uint32_t workers, uint32_t shards, const char *secret)
 {
     return harness_create_with(workers, shards, 0, 0, secret);

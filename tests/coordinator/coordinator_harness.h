@@ -47,6 +47,8 @@ struct harness *harness_create_growing(uint32_t workers, uint32_t shards, uint32
                                         uint32_t workers_max);
 /* with one copy of each slot. one_host: it may be on the host of the original, where all members are */
 struct harness *harness_create_copies(uint32_t workers, uint32_t shards, bool one_host);
+/* the same on one host, and continues while one worker remains, and admits newcomers */
+struct harness *harness_create_growing_copies(uint32_t workers, uint32_t shards, uint32_t workers_max);
 void harness_free(struct harness *harness);
 
 /* The coordinator of a job that speaks at most this wire version; workers_max 0: not elastic. */

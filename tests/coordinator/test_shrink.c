@@ -500,6 +500,33 @@ static void newcomers_with_shards(void **state)
     harness_free(h);
 }
 
+/* Its roster has no address that no process listens at; the map names the shards that are left. */
+static void newcomers_without_a_lost_shard(void **state)
+{
+    uint64_t c[4];
+    struct harness *h = harness_create_growing_copies(2, 2, 3);
+    harness_run(h, c, 1);
+    harness_close(h, c[2], "killed");
+    assert_int_equal(h->ended_count, 0);
+    for (int i = 0; i < 4; i++)
+        if (i != 2) assert_int_equal(harness_expect(h, c[i], BODY(MAP))->map->lost, 3);
+    uint64_t again = come(h);
+    for (int i = 0; i < 2; i++) harness_expect(h, c[i], BODY(GROW));
+    for (int i = 0; i < 2; i++) say_shrink(h, c[i], 2, 1);
+    const Weft__Control__Roster *roster = harness_expect(h, again, BODY(ROSTER))->roster;
+    assert_int_equal(roster->n_members, 4);
+    for (size_t i = 0; i < roster->n_members; i++)
+        assert_true(roster->members[i]->role == WEFT__CONTROL__ROLE__ROLE_WORKER ||
+                    roster->members[i]->index == 1);
+    const Weft__Control__Map *map = harness_expect(h, again, BODY(MAP))->map;
+    assert_int_equal(map->lost, 0);
+    for (size_t i = 0; i < map->n_slots; i++) assert_int_equal(map->slots[i]->leader, 3);
+    harness_expect_nothing(h, again);
+    harness_ready(h, again);
+    harness_expect(h, again, BODY(GO));
+    harness_free(h);
+}
+
 /* A newcomer that waits is not needed by the others: it may be lost, and it is notified of the end of the
  * job. */
 static void newcomers_that_wait(void **state)
@@ -801,6 +828,7 @@ int main(void)
         cmocka_unit_test(join_not_due),
         cmocka_unit_test(newcomers),
         cmocka_unit_test(newcomers_with_shards),
+        cmocka_unit_test(newcomers_without_a_lost_shard),
         cmocka_unit_test(newcomers_that_wait),
         cmocka_unit_test(newcomers_that_give_up),
         cmocka_unit_test(newcomers_declare),
