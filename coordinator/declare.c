@@ -143,13 +143,7 @@ static enum weft_status check_shards(const struct weft_coordinator *coordinator,
                                      const struct weft_consistency *consistency, struct weft_error *error)
 {
     const bool has_rounds = consistency->kind == WEFT_CONSISTENCY_BSP;
-    const bool has_copies = coordinator->options.copies > 0;
     const bool has_snapshots = coordinator->snapshot.answered || coordinator->options.restored_step > 0;
-    if (has_copies && !has_rounds)
-        return weft_error_set(
-            error, WEFT_ERR_UNSUPPORTED,
-            "shards keep copies of tensors with consistency bsp only: set server.copies=0 to use %s",
-            declare->consistency);
     if (has_snapshots && !has_rounds)
         return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
                               "snapshots have one step for all tensors, and %s has none: use consistency "

@@ -51,6 +51,7 @@ enum weft_wire_kind {
  * aggregate of the last round. */
 enum weft_wire_part {
     WEFT_WIRE_PART_OPTIMIZER = 0,
+    WEFT_WIRE_PART_CLOCKS = 11,  /* COPY: with consistency ssp and asp, struct shard_clock_counts */
     WEFT_WIRE_PART_VERDICT = 12, /* COPY: of a step with clip_norm, struct shard_verdict_last */
     WEFT_WIRE_PART_RESULT = 13,
     WEFT_WIRE_PART_WEIGHTS = 14, /* f32, whatever the dtype of results */
@@ -96,7 +97,7 @@ struct weft_wire_header {
     uint64_t job;
     uint64_t incarnation;  /* the worker's; REPLICATE: the step that the chunk had closed before; COPY of the
                             * weights: a later step that was skipped, or 0 */
-    uint32_t worker;       /* the worker's rank */
+    uint32_t worker;       /* the worker's rank; REPLICATE with ssp and asp: the rank of the contribution */
     uint32_t epoch;
     uint32_t tensor;
     uint32_t chunk;

@@ -127,6 +127,8 @@ enum weft_shard_mutant {
     WEFT_MUTANT_STEP_KEPT_OPEN = 1024,       /* a leader that becomes the copy keeps a codec's step open */
     WEFT_MUTANT_SUM_NOT_COPIED = 2048,       /* the leader does not send the sum of a step with clip_norm */
     WEFT_MUTANT_FACTOR_NOT_KEPT = 4096,      /* the copy applies the sum without its factor */
+    WEFT_MUTANT_CLOCK_NOT_KEPT = 8192,       /* the copy applies a contribution and does not move its clock */
+    WEFT_MUTANT_COPY_WITHOUT_CLOCKS = 16384, /* the leader does not copy the clocks of the workers */
 };
 void weft_shard_engine_options_init(struct weft_shard_engine_options *options);
 enum weft_status weft_shard_engine_create(struct weft_env *env,

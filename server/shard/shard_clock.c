@@ -13,6 +13,11 @@
  * current one. At most one version is in use for each worker and one more. States are read in place, by a
  * worker that saves them; the next update waits for that.
  *
+ * Copies. Each contribution is a change: the copy applies it in the leader's order, moves the same clock, and
+ * acknowledges before a reply leaves. The next contribution is applied after that. So a new leader has all
+ * that a worker has seen, and its clocks tell which contribution of each worker is next. A new copy gets the
+ * clocks with values and states; no contribution is applied meanwhile (copies/shard_clock_copy.c).
+ *
  * The phase of such a chunk is IDLE, or INSTALLING for its first weights. `arrived` counts contributions that
  * are not applied. */
 #include "server/shard/shard_clock.h"
@@ -23,21 +28,25 @@
 
 /* ---- life ---- */
 
-enum weft_status shard_clock_create(struct shard_chunk *chunk)
+enum weft_status shard_clock_reserve(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
+    if (chunk->clock || chunk->tensor->consistency.kind == WEFT_CONSISTENCY_BSP) return WEFT_OK;
     struct shard_clock *clock = weft_alloc_zero(engine->env, sizeof *clock);
     if (!clock) return WEFT_ERR_NO_MEMORY;
     chunk->clock = clock;
     weft_list_init(&clock->receive_link);
     weft_list_init(&clock->wait_link);
+    weft_list_init(&clock->apply_link);
     clock->chunk = chunk;
     clock->own.values = chunk->values;
     clock->current = clock->versions = &clock->own;
+    clock->counts = weft_alloc_zero(engine->env, sizeof *clock->counts +
+                                                     engine->workers_max * sizeof clock->counts->clock[0]);
     clock->worker = weft_alloc_zero(engine->env, engine->workers_max * sizeof *clock->worker);
     chunk->own_contributions =
         weft_alloc_array(engine->env, engine->workers_max, sizeof *chunk->own_contributions);
-    return clock->worker && chunk->own_contributions ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    return clock->counts && clock->worker && chunk->own_contributions ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
 void shard_clock_free(struct shard_chunk *chunk)
@@ -45,14 +54,17 @@ void shard_clock_free(struct shard_chunk *chunk)
     struct weft_env *env = chunk->tensor->engine->env;
     struct shard_clock *clock = chunk->clock;
     if (!clock) return;
+    chunk->values = clock->own.values;
     weft_list_remove(&clock->receive_link);
     weft_list_remove(&clock->wait_link);
+    weft_list_remove(&clock->apply_link);
     while (clock->versions && clock->versions != &clock->own) {
         struct shard_version *version = clock->versions;
         clock->versions = version->next;
         weft_memory_free(env, version->owned);
         weft_free_bytes(env, version);
     }
+    weft_free_bytes(env, clock->counts);
     weft_free_bytes(env, clock->worker);
     weft_free_bytes(env, clock);
     chunk->clock = NULL;
@@ -116,7 +128,8 @@ bool shard_clock_pull_is_ready(const struct shard_chunk *chunk, uint32_t worker,
 {
     const struct shard_clock *clock = chunk->clock;
     if (chunk->phase == SHARD_PHASE_INSTALLING || !chunk->initialised) return false;
-    return clock->worker[worker].clock >= step && result_is_due(chunk, step);
+    if (shard_replicate_holds(chunk)) return false;
+    return clock->counts->clock[worker] >= step && result_is_due(chunk, step);
 }
 
 static void reply(struct shard_chunk *chunk, uint32_t worker, uint64_t step, enum shard_reply_kind kind)
@@ -141,22 +154,21 @@ static void wait_begins(struct shard_chunk *chunk, uint32_t worker)
     shard_engine_watch_deadlines(engine);
 }
 
-/* Replies to the results and pulls that waited for the slowest worker. */
-static void min_update(struct shard_chunk *chunk)
+void shard_clock_min_update(struct shard_chunk *chunk)
 {
     const struct weft_shard_engine *engine = chunk->tensor->engine;
     struct shard_clock *clock = chunk->clock;
     uint64_t min = UINT64_MAX;
     for (uint32_t worker = 0; worker < engine->workers; worker++)
-        if (!engine->worker[worker].left && clock->worker[worker].clock < min)
-            min = clock->worker[worker].clock;
+        if (!engine->worker[worker].left && clock->counts->clock[worker] < min)
+            min = clock->counts->clock[worker];
     if (min == UINT64_MAX || min <= clock->min) return;
     clock->min = min;
     for (uint32_t worker = 0; worker < engine->workers && clock->waits > 0; worker++) {
-        const struct shard_clock_worker *own = &clock->worker[worker];
-        if (own->since_ns == 0 || !result_is_due(chunk, own->clock)) continue;
+        const uint64_t step = clock->counts->clock[worker];
+        if (clock->worker[worker].since_ns == 0 || !result_is_due(chunk, step)) continue;
         wait_ends(chunk, worker);
-        reply(chunk, worker, own->clock, SHARD_REPLY_DATA);
+        reply(chunk, worker, step, SHARD_REPLY_DATA);
     }
     shard_pull_reply_waiting(chunk);
 }
@@ -164,7 +176,7 @@ static void min_update(struct shard_chunk *chunk)
 /* The contribution `step` of the worker is applied. */
 static void reply_applied(struct shard_chunk *chunk, uint32_t worker, enum shard_reply_kind wanted)
 {
-    const uint64_t step = chunk->clock->worker[worker].clock;
+    const uint64_t step = chunk->clock->counts->clock[worker];
     if (wanted == SHARD_REPLY_DATA && !result_is_due(chunk, step)) wait_begins(chunk, worker);
     else reply(chunk, worker, step, wanted);
 }
@@ -180,22 +192,51 @@ static void contribution_ends(struct shard_chunk *chunk, uint32_t worker)
     chunk->arrived--;
 }
 
+void shard_clock_move(struct shard_chunk *chunk, uint32_t worker)
+{
+    const uint64_t step = ++chunk->clock->counts->clock[worker];
+    chunk->clock->changes++;
+    if (step > chunk->closed_step) chunk->closed_step = step;
+}
+
 /* Moves the worker's clock, then replies to it and to those that waited for it. */
 static void clock_advance(struct shard_chunk *chunk, uint32_t worker)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    struct shard_clock_worker *own = &chunk->clock->worker[worker];
     const struct shard_contribution *contribution = &chunk->contributions[worker];
     const enum shard_reply_kind wanted = (enum shard_reply_kind)contribution->reply_wanted;
-    own->clock++;
-    if (own->clock > chunk->closed_step) chunk->closed_step = own->clock;
+    shard_clock_move(chunk, worker);
     engine->stats.rounds_closed++;
     engine->last_round_ns = weft_now_ns(engine->env);
     weft_histogram_add(&engine->stats.round,
                        weft_elapsed_ns(contribution->announced_ns, engine->last_round_ns));
-    reply_applied(chunk, worker, wanted);
+    if (shard_map_leads(chunk)) reply_applied(chunk, worker, wanted);
     contribution_ends(chunk, worker);
-    min_update(chunk);
+    shard_clock_min_update(chunk);
+}
+
+/* The change of the worker's contribution, before its clock moves. slot NULL: the clock moves alone. */
+static void replicate(struct shard_chunk *chunk, uint32_t worker, struct shard_slot *slot)
+{
+    const struct shard_clock_worker *own = &chunk->clock->worker[worker];
+    const uint64_t changes = chunk->clock->changes;
+    chunk->lr = own->lr;
+    chunk->flags = own->flags & WEFT_WIRE_DECAY;
+    chunk->weight_decay = own->flags & WEFT_WIRE_DECAY ? own->weight_decay : 0;
+    chunk->result_weight_sum = (float)chunk->tensor->engine->workers;
+    chunk->hold.worker = worker;
+    shard_replicate(chunk, changes + 1, changes, WEFT_WIRE_CHANGE_STEP, slot ? shard_slot_data(slot) : NULL);
+}
+
+static bool is_replicating(const struct shard_chunk *chunk)
+{
+    return chunk->hold.is_due || chunk->hold.is_sending || shard_move_is_in_use(chunk->move);
+}
+
+/* One change at a time, and none while a worker reads states, or parts are sent to a new copy. */
+static bool can_change(const struct shard_chunk *chunk)
+{
+    return !chunk->computing && !is_replicating(chunk) && chunk->sends == chunk->clock->reads;
 }
 
 /* Rounds of other tensors may have all receive memory and wait for a rank, whose contribution to a chunk with
@@ -233,7 +274,7 @@ static void apply(struct weft_task *task)
     if (worker->flags & WEFT_WIRE_DECAY) rule.weight_decay = worker->weight_decay;
     if (clock->target != clock->current)
         memcpy(clock->target->values, clock->current->values, chunk->count * sizeof(float));
-    weft_optimizer_step(&rule, worker->lr, clock->updates + 1, clock->target->values, chunk->states,
+    weft_optimizer_step(&rule, worker->lr, clock->counts->updates + 1, clock->target->values, chunk->states,
                         shard_slot_data(chunk->folding), chunk->grad_scale, chunk->count);
 }
 
@@ -244,10 +285,28 @@ static void applied(struct shard_chunk *chunk)
     const uint32_t worker = slot->worker;
     chunk->clock->current = chunk->clock->target;
     chunk->values = chunk->clock->current->values;
-    chunk->clock->updates++;
+    chunk->clock->counts->updates++;
     chunk->folding = NULL;
-    slot_release(engine, slot);
+    replicate(chunk, worker, slot);
+    if (is_replicating(chunk)) chunk->clock->replicated = slot;
+    else slot_release(engine, slot);
     clock_advance(chunk, worker);
+}
+
+void shard_clock_replicated(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    struct shard_slot *slot = chunk->clock->replicated;
+    chunk->clock->replicated = NULL;
+    if (slot) slot_release(engine, slot);
+    shard_clock_schedule(chunk);
+}
+
+void shard_clock_schedule(struct shard_chunk *chunk)
+{
+    struct shard_clock *clock = chunk->clock;
+    if (clock->first && weft_list_empty(&clock->apply_link))
+        weft_list_append(&chunk->tensor->engine->clock_apply, &clock->apply_link);
 }
 
 static void apply_done(struct weft_task *task)
@@ -269,7 +328,7 @@ static void apply_received(struct shard_chunk *chunk)
 {
     struct shard_clock *clock = chunk->clock;
     const uint64_t elements = update_elements(chunk);
-    while (clock->first && !chunk->computing && chunk->sends == clock->reads) {
+    while (clock->first && can_change(chunk)) {
         struct shard_version *target = version_for_update(chunk, elements > WEFT_LOOP_SLICE);
         if (!target) return;
         chunk->folding = clock->first;
@@ -301,7 +360,7 @@ static void refuse_received(struct shard_chunk *chunk, struct shard_slot *slot)
 {
     const uint32_t worker = slot->worker;
     slot_release(chunk->tensor->engine, slot);
-    reply(chunk, worker, chunk->clock->worker[worker].clock + 1, SHARD_REPLY_ERROR);
+    reply(chunk, worker, chunk->clock->counts->clock[worker] + 1, SHARD_REPLY_ERROR);
     contribution_ends(chunk, worker);
 }
 
@@ -313,13 +372,18 @@ static void received(struct weft_completion *completion, enum weft_status status
     struct shard_clock *clock = chunk->clock;
     chunk->receiving--;
     if (engine->closed) return;
-    if (engine->failed < 0) {
+    const bool is_dropped = clock->worker[slot->worker].is_dropped;
+    clock->worker[slot->worker].is_dropped = false;
+    if (engine->failed < 0 && !is_dropped) {
         refuse_received(chunk, slot);
     } else if (status < 0) {
         weft_log(engine->env, WEFT_LOG_WARN, "server",
                  "rank %u's push of tensor '%s' chunk %u did not arrive: %s", slot->worker,
                  chunk->tensor->name, chunk->index, weft_reason_text(status));
         if (status == WEFT_ERR_PEER_LOST) shard_engine_worker_lost(engine, slot->worker);
+        contribution_ends(chunk, slot->worker);
+        slot_release(engine, slot);
+    } else if (is_dropped) {
         contribution_ends(chunk, slot->worker);
         slot_release(engine, slot);
     } else {
@@ -369,8 +433,22 @@ static bool receive_announced(struct shard_chunk *chunk)
     return true;
 }
 
+/* The replies of a change leave before the next one is applied. */
+static void apply_scheduled(struct weft_shard_engine *engine)
+{
+    if (weft_list_empty(&engine->clock_apply)) return;
+    shard_reply_pump(engine);
+    while (!weft_list_empty(&engine->clock_apply)) {
+        struct shard_clock *clock = weft_list_first(&engine->clock_apply, struct shard_clock, apply_link);
+        weft_list_remove(&clock->apply_link);
+        apply_received(clock->chunk);
+        shard_contributions_release(clock->chunk);
+    }
+}
+
 void shard_clock_resume(struct weft_shard_engine *engine)
 {
+    apply_scheduled(engine);
     while (!weft_list_empty(&engine->clock_receive)) {
         struct shard_clock *clock = weft_list_first(&engine->clock_receive, struct shard_clock, receive_link);
         if (!receive_announced(clock->chunk)) return;
@@ -386,9 +464,10 @@ static bool push_is_next(struct shard_chunk *chunk, const struct weft_wire_heade
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     const struct shard_clock_worker *own = &chunk->clock->worker[header->worker];
-    const bool is_repeated = header->step == own->clock ||
-                             (header->step == own->clock + 1 &&
-                              shard_contribution_state(chunk, header->worker) != SHARD_CONTRIBUTION_NONE);
+    const uint64_t clock = chunk->clock->counts->clock[header->worker];
+    const bool is_repeated =
+        header->step == clock || (header->step == clock + 1 &&
+                                  shard_contribution_state(chunk, header->worker) != SHARD_CONTRIBUTION_NONE);
     if (!chunk->initialised) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE,
                            "tensor '%.40s' has no first weights: call weft_tensor_init first",
@@ -396,19 +475,19 @@ static bool push_is_next(struct shard_chunk *chunk, const struct weft_wire_heade
     } else if (is_repeated) {
         /* a contribution that is not applied, or whose result waits, gets its reply later */
         engine->stats.duplicates++;
-        if (header->step == own->clock && own->since_ns == 0)
-            reply(chunk, header->worker, own->clock, wanted);
+        if (header->step == clock && own->since_ns == 0) /* at a new leader the result may wait */
+            reply_applied(chunk, header->worker, wanted);
         weft_transport_discard(engine->transport, arrival);
         shard_engine_resume(engine);
-    } else if (header->step < own->clock) {
+    } else if (header->step < clock) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_STALE,
                            "step %" PRIu64 " of tensor '%.30s' is over, steps of rank %u up to %" PRIu64
                            " are",
-                           header->step, chunk->tensor->name, header->worker, own->clock);
-    } else if (header->step > own->clock + 1) {
+                           header->step, chunk->tensor->name, header->worker, clock);
+    } else if (header->step > clock + 1) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE,
                            "rank %u pushes step %" PRIu64 " of tensor '%.30s', its step %" PRIu64 " is next",
-                           header->worker, header->step, chunk->tensor->name, own->clock + 1);
+                           header->worker, header->step, chunk->tensor->name, clock + 1);
     } else {
         return true;
     }
@@ -427,7 +506,15 @@ void shard_clock_push(struct shard_chunk *chunk, const struct weft_wire_header *
         shard_reply_defer(engine, arrival);
         return;
     }
+    if (own->is_dropped) {
+        shard_reply_defer(engine, arrival); /* until the discarded contribution has arrived */
+        return;
+    }
     if (!push_is_next(chunk, header, arrival, wanted)) return;
+    if (header->flags & WEFT_WIRE_NOT_FINITE && !can_change(chunk)) {
+        shard_reply_defer(engine, arrival);
+        return;
+    }
     if (own->since_ns != 0) wait_ends(chunk, header->worker); /* the worker no longer waits for that result */
     own->lr = header->lr;
     own->weight_decay = header->weight_sum;
@@ -439,6 +526,7 @@ void shard_clock_push(struct shard_chunk *chunk, const struct weft_wire_header *
     engine->stats.pushes++;
     if (header->flags & WEFT_WIRE_NOT_FINITE) { /* the worker has no gradient: its clock moves alone */
         weft_transport_discard(engine->transport, arrival);
+        replicate(chunk, header->worker, NULL);
         clock_advance(chunk, header->worker);
         shard_engine_resume(engine);
         return;
@@ -451,7 +539,7 @@ void shard_clock_push(struct shard_chunk *chunk, const struct weft_wire_header *
 
 void shard_clock_worker_left(struct shard_chunk *chunk)
 {
-    if (chunk->tensor->engine->failed >= 0) min_update(chunk);
+    if (chunk->tensor->engine->failed >= 0) shard_clock_min_update(chunk);
 }
 
 /* ---- failure and deadlines ---- */
@@ -474,15 +562,38 @@ void shard_clock_fail(struct shard_chunk *chunk)
         refuse_received(chunk, slot);
     }
     for (uint32_t worker = 0; worker < engine->workers; worker++) {
-        struct shard_clock_worker *own = &clock->worker[worker];
-        if (own->since_ns != 0) {
+        const uint64_t step = clock->counts->clock[worker];
+        if (clock->worker[worker].since_ns != 0) {
             wait_ends(chunk, worker);
-            reply(chunk, worker, own->clock, SHARD_REPLY_ERROR);
+            reply(chunk, worker, step, SHARD_REPLY_ERROR);
         }
         if (shard_contribution_state(chunk, worker) != SHARD_CONTRIBUTION_ANNOUNCED) continue;
         weft_transport_discard(engine->transport, chunk->contributions[worker].arrival);
         chunk->contributions[worker].arrival = NULL;
-        reply(chunk, worker, own->clock + 1, SHARD_REPLY_ERROR);
+        reply(chunk, worker, step + 1, SHARD_REPLY_ERROR);
+        contribution_ends(chunk, worker);
+    }
+}
+
+void shard_clock_stop_leading(struct shard_chunk *chunk)
+{
+    struct weft_shard_engine *engine = chunk->tensor->engine;
+    struct shard_clock *clock = chunk->clock;
+    weft_list_remove(&clock->receive_link);
+    weft_list_remove(&clock->apply_link);
+    while (clock->first) {
+        struct shard_slot *slot = clock->first;
+        clock->first = slot->next_free;
+        contribution_ends(chunk, slot->worker);
+        slot_release(engine, slot);
+    }
+    for (uint32_t worker = 0; chunk->contributions && worker < engine->workers; worker++) {
+        const enum shard_contribution_state state = shard_contribution_state(chunk, worker);
+        if (clock->worker[worker].since_ns != 0) wait_ends(chunk, worker);
+        clock->worker[worker].is_dropped |= state == SHARD_CONTRIBUTION_RECEIVING;
+        if (state != SHARD_CONTRIBUTION_ANNOUNCED) continue;
+        weft_transport_discard(engine->transport, chunk->contributions[worker].arrival);
+        chunk->contributions[worker].arrival = NULL;
         contribution_ends(chunk, worker);
     }
 }
@@ -505,12 +616,12 @@ void shard_clock_describe(const struct shard_chunk *chunk, uint64_t step, char t
     const struct shard_clock *clock = chunk->clock;
     uint32_t slowest = 0;
     while (slowest + 1 < engine->workers &&
-           (engine->worker[slowest].left || clock->worker[slowest].clock > clock->min))
+           (engine->worker[slowest].left || clock->counts->clock[slowest] > clock->min))
         slowest++;
     snprintf(text, SHARD_TEXT_BYTES,
              "step %" PRIu64 " of '%.20s' chunk %u waited %g s for rank %u at step %" PRIu64 " (ssp:%u)",
              step, chunk->tensor->name, chunk->index, (double)engine->round_deadline_ns / 1e9, slowest,
-             clock->worker[slowest].clock, chunk->tensor->consistency.staleness);
+             clock->counts->clock[slowest], chunk->tensor->consistency.staleness);
 }
 
 static void expire_chunk(struct shard_chunk *chunk, uint64_t until_ns)
@@ -519,12 +630,13 @@ static void expire_chunk(struct shard_chunk *chunk, uint64_t until_ns)
     char text[SHARD_TEXT_BYTES];
     for (uint32_t worker = 0; worker < chunk->tensor->engine->workers && clock->waits > 0; worker++) {
         const struct shard_clock_worker *own = &clock->worker[worker];
+        const uint64_t step = clock->counts->clock[worker];
         if (own->since_ns == 0 || own->since_ns > until_ns) continue;
-        shard_clock_describe(chunk, own->clock, text);
+        shard_clock_describe(chunk, step, text);
         weft_log(chunk->tensor->engine->env, WEFT_LOG_WARN, "server", "%s", text);
         set_error(chunk, WEFT_ERR_DEADLINE, text);
         wait_ends(chunk, worker);
-        reply(chunk, worker, own->clock, SHARD_REPLY_ERROR);
+        reply(chunk, worker, step, SHARD_REPLY_ERROR);
     }
 }
 

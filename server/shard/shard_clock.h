@@ -15,30 +15,40 @@ struct shard_version {
     struct shard_version *next;
 };
 
+/* What a new copy gets beside values and states (WEFT_WIRE_PART_CLOCKS). */
+struct shard_clock_counts {
+    uint64_t updates; /* contributions applied: the step of the optimiser */
+    uint64_t clock[]; /* (workers_max,) watermark of each worker: its last applied contribution */
+};
+
 struct shard_clock_worker {
-    uint64_t clock;         /* watermark: its last applied contribution */
     uint64_t reply_clock;   /* contribution that its pending reply answers */
     uint64_t since_ns;      /* the result of `clock` waits for other workers since then; 0: no result waits */
     float lr, weight_decay; /* of its contribution that is not applied yet */
     uint8_t flags;
+    bool is_dropped; /* its contribution, which is still being received, was discarded */
 };
 
 struct shard_clock {
     struct shard_chunk *chunk;
+    struct shard_clock_counts *counts;           /* owned */
     struct shard_clock_worker *worker;           /* (workers_max,) owned */
     uint64_t min;                                /* lowest clock of the workers that have not left */
-    uint64_t updates;                            /* contributions applied: the step of the optimiser */
+    uint64_t changes;                            /* sum of all clocks: number of the last change */
     struct shard_version own, *current, *target; /* target: of the update in progress */
     struct shard_version *versions;              /* all of them; `own` is the last */
     uint32_t reads;                              /* sends of all versions */
     struct shard_slot *first, *last;             /* received contributions in order of arrival */
+    struct shard_slot *replicated;               /* of the change that the copy is to hold; NULL: none */
     uint32_t waits;                              /* workers with since_ns */
     struct weft_list receive_link;               /* engine->clock_receive: a contribution waits for memory */
     struct weft_list wait_link;                  /* engine->clock_waits: waits > 0 */
+    struct weft_list apply_link;                 /* engine->clock_apply: received ones may be applied */
 };
 
-/* Allocates the clock of a chunk whose values exist. WEFT_ERR_NO_MEMORY. */
-enum weft_status shard_clock_create(struct shard_chunk *chunk);
+/* Allocates the clock of a chunk whose values exist, unless it has one or needs none. WEFT_ERR_NO_MEMORY. */
+enum weft_status shard_clock_reserve(struct shard_chunk *chunk);
+/* The values are again in the chunk's own memory, without meaning. */
 void shard_clock_free(struct shard_chunk *chunk);
 void shard_clock_push(struct shard_chunk *chunk, const struct weft_wire_header *header,
                       struct weft_arrival *arrival);
@@ -54,8 +64,31 @@ struct shard_version *shard_clock_send_begins(struct shard_chunk *chunk);
 void shard_clock_send_ended(struct shard_chunk *chunk, struct shard_version *version);
 /* A send of a state has ended, or first weights have arrived. */
 void shard_clock_continue(struct shard_chunk *chunk);
-/* Receives contributions that waited for memory. */
+/* Applies contributions that are scheduled, and receives those that waited for memory. */
 void shard_clock_resume(struct weft_shard_engine *engine);
+/* The next shard_engine_resume applies what has been received, if it can. */
+void shard_clock_schedule(struct shard_chunk *chunk);
+/* The copy holds the last change, and no send reads it. Call shard_engine_resume afterwards. */
+void shard_clock_replicated(struct shard_chunk *chunk);
+/* Another engine will lead the chunk: drops all contributions without replies. */
+void shard_clock_stop_leading(struct shard_chunk *chunk);
+/* One more contribution of the worker is applied. */
+void shard_clock_move(struct shard_chunk *chunk, uint32_t worker);
+/* Some clocks have moved: replies to the results and pulls that waited for the slowest worker. */
+void shard_clock_min_update(struct shard_chunk *chunk);
+
+/* ---- copies/shard_clock_copy.c ---- */
+/* What to do with a REPLICATE of a contribution of `rank`. status_out: of the answer. */
+enum shard_copy_next shard_clock_copy_next(struct shard_chunk *chunk, const struct weft_wire_header *request,
+                                           uint32_t rank, enum weft_status *status_out);
+/* Applies the contribution. Any thread; then applied. */
+void shard_clock_copy_apply(struct shard_chunk *chunk);
+void shard_clock_copy_applied(struct shard_chunk *chunk);
+/* Bytes of the counts that a new copy gets, in place. fit: they are in range. copied: all parts are here. */
+size_t shard_clock_counts_bytes(const struct shard_chunk *chunk);
+bool shard_clock_counts_fit(const struct shard_chunk *chunk);
+void shard_clock_copied(struct shard_chunk *chunk);
+
 /* A worker has left, and its clock no longer counts. */
 void shard_clock_worker_left(struct shard_chunk *chunk);
 /* The engine has failed: its reason answers all requests of the chunk. */

@@ -230,7 +230,8 @@ void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status s
             /* all contributions are in: the workers get the result */
             if (shard_round_is_closing(chunk)) continue;
             const bool is_open = chunk->arrived > 0 || !weft_list_empty(&chunk->round_link);
-            if (chunk->clock) shard_clock_fail(chunk);
+            if (chunk->clock && shard_map_is_on(engine)) shard_clock_stop_leading(chunk);
+            else if (chunk->clock) shard_clock_fail(chunk);
             else if (is_open && shard_map_is_on(engine)) shard_round_forget(chunk);
             else if (is_open) shard_round_drop(chunk, engine->failed, engine->failed_text);
             shard_contributions_release(chunk);
@@ -302,6 +303,7 @@ enum weft_status weft_shard_engine_create(struct weft_env *env,
     weft_list_init(&engine->reply_queue);
     weft_list_init(&engine->clock_receive);
     weft_list_init(&engine->clock_waits);
+    weft_list_init(&engine->clock_apply);
     weft_list_init(&engine->pulls);
     weft_list_init(&engine->deferred);
     weft_list_init(&engine->newer_epoch);

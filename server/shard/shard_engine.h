@@ -163,6 +163,7 @@ struct shard_hold {
     struct weft_completion sent;
     struct weft_list link; /* replication.unsent */
     uint64_t due_ns;       /* time at which it became due */
+    uint32_t worker;       /* of a chunk with a clock: the worker whose contribution it is */
     uint8_t part, flags;
     bool is_due;     /* the copy has not acknowledged it */
     bool is_sending; /* the send in flight reads the payload */
@@ -178,6 +179,7 @@ struct shard_copy {
     struct weft_completion ack_sent;
     struct weft_list ack_link; /* replication.acks: the answer is to be sent */
     bool is_ack_sending;
+    uint32_t rank;        /* of a chunk with a clock: the worker whose contribution it is */
     bool is_part;         /* the payload is a part of the chunk, received in place (shard_receive_copy.c) */
     uint32_t synced_term; /* term under which the leader has copied the whole chunk; 0: it has not */
     struct weft_list leave_link; /* replication.leaving: this engine no longer needs the chunk */
@@ -401,7 +403,7 @@ struct weft_shard_engine {
     struct weft_list rounds;      /* chunks with an open round, by first contribution */
     struct weft_list reply_queue; /* chunks with replies to send */
     struct shard_slot *clock_slot; /* owned: a contribution beside the arena (shard_clock.c); NULL: none */
-    struct weft_list clock_receive, clock_waits; /* struct shard_clock.receive_link, .wait_link */
+    struct weft_list clock_receive, clock_waits, clock_apply; /* struct shard_clock.*_link */
     struct weft_list pulls;       /* arrivals: pulls that wait for their step, oldest first */
     struct weft_list deferred;    /* arrivals that the next pump handles again from the start */
     bool opening;                 /* shard_receive_open_waiting is running */

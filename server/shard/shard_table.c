@@ -337,9 +337,8 @@ static enum weft_status values_make(struct shard_tensor *tensor, struct weft_err
 
 static enum weft_status clocks_make(struct shard_tensor *tensor, struct weft_error *error)
 {
-    if (tensor->consistency.kind == WEFT_CONSISTENCY_BSP) return WEFT_OK;
     for (uint32_t i = 0; i < tensor->chunk_count; i++)
-        if (shard_clock_create(&tensor->chunks[i]) < 0)
+        if (tensor->chunks[i].is_here && shard_clock_reserve(&tensor->chunks[i]) < 0)
             return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the clocks of tensor '%s'",
                                   tensor->name);
     return WEFT_OK;
@@ -476,6 +475,7 @@ static enum weft_status memory_make(struct shard_chunk *chunk)
 {
     WEFT_TRY(states_make(chunk));
     WEFT_TRY(own_values_reserve(chunk));
+    WEFT_TRY(shard_clock_reserve(chunk));
     WEFT_TRY(combiner_make(chunk));
     WEFT_TRY(coded_make(chunk));
     WEFT_TRY(scratch_make(chunk->tensor));
@@ -512,6 +512,7 @@ void shard_table_release_chunk(struct shard_chunk *chunk)
         weft_free_bytes(env, chunk->states[s]);
         chunk->states[s] = NULL;
     }
+    shard_clock_free(chunk);
     if (chunk->own_values) { /* an undone step has exchanged its values with those of the backup */
         shard_skip_free(chunk);
         chunk->backup = (struct shard_backup){0};

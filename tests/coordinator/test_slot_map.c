@@ -196,23 +196,6 @@ static void silent_shard(void **state)
     harness_free(h);
 }
 
-/* A job with copies does not admit the tensor. */
-static void declare_is_refused(const char *codec, const char *consistency, const char *reason)
-{
-    struct harness *h = harness_create_copies(1, 2, true);
-    struct harness_declare tensor;
-    uint64_t c[3];
-    harness_run(h, c, 1);
-    harness_declare_init(&tensor, 0, "fc1");
-    if (codec[0]) tensor.declare.codec = (char *)(uintptr_t)codec;
-    tensor.declare.consistency = (char *)(uintptr_t)consistency;
-    harness_declare(h, c[0], &tensor);
-    const Control *message = harness_expect(h, c[0], BODY(ABORT));
-    assert_int_equal(message->abort->status, WEFT_ERR_UNSUPPORTED);
-    assert_non_null(strstr(message->abort->text, reason));
-    harness_free(h);
-}
-
 static void refusals(void **state)
 {
     /* all members are on one host */
@@ -237,11 +220,9 @@ static void refusals(void **state)
     assert_int_equal(message->abort->status, WEFT_ERR_VERSION);
     assert_non_null(strstr(message->abort->text, "does not support copies of shards"));
     harness_free(h);
-
-    declare_is_refused("", "asp", "copies of tensors with consistency bsp only");
 }
 
-/* ---- slots with a codec ---- */
+/* ---- slots with a codec, or with clocks ---- */
 
 /* Reads all messages of a connection: enters each Map, returns the last one of the kind, which is valid until
  * the next call. */
@@ -265,14 +246,18 @@ static Control *read_all(struct harness *h, uint64_t id, struct view *view,
     return found;
 }
 
-/* Declares a tensor with a codec; returns the slot of its chunk. `at`: whose messages are read. */
-static uint32_t declare_coded(struct harness *h, const uint64_t *c, uint32_t ordinal, uint64_t at)
+/* Declares a tensor of one chunk, with a codec or this consistency; returns its slot. `at`: whose messages are
+ * read. */
+static uint32_t declare_one(struct harness *h, const uint64_t *c, uint32_t ordinal, const char *consistency,
+                            uint64_t at)
 {
     char name[16];
     struct harness_declare declare;
     snprintf(name, sizeof name, "codes%u", ordinal);
     harness_declare_init(&declare, ordinal, name);
-    declare.declare.codec = (char *)"sign";
+    if (consistency[0]) declare.declare.n_dims = 1;
+    else declare.declare.codec = (char *)"sign";
+    declare.declare.consistency = (char *)(uintptr_t)consistency;
     for (int w = 0; w < WORKERS; w++) harness_declare(h, c[w], &declare);
     const Control *declared = read_all(h, at, NULL, BODY(DECLARED));
     assert_non_null(declared);
@@ -319,21 +304,21 @@ static void slot_quiet(struct harness *h, uint64_t leader, uint32_t slot, uint32
     harness_deliver(h, leader, &message);
 }
 
-/* The slot of a codec gets a new copy, and its leader can leave. */
-static void coded_slot(void **state)
+/* The slot of such a tensor gets a new copy, and its leader can leave. */
+static void check_slot_moves(const char *consistency)
 {
     uint64_t c[MEMBERS];
     struct view view;
     struct harness *h = begin(c, &view, true);
-    const uint32_t coded = declare_coded(h, c, 0, c[WORKERS]);
-    const uint32_t leader = view.leader[coded], copy = view.copy[coded] - 1;
+    const uint32_t slot = declare_one(h, c, 0, consistency, c[WORKERS]);
+    const uint32_t leader = view.leader[slot], copy = view.copy[slot] - 1;
     const uint32_t third = 3 * WORKERS + 3 - leader - copy; /* endpoints are indices of connections here */
     harness_close(h, c[copy], "reset");
     weft_coordinator_tick(h->coordinator);
     const Control *request = read_all(h, c[leader], &view, BODY(SLOT_COPY));
     assert_non_null(request);
     const Weft__Control__SlotCopy asked = *request->slot_copy;
-    assert_int_equal(asked.slot, coded);
+    assert_int_equal(asked.slot, slot);
     assert_int_equal(asked.to, third);
     slot_copied(h, c[leader], &asked, 1);
     read_all(h, c[leader], &view, BODY(MAP));
@@ -341,12 +326,22 @@ static void coded_slot(void **state)
 
     request = drain(h, c[leader], leader - WORKERS, &view, BODY(SLOT_QUIET));
     assert_non_null(request);
-    assert_int_equal(request->slot_quiet->slot, coded);
-    slot_quiet(h, c[leader], coded, request->slot_quiet->term);
+    assert_int_equal(request->slot_quiet->slot, slot);
+    slot_quiet(h, c[leader], slot, request->slot_quiet->term);
     assert_non_null(read_all(h, c[leader], &view, BODY(FINISHED)));
     for (uint32_t i = 0; i < SLOTS; i++) assert_true(view.leader[i] == third && view.copy[i] == 0);
     assert_int_equal(h->ended_count, 0);
     harness_free(h);
+}
+
+static void coded_slot(void **state)
+{
+    check_slot_moves("");
+}
+
+static void slot_with_clocks(void **state)
+{
+    check_slot_moves("asp");
 }
 
 /* A tensor with a codec is declared in a slot that is being copied: the copy is named when it has that. */
@@ -366,7 +361,7 @@ static void declared_during_move(void **state)
     assert_non_null(request);
     const Weft__Control__SlotCopy asked = *request->slot_copy;
     uint32_t ordinal = 1;
-    while (declare_coded(h, c, ordinal, c[WORKERS + 1]) != asked.slot) {
+    while (declare_one(h, c, ordinal, "", c[WORKERS + 1]) != asked.slot) {
         for (int i = 0; i < WORKERS + 3; i++)
             if (i != WORKERS + 1) read_all(h, c[i], NULL, BODY(MAP));
         assert_true(++ordinal < 1000);
@@ -740,18 +735,13 @@ static void former_move(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(former_move),
-                                       cmocka_unit_test(coded_slot),
-                                       cmocka_unit_test(declared_during_move),
-                                       cmocka_unit_test(placement),
-                                       cmocka_unit_test(fail_over),
-                                       cmocka_unit_test(second_loss),
-                                       cmocka_unit_test(empty_slots),
-                                       cmocka_unit_test(silent_shard),
-                                       cmocka_unit_test(refusals),
-                                       cmocka_unit_test(addition),
-                                       cmocka_unit_test(addition_without_tensors),
-                                       cmocka_unit_test(addition_fails),
-                                       cmocka_unit_test(addition_is_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(former_move),      cmocka_unit_test(coded_slot),
+        cmocka_unit_test(slot_with_clocks), cmocka_unit_test(declared_during_move),
+        cmocka_unit_test(placement),        cmocka_unit_test(fail_over),
+        cmocka_unit_test(second_loss),      cmocka_unit_test(empty_slots),
+        cmocka_unit_test(silent_shard),     cmocka_unit_test(refusals),
+        cmocka_unit_test(addition),         cmocka_unit_test(addition_without_tensors),
+        cmocka_unit_test(addition_fails),   cmocka_unit_test(addition_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,9 @@
 /* fuzz_shard_copy.c - two shard engines that copy each other's chunks, and a peer that sends anything.
  *
  * An input is up to 40 messages of 12 bytes. A message is a replicate, a copy or an answer to them of one
- * shard to the other with any fields within the limits of a header, a push of the worker, a Map, or a request
- * that a leader copies a slot or hands it over. For any input: no memory of the copies remains in use, their
- * receive stays within its limit, and nothing leaks. */
+ * shard to the other with any fields within the limits of a header, a push of the worker, held or not, a
+ * factor, a Map, or a request that a leader copies a slot or hands it over. For any input: no memory of the
+ * copies remains in use, their receive stays within its limit, and nothing leaks. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,6 +32,12 @@ static const struct fleet_tensor_spec tensors[] = {
      .optimizer = "sgd:momentum=0.9",
      .dim_count = 2,
      .dims = {12, 20}},
+    {.name = "clock",
+     .codec = "dense",
+     .optimizer = "sgd",
+     .dim_count = 1,
+     .dims = {60},
+     .consistency = "asp"},
 };
 
 struct message {
@@ -56,12 +62,17 @@ static uint64_t payload_bytes(struct fleet *fleet, uint32_t number)
 /* A part of a chunk, mostly one that it has. */
 static void copy_header(struct fleet *fleet, const uint8_t *field, struct weft_wire_header *header)
 {
-    static const uint8_t parts[] = {
-        0, 1, WEFT_WIRE_PART_RESULT, WEFT_WIRE_PART_WEIGHTS, WEFT_WIRE_PART_WEIGHTS, WEFT_WIRE_PART_RESIDUAL};
+    static const uint8_t parts[] = {0,
+                                    1,
+                                    WEFT_WIRE_PART_RESULT,
+                                    WEFT_WIRE_PART_WEIGHTS,
+                                    WEFT_WIRE_PART_WEIGHTS,
+                                    WEFT_WIRE_PART_RESIDUAL,
+                                    WEFT_WIRE_PART_CLOCKS};
     const struct shard_chunk *chunk = fleet_shard_chunk(fleet, field[2] % fleet->chunk_count);
-    const bool is_result = parts[field[6] % 6] == WEFT_WIRE_PART_RESULT;
+    const bool is_result = parts[field[6] % sizeof parts] == WEFT_WIRE_PART_RESULT;
     header->kind = WEFT_WIRE_COPY;
-    header->round = parts[field[6] % 6];
+    header->round = parts[field[6] % sizeof parts];
     header->flags = field[8] % 16;
     header->skips = field[10] >= 200 ? field[10] % 4 : 0;
     header->incarnation = field[4] % 8 < 6 ? 0 : field[4];
@@ -70,6 +81,8 @@ static void copy_header(struct fleet *fleet, const uint8_t *field, struct weft_w
     header->payload_bytes = is_result && field[7] < 200 ? 1u + field[7]
                             : field[7] < 240            ? chunk->count * sizeof(float)
                                                         : field[7] * 8u;
+    if (header->round == WEFT_WIRE_PART_CLOCKS && field[7] < 200)
+        header->payload_bytes = (1 + fleet->options.workers) * sizeof(uint64_t); /* updates, clocks */
     if (field[7] == 239 && header->round == WEFT_WIRE_PART_WEIGHTS) header->payload_bytes = 0;
 }
 
@@ -102,12 +115,14 @@ static struct weft_wire_header header_of(struct fleet *fleet, const uint8_t *fie
         header.status = field[8] % 3 ? 0 : -(int32_t)(1 + field[8] % 99);
         return header;
     }
+    header.worker = field[10] % 3;
     header.flags = field[8] & WEFT_WIRE_MAY_SKIP;
     header.skips = field[8] >= 200 ? field[8] % 4 : 0;
     header.good = header.skips ? field[4] % 6 : 0;
     header.payload_bytes = field[7] < 50    ? 0
                            : field[7] < 180 ? payload_bytes(fleet, field[2] % fleet->chunk_count)
-                           : field[7] < 220 ? chunk->count * sizeof(float)
+                           : field[7] < 200 ? chunk->count * sizeof(float)
+                           : field[7] < 220 ? sizeof(float)
                                             : field[7] * 8u;
     return header;
 }
@@ -128,6 +143,20 @@ static void send_one(struct fleet *fleet, const uint8_t *field, struct message *
                                      .payload_bytes = (size_t)header.payload_bytes};
     (void)weft_transport_send(weft_transport_peer(fleet->shard[from].transport, fleet->shard[!from].endpoint),
                               &out, &message->sent);
+}
+
+/* The worker's push of a step that is clipped, or its factor. */
+static void clip_one(struct fleet *fleet, const uint8_t *field, struct fleet_request *request)
+{
+    const uint32_t number = field[2] % fleet->chunk_count;
+    if (field[4] & 1) {
+        fleet_push(fleet, 0, number, WEFT_WIRE_PUSH_HOLD, 1 + field[3] % 5, request);
+        return;
+    }
+    struct weft_wire_header header = fleet_header(fleet, 0, number, WEFT_WIRE_APPLY, 1 + field[3] % 5);
+    header.round = field[6] % 3;
+    header.weight = (float)field[10] / 128;
+    fleet_send(fleet, 0, fleet->chunk[number].shard, request, &header, NULL, 0);
 }
 
 /* A leader without copy, a change of places, or an entry without effect. */
@@ -174,7 +203,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     fleet_install(fleet);
     for (size_t i = 0; i < MESSAGES && (i + 1) * FIELDS <= bytes; i++) {
         const uint8_t *field = data + i * FIELDS;
-        if (field[1] < 40)
+        if (field[1] < 20) clip_one(fleet, field, &request[i]);
+        else if (field[1] < 40)
             fleet_push(fleet, 0, field[2] % fleet->chunk_count, WEFT_WIRE_PUSH_PULL, 1 + field[3] % 5,
                        &request[i]);
         else if (field[1] >= 240) map_one(fleet, field);

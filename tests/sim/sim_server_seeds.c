@@ -14,9 +14,11 @@
  * are also made and handed leadership at random, and after a loss all chunks get a copy again, so that a
  * further shard may die, until two are left; a copy that is named in a Map holds every step of which a worker
  * has the result. Some tensors are clipped: their squares equal the reference's, and the copy has the sum
- * before a worker has them. Further shards join, shards leave after their chunks have moved, and chunks move
- * to the shard that leads least. --mutant makes one fault of the replication, which a seed must detect. A
- * failing seed prints the command that replays it. */
+ * before a worker has them. Some have consistency ssp or asp, and whole numbers: the values are the sum of
+ * all contributions, each once, and the copy has a contribution before its worker has the result. Further
+ * shards join, shards leave after their chunks have moved, and chunks move to the shard that leads least.
+ * --mutant makes one fault of the replication, which a seed must detect. A failing seed prints the command
+ * that replays it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -185,6 +187,22 @@ static void world_clip(struct world *world)
                                   strcmp(world->tensors[t].optimizer, "none") != 0;
 }
 
+/* Some tensors have a clock, where the workers are a power of two. Draws nothing from the world's numbers. */
+static void world_clock(struct world *world)
+{
+    static const char *const rules[] = {"asp", "ssp:0", "ssp:2"};
+    const uint32_t workers = world->options.workers;
+    for (uint32_t t = 0; t < world->options.tensor_count && (workers & (workers - 1)) == 0; t++) {
+        const uint64_t number = fleet_mix(world->seed ^ (uint64_t)(t + 9) << 48);
+        struct fleet_tensor_spec *tensor = &world->tensors[t];
+        if (number % 3 > 0 || strcmp(tensor->codec, "dense") != 0 || tensor->dims[0] > MAPPED_ELEMS) continue;
+        tensor->consistency = rules[number / 3 % 3];
+        tensor->optimizer = "sgd";
+        tensor->dtype = tensor->pull_dtype = 0;
+        tensor->clips = false;
+    }
+}
+
 /* Tensors with copies; a shard dies, or is abandoned, or nothing happens. */
 static void world_copy(struct world *world)
 {
@@ -260,6 +278,7 @@ static void world_make(struct world *world, uint64_t seed)
     if (with_copies) world_copy(world);
     if (with_copies) world_clip(world);
     world_dtypes(world);
+    if (with_copies) world_clock(world);
 }
 
 static int failed(const struct world *world, const char *what, const char *text)
@@ -537,6 +556,8 @@ static bool mutant_find(const char *name)
                {"lower-term", WEFT_MUTANT_LOWER_TERM, 0},
                {"older-map", WEFT_MUTANT_OLDER_MAP, 0},
                {"unfinished-copy", 0, FLEET_MUTANT_UNFINISHED_COPY},
+               {"clock-not-kept", WEFT_MUTANT_CLOCK_NOT_KEPT, 0},
+               {"copy-without-clocks", WEFT_MUTANT_COPY_WITHOUT_CLOCKS, 0},
                {"same-term", 0, FLEET_MUTANT_SAME_TERM},
                {"wrong-leader", 0, FLEET_MUTANT_WRONG_LEADER},
                {"added-undeclared", 0, FLEET_MUTANT_ADDED_UNDECLARED},

@@ -1,7 +1,7 @@
 """test_failover.py - shards with copies: a killed shard ends no job, and no number is lost or counted twice.
 
-The workers (tests/client/counting.c) push whole numbers and check each result. With codecs
-(tests/client/coded_steps.c) they print the bits, which are those of an undisturbed job."""
+The workers (tests/client/counting.c, with ssp and asp counting_clocks.c) push whole numbers and check each result.
+With codecs and clip_norm (tests/client/coded_steps.c) they print the bits, which are those of an undisturbed job."""
 
 import json
 import os
@@ -15,6 +15,7 @@ import jobs
 from counting_job import COUNTING, CountingTest
 
 CODED = os.path.join(harness.BUILD, "tests", "client", "coded_steps")
+CLOCKS = os.path.join(harness.BUILD, "tests", "client", "counting_clocks")
 COPIES = {"WEFT_SERVER_COPIES": "1", "WEFT_SERVER_COPIES_ON_ONE_HOST": "yes"}
 
 
@@ -44,6 +45,19 @@ class Failover(CountingTest):
 
     def test_shm(self):
         self.check("shm")
+
+    def check_clocks(self, consistency):
+        """Each push is applied as it arrives, and once, although the leader of some chunks is killed."""
+        group = self.start(3, 2, {**COPIES, "WEFT_TRANSPORT_BACKEND": "tcp"}, CLOCKS, consistency)
+        self.kill_shard(group, 2)
+        self.end(group, 2)
+        self.assert_nothing_left(self.directory)
+
+    def test_asp(self):
+        self.check_clocks("asp")
+
+    def test_ssp(self):
+        self.check_clocks("ssp:2")
 
     def bits(self, group, workers):
         """{step: hash} of each worker; they are equal in one job."""

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "server/shard/shard_clock.h"
 #include "server/shard/shard_engine.h"
 #include "server/shard/shard_verdict.h"
 
@@ -123,6 +124,10 @@ static void apply(struct weft_task *task)
     const struct weft_wire_header *request = &copy->request;
     const size_t bytes = chunk->count * sizeof(float);
     const float grad_scale = (float)(1.0 / (double)request->weight_sum);
+    if (chunk->clock && request->step > 0) {
+        shard_clock_copy_apply(chunk);
+        return;
+    }
     if (is_change(request, WEFT_WIRE_CHANGE_HELD)) {
         chunk->grad_scale = grad_scale;
         chunk->lr = request->lr;
@@ -148,6 +153,8 @@ static void applied(struct shard_chunk *chunk)
     const bool is_held = is_change(request, WEFT_WIRE_CHANGE_HELD);
     if (request->step == 0) {
         chunk->initialised |= request->round == WEFT_WIRE_PART_WEIGHTS;
+    } else if (chunk->clock) {
+        shard_clock_copy_applied(chunk);
     } else if (is_change(request, WEFT_WIRE_CHANGE_VERDICT)) {
         shard_verdict_updated(chunk);
     } else {
@@ -324,9 +331,9 @@ static enum shard_copy_next classify_verdict(struct shard_chunk *chunk,
     return *status_out < 0 ? SHARD_COPY_ANSWER : SHARD_COPY_RECEIVE;
 }
 
-/* What to do with a REPLICATE. status_out: of the answer. */
+/* What to do with a REPLICATE. rank: of its worker; status_out: of the answer. */
 static enum shard_copy_next classify(struct shard_chunk *chunk, const struct weft_wire_header *request,
-                                     enum weft_status *status_out)
+                                     uint32_t rank, enum weft_status *status_out)
 {
     *status_out = WEFT_ERR_STALE;
     if (shard_copy_is_busy(chunk)) return SHARD_COPY_WAIT;
@@ -340,6 +347,7 @@ static enum shard_copy_next classify(struct shard_chunk *chunk, const struct wef
     const bool has_payload = request->payload_bytes > 0;
     *status_out = WEFT_OK;
     if (request->step == 0) return chunk->closed_step == 0 ? SHARD_COPY_RECEIVE : SHARD_COPY_ANSWER;
+    if (chunk->clock) return shard_clock_copy_next(chunk, request, rank, status_out);
     /* a new epoch undoes such steps on the leader and here (shard_members.c) */
     if (shard_tensor_has_codec(chunk->tensor) && request->epoch != chunk->tensor->engine->epoch)
         return request->epoch > chunk->tensor->engine->epoch ? SHARD_COPY_WAIT : SHARD_COPY_ANSWER;
@@ -374,9 +382,10 @@ static bool handle(struct weft_shard_engine *engine, struct weft_arrival *arriva
         if (header.kind == WEFT_WIRE_REPLICATED) shard_replicate_acked(chunk, arrival->peer_id, &header);
         shard_move_acked(chunk, arrival->peer_id, &header);
     } else if (chunk && engine->failed == WEFT_OK) {
+        const uint32_t rank = header.worker;
         header.worker = arrival->peer_id; /* the sender, for the answer */
         next = header.kind == WEFT_WIRE_COPY ? shard_receive_copy_judge(chunk, &header, &status)
-                                             : classify(chunk, &header, &status);
+                                             : classify(chunk, &header, rank, &status);
     }
     if (next == SHARD_COPY_WAIT) return false;
     if (next == SHARD_COPY_RECEIVE) {

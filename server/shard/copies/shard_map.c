@@ -8,6 +8,7 @@
  * A copy that becomes the leader serves at once: it has applied, or is applying, the last step that any
  * worker can have received. Requests wait while it applies. A leader that is replaced discards its open
  * rounds and replies to no worker. */
+#include "server/shard/shard_clock.h"
 #include "server/shard/shard_engine.h"
 #include "server/shard/snapshot/shard_snapshot.h"
 
@@ -77,7 +78,8 @@ void shard_map_stop_leading(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     shard_members_clear_replies(chunk);
-    if (!shard_round_is_closing(chunk)) {
+    if (chunk->clock) shard_clock_stop_leading(chunk);
+    else if (!shard_round_is_closing(chunk)) {
         if (chunk->arrived > 0 || !weft_list_empty(&chunk->round_link)) shard_round_forget(chunk);
         shard_map_forget_step(chunk);
     }

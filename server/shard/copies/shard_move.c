@@ -1,11 +1,12 @@
 /* shard_move.c - the leader's side of a new copy: sends the chunks of a slot, part by part, while it serves.
  *
- *     states, residual, result, weights --> COPY, one part at a time --> COPIED of the weights: is_copied
- *                                                                  each change: REPLICATE --> REPLICATED
+ *     states, residual, result, clocks, weights --> COPY, one part at a time
+ *         --> COPIED of the weights: is_copied; each change: REPLICATE --> REPLICATED
  *     all chunks are copied --> report --> Map with the new copy, and the next term
  *
  * From the first part to the last acknowledgement no round of the chunk closes, so all parts are of one step.
- * Of a codec these are the residual of the combiner and the aggregate of the step's last round. Nothing of an
+ * Of a codec these are the residual of the combiner and the aggregate of the step's last round. With ssp and
+ * asp no contribution is applied meanwhile, and the clocks are a part. Nothing of an
  * open step travels: workers repeat its rounds under the term that makes the copy a leader. A result of 16
  * bits is the weights rounded, by the new copy.
  * A skipped step, which also changes the chunk, starts it again. A chunk that holds a sum waits for its
@@ -15,12 +16,14 @@
  *
  * Bounds: WINDOW_BYTES of parts are under way from one engine, or one larger part. If either end is lost, Map
  * brings a new term without the new copy, and the move ends without effect. */
+#include "server/shard/shard_clock.h"
 #include "server/shard/shard_engine.h"
 #include "server/shard/shard_verdict.h"
 
 #define WINDOW_BYTES ((size_t)4 << 20)
 #define REPORT_NS WEFT_MS(500)
-enum { PARTS_MAX = 2 * (2 + WEFT_OPTIMIZER_STATES_MAX) + 2 }; /* weights, residual, states; result, verdict */
+/* weights, residual, states; result, verdict, clocks */
+enum { PARTS_MAX = 2 * (2 + WEFT_OPTIMIZER_STATES_MAX) + 3 };
 
 /* ---- reports ---- */
 
@@ -112,6 +115,9 @@ static uint32_t parts_of(const struct shard_chunk *chunk, struct parts *parts)
     if (has_verdict(chunk))
         parts->all[parts->count++] =
             (struct part){&chunk->verdict->last, sizeof chunk->verdict->last, WEFT_WIRE_PART_VERDICT, 0};
+    if (chunk->clock && !(mutants & WEFT_MUTANT_COPY_WITHOUT_CLOCKS))
+        parts->all[parts->count++] =
+            (struct part){chunk->clock->counts, shard_clock_counts_bytes(chunk), WEFT_WIRE_PART_CLOCKS, 0};
     const uint8_t flags = (uint8_t)((backup->valid ? WEFT_WIRE_COPY_UNDO : 0) |
                                     (has_result(chunk) ? WEFT_WIRE_COPY_RESULT : 0) |
                                     (chunk->initialised ? WEFT_WIRE_COPY_FIRST : 0));
@@ -153,7 +159,9 @@ static void let_close(struct shard_chunk_move *at)
     if (!at->is_started) return;
     at->is_started = false;
     chunk->sends--;
-    if (!chunk->tensor->engine->closed && !shard_result_is_in_use(chunk)) shard_round_result_released(chunk);
+    if (chunk->tensor->engine->closed) return;
+    if (chunk->clock) shard_clock_schedule(chunk);
+    else if (!shard_result_is_in_use(chunk)) shard_round_result_released(chunk);
 }
 
 static bool can_start(const struct shard_chunk_move *at)

@@ -8,6 +8,7 @@
  * of one epoch: if this engine is in a later one, the leader sends all again. The chunk serves no request
  * meanwhile, and its content has no meaning until the weights have arrived. A Map of a newer term that names
  * this engine as copy or leader follows only then; any other one releases the memory. */
+#include "server/shard/shard_clock.h"
 #include "server/shard/shard_engine.h"
 #include "server/shard/shard_verdict.h"
 
@@ -27,6 +28,10 @@ static struct place place_of(const struct shard_chunk *chunk, const struct weft_
         return is_before || !chunk->verdict
                    ? (struct place){NULL, 0}
                    : (struct place){&chunk->verdict->last, sizeof chunk->verdict->last};
+    if (request->round == WEFT_WIRE_PART_CLOCKS)
+        return is_before || !chunk->clock
+                   ? (struct place){NULL, 0}
+                   : (struct place){chunk->clock->counts, shard_clock_counts_bytes(chunk)};
     if (request->round == WEFT_WIRE_PART_RESULT && chunk->combiner && !is_before)
         return (struct place){chunk->hold.coded, shard_replicate_coded_bytes_max(chunk)};
     if (request->round == WEFT_WIRE_PART_WEIGHTS) data = is_before ? backup->values : chunk->values;
@@ -101,6 +106,7 @@ static void complete(struct shard_chunk *chunk, const struct weft_wire_header *r
     chunk->result_bytes = chunk->combiner ? chunk->hold.coded_bytes : shard_chunk_result_bytes(chunk);
     chunk->result_is_resendable = has_result && chunk->result_bytes > 0;
     shard_verdict_copied(chunk, request->step, request->weight > 0);
+    if (chunk->clock) shard_clock_copied(chunk);
     chunk->initialised = request->flags & WEFT_WIRE_COPY_FIRST;
     chunk->backup.valid = request->flags & WEFT_WIRE_COPY_UNDO;
     chunk->skips = request->skips;
@@ -133,6 +139,10 @@ static void part_received(struct shard_chunk *chunk)
     const struct weft_wire_header *request = &chunk->copy.request;
     const bool is_before = request->flags & WEFT_WIRE_COPY_BEFORE;
     chunk->tensor->engine->stats.received_bytes += request->payload_bytes;
+    if (request->round == WEFT_WIRE_PART_CLOCKS && !shard_clock_counts_fit(chunk)) {
+        shard_copy_answer(chunk, request, WEFT_ERR_MALFORMED);
+        return;
+    }
     if (is_before) chunk->backup.step = request->step;
     if (is_result(request)) chunk->hold.coded_bytes = (size_t)request->payload_bytes;
     if (is_weights(request) && !is_before && chunk->half && chunk->count > WEFT_LOOP_SLICE) {

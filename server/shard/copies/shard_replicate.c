@@ -5,14 +5,16 @@
  *
  * What travels is what closed the step: the sum, for which the copy runs the same optimiser, or the mean;
  * of a codec what its combiner needs to be as it is here (weft_combiner_step_save); of a step with clip_norm
- * first the sum, then its factor (shard_verdict.c). First weights, states and the verdict that a step was
- * skipped are held in the same way. The payload is sent from where it lies: the values, or the slot of the
- * sum, whose block stays reserved. The next close waits for both (shard_result_is_in_use). A chunk has at
- * most one such change, since no worker contributes to the next step before it has the result.
+ * first the sum, then its factor (shard_verdict.c); with ssp and asp each contribution (shard_clock.c). First
+ * weights, states and the verdict that a step was skipped are held in the same way. The payload is sent from
+ * where it lies: the values, or the slot of the sum, whose block stays reserved. The next close waits for
+ * both (shard_result_is_in_use). A chunk has at most one such change, since no worker contributes to the next
+ * step before it has the result; with ssp and asp the next contribution waits.
  *
  * No ring of engines can block: a copy acknowledges when its own memory for copies has the payload, and that
  * memory is released by its own arithmetic. A leader that has been replaced gets no REPLICATED under its
  * term, so it cannot reply; this needs no clock. */
+#include "server/shard/shard_clock.h"
 #include "server/shard/shard_engine.h"
 #include "server/shard/shard_verdict.h"
 
@@ -22,7 +24,8 @@ static void release(struct shard_chunk *chunk)
     struct shard_hold *hold = &chunk->hold;
     if (hold->is_due || hold->is_sending || shard_move_is_in_use(chunk->move)) return;
     shard_slots_close(&hold->slots, &engine->arena);
-    if (!engine->closed && !shard_result_is_in_use(chunk)) shard_round_result_released(chunk);
+    if (chunk->clock && !engine->closed) shard_clock_replicated(chunk);
+    else if (!engine->closed && !shard_result_is_in_use(chunk)) shard_round_result_released(chunk);
 }
 
 void shard_replicate_check(struct shard_chunk *chunk)
@@ -89,6 +92,7 @@ enum weft_status shard_replicate_change(struct shard_chunk *chunk, uint32_t endp
         .good = chunk->skips ? (uint32_t)hold->step_before : 0,
         .job = engine->job,
         .incarnation = hold->step_before,
+        .worker = hold->worker,
         .epoch = engine->epoch,
         .tensor = chunk->tensor->id,
         .chunk = chunk->index,

@@ -1,6 +1,7 @@
 /* fleet_copies.c - the fleet's coordinator for jobs with copies, and how a worker follows its Map. */
 #include <string.h>
 
+#include "server/shard/shard_clock.h"
 #include "server/shard/shard_verdict.h"
 #include "shard_fleet.h"
 
@@ -271,14 +272,33 @@ void fleet_rebalance(struct fleet *fleet)
     else fleet_copy(fleet, number, least);
 }
 
-/* The step that the shard has closed, or holds. */
+/* The last change of a chunk with a clock, else the step, that the shard has or holds. */
 static uint64_t step_at(const struct fleet *fleet, uint32_t shard, uint32_t chunk_number)
 {
     const struct shard_chunk *chunk = fleet_chunk_at(fleet, shard, chunk_number);
     const bool is_sum = chunk->copy.request.step > 0 && chunk->copy.request.round == WEFT_WIRE_CHANGE_HELD;
     const bool is_held =
         chunk->copy.payload && !chunk->copy.is_part && chunk->copy.received.count == 0 && !is_sum;
-    return is_held ? chunk->copy.request.step : chunk->closed_step;
+    return is_held ? chunk->copy.request.step : chunk->clock ? chunk->clock->changes : chunk->closed_step;
+}
+
+/* The contribution of the worker that the shard has applied, or holds. */
+static uint64_t clock_at(const struct fleet *fleet, uint32_t shard, uint32_t chunk_number, uint32_t rank)
+{
+    const struct shard_chunk *chunk = fleet_chunk_at(fleet, shard, chunk_number);
+    const bool is_held = chunk->copy.payload && !chunk->copy.is_part && chunk->copy.received.count == 0 &&
+                         chunk->copy.request.step > 0 && chunk->copy.rank == rank;
+    return chunk->clock->counts->clock[rank] + is_held;
+}
+
+/* The shard has all of which a worker has the result. */
+static bool has_answered(const struct fleet *fleet, uint32_t shard, uint32_t chunk_number)
+{
+    const struct fleet_chunk *chunk = &fleet->chunk[chunk_number];
+    if (!fleet_has_clock(fleet, chunk->tensor)) return step_at(fleet, shard, chunk_number) >= chunk->answered;
+    for (uint32_t w = 0; w < fleet->options.workers; w++)
+        if (clock_at(fleet, shard, chunk_number, w) < fleet->worker[w].answered[chunk_number]) return false;
+    return true;
 }
 
 static void handed_over(struct fleet *fleet, uint32_t chunk_number)
@@ -287,8 +307,7 @@ static void handed_over(struct fleet *fleet, uint32_t chunk_number)
     const uint32_t leader = chunk->copy - 1;
     chunk->hands_over = false;
     if (fleet->shard[leader].killed) return; /* its loss is on the way */
-    if (step_at(fleet, leader, chunk_number) !=
-            fleet_chunk_at(fleet, chunk->shard, chunk_number)->closed_step ||
+    if (step_at(fleet, leader, chunk_number) != step_at(fleet, chunk->shard, chunk_number) ||
         fleet_chunk_at(fleet, chunk->shard, chunk_number)->computing)
         fleet->unheld++; /* one of them is a step ahead */
     chunk->copy = chunk->shard + 1;
@@ -310,7 +329,7 @@ void fleet_slot_report(void *context, const struct weft_slot_report *report)
         fleet->moves_failed++;
     } else if (report->is_done && chunk->move_to) {
         const uint32_t to = chunk->move_to - 1;
-        if (!fleet->shard[to].killed && step_at(fleet, to, report->slot) < chunk->answered) fleet->unheld++;
+        if (!fleet->shard[to].killed && !has_answered(fleet, to, report->slot)) fleet->unheld++;
         chunk->copy = chunk->move_to;
         chunk->move_to = 0;
         fleet->moved++;
@@ -335,13 +354,27 @@ static bool copy_holds(const struct fleet *fleet, uint32_t chunk_number, uint64_
     return step_at(fleet, at->copy - 1, chunk_number) >= step;
 }
 
+/* The copy of a chunk with a clock has the contribution of this worker. */
+static bool copy_has_clock(const struct fleet_worker *worker, uint32_t chunk_number, uint64_t step)
+{
+    const struct fleet *fleet = worker->fleet;
+    const struct fleet_chunk *at = &fleet->chunk[chunk_number];
+    if (at->copy == 0 || fleet->shard[at->copy - 1].killed) return true;
+    return clock_at(fleet, at->copy - 1, chunk_number, worker->rank) >= step;
+}
+
 bool fleet_copies_admit(struct fleet_worker *worker, uint32_t chunk_number,
                         const struct weft_wire_header *result)
 {
     struct fleet *fleet = worker->fleet;
     if (result->term != worker->term[chunk_number]) return false;
     if (worker->deaf_chunk == chunk_number + 1 && result->term == 1) return false;
+    const bool is_clock = fleet_has_clock(fleet, fleet->chunk[chunk_number].tensor);
+    if (is_clock && result->term == fleet->chunk[chunk_number].term && result->status == WEFT_OK &&
+        !copy_has_clock(worker, chunk_number, result->step))
+        fleet->unheld++;
     const bool ends_step =
+        !is_clock &&
         result->round + 1u == weft_codec_rounds(&fleet->codec[fleet->chunk[chunk_number].tensor]);
     if (ends_step && result->term == fleet->chunk[chunk_number].term && result->status == WEFT_OK &&
         !copy_holds(fleet, chunk_number, result->step, result->payload_bytes == sizeof(double)))

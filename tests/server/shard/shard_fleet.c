@@ -257,8 +257,12 @@ struct weft_wire_header fleet_header(struct fleet *fleet, uint32_t rank, uint32_
         .step = step,
         .payload_bytes = asks ? 0 : chunk->count * weft_dtype_bytes(dtype),
         .term = fleet->options.copies ? fleet->worker[rank].term[chunk_number] : 0,
-        .lr = contributes ? fleet_lr(step) : 0,
-        .weight = contributes ? fleet_weight(fleet, rank, step) : 0,
+        .lr = !contributes                            ? 0
+              : fleet_has_clock(fleet, chunk->tensor) ? 1
+                                                      : fleet_lr(step),
+        .weight = !contributes                            ? 0
+                  : fleet_has_clock(fleet, chunk->tensor) ? 1
+                                                          : fleet_weight(fleet, rank, step),
         .loss_exponent = contributes && dtype != WEFT_F32 ? fleet->options.loss_exponent : 0,
     };
 }
@@ -269,8 +273,9 @@ static void *dense_contribution(struct fleet *fleet, uint32_t rank, const struct
 {
     const enum weft_dtype dtype = fleet_dtype(fleet, chunk->tensor);
     float *grad = malloc(weft_shape_elems(&fleet->shape[chunk->tensor]) * sizeof(float));
-    const float weight =
-        dtype == WEFT_F32 ? fleet_weight(fleet, rank, step) : ldexpf(1.0f, fleet->options.loss_exponent);
+    const float weight = fleet_has_clock(fleet, chunk->tensor) ? 1.0f
+                         : dtype == WEFT_F32                   ? fleet_weight(fleet, rank, step)
+                                                               : ldexpf(1.0f, fleet->options.loss_exponent);
     fleet_gradient(fleet, rank, chunk->tensor, step, grad);
     memmove(grad, grad + chunk->offset, chunk->count * sizeof(float));
     if (weight != 1.0f)
@@ -1069,6 +1074,27 @@ static void squares_result(struct fleet_request *request)
         if (fleet_clips(fleet, fleet->chunk[c].tensor, worker->step)) training_push(&worker->request[c], 0);
 }
 
+/* Every contribution is at least 0 and has been applied at most once; the own ones are in the result. */
+static void clock_result(const struct fleet_request *request)
+{
+    struct fleet *fleet = request->worker->fleet;
+    const struct fleet_chunk *chunk = &fleet->chunk[request->chunk_number];
+    const uint64_t elems = weft_shape_elems(&fleet->shape[chunk->tensor]);
+    const float *least = reference_values(fleet->reference, chunk->tensor, request->worker->last_step);
+    const float *result = (const float *)(const void *)request->out;
+    float *own = calloc(elems, sizeof *own), *grad = malloc(elems * sizeof *grad);
+    for (uint64_t step = 1; step <= request->worker->step; step++) {
+        fleet_gradient(fleet, request->worker->rank, chunk->tensor, step, grad);
+        for (uint64_t i = 0; i < elems; i++) own[i] -= grad[i] / (float)fleet->options.workers;
+    }
+    bool fits = request->out_bytes == chunk->count * sizeof *result;
+    for (uint64_t i = 0; fits && i < chunk->count; i++)
+        fits = result[i] >= least[chunk->offset + i] && result[i] <= own[chunk->offset + i];
+    fleet->wrong += !fits;
+    free(own);
+    free(grad);
+}
+
 static void training_result(struct fleet_request *request)
 {
     struct fleet_worker *worker = request->worker;
@@ -1087,7 +1113,10 @@ static void training_result(struct fleet_request *request)
         squares_result(request);
         return;
     }
-    if (fleet->codec[chunk->tensor].id == WEFT_CODEC_DENSE) {
+    if (fleet_has_clock(fleet, chunk->tensor)) {
+        clock_result(request);
+        worker->answered[request->chunk_number] = request->header.step;
+    } else if (fleet->codec[chunk->tensor].id == WEFT_CODEC_DENSE) {
         const float *expected =
             reference_values(fleet->reference, chunk->tensor, worker->step) + chunk->offset;
         if (!fleet_result_is(fleet, chunk, expected, request->out, request->out_bytes)) fleet->wrong++;

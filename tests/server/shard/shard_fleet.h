@@ -128,6 +128,7 @@ struct fleet_worker {
     uint32_t deaf_chunk; /* 1 + chunk whose results of term 1 are lost; 0: none */
     /* of the slots, by the newest Map that it has received */
     uint32_t leader[FLEET_CHUNKS_MAX], term[FLEET_CHUNKS_MAX];
+    uint64_t answered[FLEET_CHUNKS_MAX]; /* last step of which it has the result; of chunks with a clock */
     bool finished; /* all steps done, or failed */
     enum weft_status failure;
     char failure_text[WEFT_LIMIT_RESULT_TEXT_BYTES + 1];
@@ -327,6 +328,12 @@ void reference_free(struct reference *reference);
 const float *reference_values(struct reference *reference, uint32_t tensor, uint64_t step);
 /* The sum of the contributions to a dense step. */
 const float *reference_sum(struct reference *reference, uint32_t tensor, uint64_t step);
+/* The tensor has consistency ssp or asp: its gradients are whole numbers times the workers (a power of two),
+ * its rate is 1, and its first weights are 0. So each update is exact, in any order. */
+static inline bool fleet_has_clock(const struct fleet *fleet, uint32_t tensor)
+{
+    return fleet->options.tensors[tensor].consistency != NULL;
+}
 /* The step of the tensor is clipped, and the factor of all clipped tensors of the step. */
 bool fleet_clips(const struct fleet *fleet, uint32_t tensor, uint64_t step);
 float fleet_factor(const struct fleet *fleet, uint64_t step);

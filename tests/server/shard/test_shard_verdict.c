@@ -47,7 +47,8 @@ static void send_request(struct fleet *fleet, uint32_t rank, uint32_t chunk, enu
     header.payload_bytes = contributes ? count * sizeof *values : 0;
     free(request->out);
     *request = (struct fleet_request){0};
-    fleet_send(fleet, rank, 0, request, &header, values, (size_t)header.payload_bytes);
+    fleet_send(fleet, rank, fleet->chunk[chunk].shard, request, &header, values,
+               (size_t)header.payload_bytes);
     free(values);
 }
 
@@ -180,6 +181,48 @@ static void only_dense_tensors_with_an_optimizer_are_held(void **state)
     finish(fleet, &request, 1);
 }
 
+/* A shard that got its copy after the verdict leads: repeated requests of the step get the same replies. */
+static void a_new_copy_knows_the_verdict(void **state)
+{
+    struct fleet_options options = {.seed = 3,
+                                    .shards = 3,
+                                    .workers = WORKERS,
+                                    .tensors = tensors,
+                                    .tensor_count = 1,
+                                    .round_deadline_ns = WEFT_SECONDS(10),
+                                    .copies = true};
+    struct fleet *fleet = fleet_create(&options);
+    struct fleet_request request[WORKERS] = {{0}}, again = {0};
+    fleet_install(fleet);
+    for (uint32_t rank = 0; rank < WORKERS; rank++)
+        send_request(fleet, rank, 0, WEFT_WIRE_PUSH_HOLD, 1, 2, &request[rank]);
+    for (uint32_t rank = 0; rank < WORKERS; rank++) await_status(fleet, &request[rank], WEFT_OK, "");
+    const double squares = squares_in(&request[0]);
+    for (uint32_t rank = 0; rank < WORKERS; rank++)
+        send_request(fleet, rank, 0, WEFT_WIRE_APPLY, 1, 0.5f, &request[rank]);
+    for (uint32_t rank = 0; rank < WORKERS; rank++) await_status(fleet, &request[rank], WEFT_OK, "");
+    fleet_copy(fleet, 0, 2);
+    fleet_settle(fleet, WEFT_SECONDS(1));
+    assert_int_equal(fleet->moved, 1);
+    fleet_kill_shard(fleet, 0);
+    fleet_fail_over(fleet, 0, 0);
+    fleet_settle(fleet, WEFT_SECONDS(1));
+    assert_int_equal(fleet->chunk[0].shard, 2);
+    send_request(fleet, 1, 0, WEFT_WIRE_PUSH_HOLD, 1, 2, &again);
+    await_status(fleet, &again, WEFT_OK, "");
+    assert_true(squares_in(&again) == squares);
+    send_request(fleet, 1, 0, WEFT_WIRE_APPLY, 1, 0.25f, &again);
+    assert_true(fleet_await(fleet, &again));
+    assert_int_equal(again.status, WEFT_ERR_MISMATCH);
+    send_request(fleet, 1, 0, WEFT_WIRE_APPLY, 1, 0.5f, &again);
+    await_status(fleet, &again, WEFT_OK, "");
+    assert_int_equal(again.out_bytes, request[1].out_bytes);
+    assert_memory_equal(again.out, request[1].out, again.out_bytes);
+    for (uint32_t rank = 0; rank < WORKERS; rank++) free(request[rank].out);
+    free(again.out);
+    fleet_free(fleet);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -187,6 +230,7 @@ int main(void)
         cmocka_unit_test(a_skipped_step_drops_the_sum),
         cmocka_unit_test(wrong_verdicts_are_refused),
         cmocka_unit_test(only_dense_tensors_with_an_optimizer_are_held),
+        cmocka_unit_test(a_new_copy_knows_the_verdict),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
