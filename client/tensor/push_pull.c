@@ -288,6 +288,12 @@ enum weft_status client_tensor_start_apply(struct weft_tensor *tensor, float fac
 static enum weft_status check_overlap(struct weft_tensor *tensor, const void *grad, const void *out)
 {
     const uintptr_t in = (uintptr_t)grad, to = (uintptr_t)out;
+    if (in == to && client_tensor_has_local_optimizer(tensor))
+        return client_error(
+            tensor->session, WEFT_ERR_INVALID,
+            "push_pull of tensor '%s': grad and out are one buffer, and out holds the weights "
+            "that the optimizer updates; give separate buffers",
+            tensor->name);
     if (in == to || (in - to >= tensor->bytes && to - in >= tensor->bytes)) return WEFT_OK;
     return client_error(tensor->session, WEFT_ERR_INVALID,
                         "push_pull of tensor '%s': grad and out, %lld bytes behind it, overlap; give "

@@ -363,6 +363,11 @@ static void refused(struct crowd *crowd, struct weft_session *session, uint32_t 
     CROWD_REFUSED(crowd, session, weft_push_pull(half, grad, out, &request), WEFT_ERR_UNSUPPORTED,
                   "loss_scale other than 1 needs f32");
     CROWD_OK(crowd, session, weft_step_end(session));
+    /* With an optimizer `out` holds the weights. */
+    CROWD_OK(crowd, session, BEGIN(.group_count = 2, .group_lr = both));
+    CROWD_REFUSED(crowd, session, weft_push_pull(tensor, out, out, &request), WEFT_ERR_INVALID,
+                  "grad and out are one buffer");
+    CROWD_OK(crowd, session, weft_step_end(session));
     /* Ranks that differ: the session ends. */
     const float other[2] = {1, rank == 1 ? 2 : 1};
     CROWD_OK(crowd, session, BEGIN(.group_count = 2, .group_lr = other));
