@@ -105,12 +105,16 @@ static void on_records(struct client_group_op *op, enum weft_status status, cons
         step->skips = true;
         step->skip_rank = rank;
     }
-    step->grad_scale = client_grad_scale((float)sum);
+    if (status == WEFT_OK && sum == 0 && !step->skips) { /* there is no mean */
+        step->skips = true;
+        step->skip_rank = CLIENT_SKIP_RANK_NONE;
+    }
+    step->grad_scale = sum > 0 ? client_grad_scale((float)sum) : 0;
     if (status == WEFT_OK && (!isfinite((float)sum) || !isfinite(step->grad_scale))) {
         snprintf(difference, sizeof difference,
                  "the sample weights of step %llu sum to %g: no mean can be taken",
                  (unsigned long long)step->mine.step, sum);
-        status = WEFT_ERR_INVALID;
+        status = WEFT_ERR_MALFORMED;
     }
     if (status < 0) {
         client_engine_group_op_failed(op, status, text);

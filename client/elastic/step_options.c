@@ -16,6 +16,13 @@
 #include "client/tensor/tensors.h"
 
 #define LOSS_SCALE_EXPONENT_MAX 60
+#define WEIGHT_EXPONENT_MAX 100 /* the sum over all ranks, and its reciprocal, are finite in f32 */
+
+static bool weight_is_usable(float weight)
+{
+    const float most = ldexpf(1.0f, WEIGHT_EXPONENT_MAX);
+    return weight == 0 ? !signbit(weight) : weight >= 1 / most && weight <= most;
+}
 
 static enum weft_status check_numbers(struct weft_session *session, const struct weft_step_options *options)
 {
@@ -26,12 +33,12 @@ static enum weft_status check_numbers(struct weft_session *session, const struct
     if (!isfinite(options->lr))
         return client_error(session, WEFT_ERR_INVALID, "step_begin: lr is %g; it must be finite",
                             (double)options->lr);
-    if (!isfinite(options->weight) || signbit(options->weight))
+    if (!weight_is_usable(options->weight))
         return client_error(
             session, WEFT_ERR_INVALID,
-            "step_begin: weight is %g; it must be zero (no samples) or positive (1 when all ranks have "
-            "equal batches)",
-            (double)options->weight);
+            "step_begin: weight is %g; it must be zero (no samples), or from 2^-%d to 2^%d (1 "
+            "when all ranks have equal batches)",
+            (double)options->weight, WEIGHT_EXPONENT_MAX, WEIGHT_EXPONENT_MAX);
     int exponent = 1;
     if (options->loss_scale != 0 &&
         (!isfinite(options->loss_scale) || frexpf(options->loss_scale, &exponent) != 0.5f ||

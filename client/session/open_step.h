@@ -14,6 +14,7 @@
 
 /* `parameters` is 0 for the default options of a step, as in the records of older releases. */
 #define CLIENT_RECORD_SKIPS 0x80000000u
+#define CLIENT_SKIP_RANK_NONE UINT32_MAX
 struct client_step_record {
     uint64_t step;
     float lr, weight;
@@ -56,8 +57,8 @@ struct client_step {
     uint32_t all_capacity;
     bool records_agree;                /* the records of all ranks have arrived and agree */
     float grad_scale;                  /* 1 / sum of weights */
-    bool skips;                        /* a rank has no usable gradient */
-    uint32_t skip_rank;                /* the first such rank */
+    bool skips;                        /* a rank has no usable gradient, or all weights are 0 */
+    uint32_t skip_rank;                /* the first such rank; CLIENT_SKIP_RANK_NONE: all weights are 0 */
 };
 
 /* This rank has no usable gradient in the step (weft_step_options.skip). */

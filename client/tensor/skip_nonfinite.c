@@ -93,14 +93,33 @@ static bool has_nonfinite_gradient(const struct weft_tensor *tensor)
     return op->in != op->out && !client_skip_is_finite(tensor, op->in, 0, tensor->elems);
 }
 
-/* Every rank has the `skip` of all ranks in the step's records: all ranks skip the step, or none does. */
+static void describe_request(struct weft_session *session, uint32_t rank, char *out, size_t out_bytes)
+{
+    char name[128];
+    client_rank_name(session, rank, name, sizeof name);
+    snprintf(out, out_bytes, "%s has no usable gradient (weft_step_options.skip)", name);
+}
+
+static void describe_weights(char *out, size_t out_bytes)
+{
+    snprintf(out, out_bytes, "the sample weights of all ranks are 0");
+}
+
+static void describe_records(struct weft_session *session, char *out, size_t out_bytes)
+{
+    const uint32_t rank = session->step.skip_rank;
+    if (rank == CLIENT_SKIP_RANK_NONE) describe_weights(out, out_bytes);
+    else describe_request(session, rank, out, out_bytes);
+}
+
+/* Every rank has the `skip` and the weights of all ranks in the step's records: all ranks skip the step, or
+ * none does. */
 static void skip_tensor_of_step(struct weft_tensor *tensor)
 {
-    char name[128], text[400];
-    client_rank_name(tensor->session, tensor->session->step.skip_rank, name, sizeof name);
-    snprintf(text, sizeof text,
-             "step %llu: %s has no usable gradient; weft_step_end skips the step on all ranks",
-             (unsigned long long)tensor->op.step, name);
+    char why[320], text[400];
+    describe_records(tensor->session, why, sizeof why);
+    snprintf(text, sizeof text, "step %llu: %s; weft_step_end skips the step on all ranks",
+             (unsigned long long)tensor->op.step, why);
     tensor->skipped_step = tensor->op.step;
     client_request_complete(tensor->op.request, WEFT_ERR_SKIPPED, text);
 }
@@ -113,11 +132,12 @@ void client_skip_tensor(struct weft_tensor *tensor)
         return;
     }
     client_tensor_op_name(tensor, name, sizeof name);
-    snprintf(text, sizeof text, "%s: %s; weft_step_end skips the step on all ranks", name,
-             client_step_skips_here(&tensor->session->step) ? "this rank has no usable gradient"
-             : tensor->mode == WEFT_MODE_SERVER
-                 ? "the mean gradient is not finite (NaN or infinity), or a rank has none"
-                 : "the mean gradient is not finite (NaN or infinity)");
+    snprintf(
+        text, sizeof text, "%s: %s; weft_step_end skips the step on all ranks", name,
+        client_step_skips_here(&tensor->session->step) ? "this rank has no usable gradient"
+        : tensor->mode == WEFT_MODE_SERVER
+            ? "the mean gradient is not finite (NaN or infinity), or a rank has none, or all weights are 0"
+            : "the mean gradient is not finite (NaN or infinity)");
     client_skip_record_nonfinite(tensor, has_nonfinite_gradient(tensor));
     client_request_complete(tensor->op.request, WEFT_ERR_SKIPPED, text);
 }
@@ -145,8 +165,9 @@ enum weft_status client_skip_gather(struct weft_session *session)
     if (!skip->all)
         return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for the finiteness checks of %u ranks",
                             ranks);
-    skip->mine = client_step_skips_here(&session->step) ? CLIENT_SKIP_REQUESTED
-                                                        : atomic_load(&skip->grad_is_nonfinite);
+    skip->mine = atomic_load(&skip->grad_is_nonfinite);
+    if (client_step_skips_here(&session->step)) skip->mine = CLIENT_SKIP_REQUESTED;
+    else if (skip->mine == 0 && session->step.weight == 0) skip->mine = CLIENT_SKIP_WEIGHTLESS;
     enum weft_status status = weft_all_gather(session, &skip->mine, skip->all, 1, WEFT_I64, &skip->request);
     if (status == WEFT_IN_PROGRESS) status = weft_wait(&skip->request, 0);
     return status;
@@ -170,7 +191,8 @@ static const struct weft_tensor *find_final_update(const struct weft_session *se
     weft_list_foreach (node, spare, &session->tensors->list) {
         const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
         if (tensor->last_step != step) continue;
-        if (tensor->mode == WEFT_MODE_SERVER && session->is_elastic && !client_tensor_can_skip_step(tensor))
+        if (tensor->mode == WEFT_MODE_SERVER && session->is_elastic && tensor->skipped_step != step &&
+            !client_tensor_can_skip_step(tensor))
             return tensor;
         if (client_tensor_has_local_optimizer(tensor) && tensor->skipped_step != step &&
             tensor->backup_step != step)
@@ -179,26 +201,27 @@ static const struct weft_tensor *find_final_update(const struct weft_session *se
     return NULL;
 }
 
-static void describe_request(struct weft_session *session, uint32_t rank, char *out, size_t out_bytes)
-{
-    char name[128];
-    client_rank_name(session, rank, name, sizeof name);
-    snprintf(out, out_bytes, "%s has no usable gradient (weft_step_options.skip)", name);
-}
-
 /* "the gradient of tensor 'w' is not finite (NaN or infinity) on rank 0 (hosta, pid 40) and 2 more ranks" */
 static void describe_cause(struct weft_session *session, char *out, size_t out_bytes)
 {
     struct client_skip *skip = &session->tensors->skip;
     char name[128];
-    uint32_t at = 0, more = 0;
+    uint32_t at = 0, more = 0, weightless = 0;
     if (session->step.skips) {
-        describe_request(session, session->step.skip_rank, out, out_bytes);
+        describe_records(session, out, out_bytes);
         return;
     }
     for (uint32_t rank = 0; rank < session->ranks; rank++) {
-        if (skip->all[rank] != CLIENT_SKIP_REQUESTED) continue;
-        describe_request(session, rank, out, out_bytes);
+        if (skip->all[rank] == CLIENT_SKIP_REQUESTED) {
+            describe_request(session, rank, out, out_bytes);
+            return;
+        }
+        if (skip->all[rank] != CLIENT_SKIP_WEIGHTLESS) continue;
+        skip->all[rank] = 0;
+        weightless++;
+    }
+    if (weightless == session->ranks) {
+        describe_weights(out, out_bytes);
         return;
     }
     while (at < session->ranks && skip->all[at] == 0) at++;

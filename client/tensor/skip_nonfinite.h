@@ -10,6 +10,8 @@
 
 /* The rank has no usable gradient (weft_step_options.skip). */
 #define CLIENT_SKIP_REQUESTED UINT64_MAX
+/* The rank's sample weight is 0, and its gradients are finite. */
+#define CLIENT_SKIP_WEIGHTLESS (UINT64_MAX - 1)
 
 /* The check of the open step. */
 struct client_skip {
@@ -18,7 +20,8 @@ struct client_skip {
                                          * until the step ends */
     _Atomic uint64_t first;             /* lowest tensor id + 1 whose mean is not finite; 0: none */
     _Atomic uint64_t grad_is_nonfinite; /* lowest tensor id + 1 whose gradient on this rank is not finite; 0:
-                                         * none; CLIENT_SKIP_REQUESTED in what the ranks gather */
+                                         * none; CLIENT_SKIP_REQUESTED or _WEIGHTLESS in what the
+                                         * ranks gather */
     uint16_t count;                     /* skipped steps, modulo WEFT_WIRE_SKIPS; every request to a shard
                                          * carries it */
     uint64_t mine, *all;                /* grad_is_nonfinite of this rank; of all ranks, (all_capacity,)

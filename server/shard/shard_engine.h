@@ -575,7 +575,7 @@ void shard_round_start_task(struct shard_chunk *chunk, void (*run)(struct weft_t
 void shard_round_resume(struct shard_chunk *chunk);
 /* Folds the next ranks that are HELD; closes the round after the last rank. */
 void shard_round_advance(struct shard_chunk *chunk);
-/* Computes the factor of the mean from the weights. false: they are too large or too small. */
+/* Computes the factor of the mean from the weights. false: they are 0, or too large or too small. */
 bool shard_round_scale(struct shard_chunk *chunk);
 /* The values are those of the open step: ends the round with its result. */
 void shard_round_closed(struct shard_chunk *chunk);

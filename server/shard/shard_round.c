@@ -333,9 +333,11 @@ static void close_round(struct shard_chunk *chunk)
     WEFT_ASSERT(chunk->phase == SHARD_PHASE_CLOSING && !shard_result_is_in_use(chunk));
     if (chunk->computing) return;
     if (!shard_round_scale(chunk)) {
+        const bool is_zero = chunk->result_weight_sum == 0;
         chunk->result_weight_sum = 0;
-        shard_round_drop(chunk, WEFT_ERR_INVALID,
-                         "the workers' sample weights are too large or too small to sum");
+        shard_round_drop(chunk, is_zero ? WEFT_ERR_SKIPPED : WEFT_ERR_INVALID,
+                         is_zero ? "the sample weights of all ranks are 0"
+                                 : "the workers' sample weights are too large or too small to sum");
         return;
     }
     chunk->backup.valid = false;

@@ -207,6 +207,8 @@ static void wrong_steps(struct bench *bench)
     BEGIN(step.weight = NAN, "weight is");
     BEGIN(step.weight = INFINITY, "weight is inf");
     BEGIN(step.weight = -1, "weight is -1");
+    BEGIN(step.weight = 3e38f, "weight is 3e+38"); /* of two ranks the sum would be infinite */
+    BEGIN(step.weight = 1e-44f, "weight is");
 #undef BEGIN
     REFUSED(weft_step_begin(session, NULL), WEFT_ERR_INVALID, "step_begin", "step is NULL");
     REFUSED_HERE(weft_step_begin(NULL, NULL), WEFT_ERR_INVALID, "step_begin", "session");

@@ -248,8 +248,8 @@ WEFT_API enum weft_status weft_tensor_free(struct weft_tensor *tensor);
 struct weft_step {
     uint64_t step;  /* 1, 2, 3 ...: one more than the last step; equal on all ranks */
     float lr;       /* learning rate; equal on all ranks */
-    float weight;   /* sample weight of this rank, >= 0 and not 0 on all ranks; the mean of the gradients is
-                     * sum(weight*grad) / sum(weight) */
+    float weight;   /* sample weight of this rank: 0, or 2^-100 to 2^100; the mean of the gradients is
+                     * sum(weight*grad) / sum(weight). If it is 0 on all ranks, they skip the step */
 };
 /* weft_step_begin() - open a step. Blocks only to choose codecs ("auto"), to agree after a loss, and to
  * complete the delivery of the last step (weft_tensor_wait), whose error it then returns. Return codes:
@@ -301,9 +301,9 @@ WEFT_API enum weft_status weft_step_begin_with(struct weft_session *session,
  * return to their state before the step. Return codes:
  *   WEFT_OK            the step is complete
  *   WEFT_ERR_SKIPPED   on all ranks: a gradient or mean of a tensor with a codec or skip_nonfinite is NaN or
- *                      infinite (powersgd, topk: 2^120 or above). The text names tensor and rank; weft_wait
- *                      of that tensor returns it too. Weights, optimiser arrays and residuals have their bits
- *                      of before the step; other outputs are undefined
+ *                      infinite (powersgd, topk: 2^120 or above), or all sample weights are 0. The text names
+ *                      tensor and rank; weft_wait of that tensor returns it too. Weights, optimiser arrays
+ *                      and residuals have their bits of before the step; other outputs are undefined
  *   WEFT_ERR_SHRUNK, WEFT_ERR_GREW   elastic job, section 10
  *   WEFT_ERR_MISMATCH  a rank pushed a tensor that another did not (see weft_push_none). Ends the session
  *   WEFT_ERR_DIVERGED  weights in host memory differ between ranks; compared every client.hash_every steps
@@ -329,7 +329,8 @@ struct weft_request {
  *   optimizer "none"    out receives the weighted mean of the gradients; out may be grad
  *   optimizer "sum"     out receives the weighted sum; out may be grad
  *   with an optimiser   out receives the new weights. In all-reduce mode and with a codec the library updates
- *                       out in place: it must hold the weights of the last step
+ *                       out in place: it must hold the weights of the last step, and out == grad is
+ *                       WEFT_ERR_INVALID
  * Any other overlap is WEFT_ERR_INVALID. Ranks may push in different orders: in all-reduce mode the most
  * urgent tensor that all have pushed is reduced next (priority of struct weft_tensor_options), and small ones
  * travel together (docs/overlap-order.md). Between two other operations of all ranks, all push the same

@@ -112,6 +112,7 @@ struct skipper {
 };
 
 static uint32_t tensors; /* without the last one the ranks exchange no record of the step */
+static bool weightless;  /* no rank has a sample for the step, and none has no gradient */
 
 static int push_all(struct weft_session *session, struct skipper *own, enum weft_status wanted)
 {
@@ -128,7 +129,6 @@ static int train_with_skips(struct fleet *fleet, uint32_t rank)
 {
     static struct skipper own;
     struct weft_session *session;
-    char words[64];
     if (fleet_join(fleet, rank, 20000, &session)) return 1;
     for (uint32_t t = 0; t < tensors; t++) {
         struct weft_tensor_options options;
@@ -144,12 +144,13 @@ static int train_with_skips(struct fleet *fleet, uint32_t rank)
         const bool skips = try % 2;
         const uint64_t step = weft_step_next(session);
         memcpy(own.before, own.out, sizeof own.out);
-        MUST(session, weft_step_begin_with(session, WEFT_STEP(.step = step, .lr = 0.1f, .weight = 1,
-                                                              .skip = skips && rank == 1)));
+        const char *words = !skips ? "" : weightless ? "the sample weights of all ranks are 0" : "rank 1 (";
+        MUST(session, weft_step_begin_with(session, WEFT_STEP(.step = step, .lr = 0.1f,
+                                                              .weight = skips && weightless ? 0 : 1,
+                                                              .skip = skips && !weightless && rank == 1)));
         if (push_all(session, &own, skips ? WEFT_ERR_SKIPPED : WEFT_OK)) return 1;
-        snprintf(words, sizeof words, skips ? "rank 1 (" : "");
         if (refused(session, weft_step_end(session), skips ? WEFT_ERR_SKIPPED : WEFT_OK, words)) return 1;
-        if (skips && (!strstr(weft_error_text(session), "has no usable gradient") ||
+        if (skips && ((!weightless && !strstr(weft_error_text(session), "has no usable gradient")) ||
                       memcmp(own.before, own.out, sizeof own.out) != 0))
             return 1;
         if (!skips && memcmp(own.before, own.out, sizeof own.out) == 0) return 1;
@@ -164,6 +165,15 @@ static void test_a_rank_skips_the_step_of_all(void **state)
     struct fleet_result result;
     for (tensors = TENSORS - 1; tensors <= TENSORS; tensors++)
         assert_true(fleet_run(RANKS, 2, train_with_skips, &result, NULL));
+}
+
+static void test_ranks_without_samples_skip_the_step(void **state)
+{
+    struct fleet_result result;
+    weightless = true;
+    for (tensors = TENSORS - 1; tensors <= TENSORS; tensors++)
+        assert_true(fleet_run(RANKS, 2, train_with_skips, &result, NULL));
+    weightless = false;
 }
 
 /* ---- clipping by the global norm: both modes have the same bits, with any number of shards ---- */
@@ -261,6 +271,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_both_modes_give_the_same_bits),
                                        cmocka_unit_test(test_a_rank_skips_the_step_of_all),
+                                       cmocka_unit_test(test_ranks_without_samples_skip_the_step),
                                        cmocka_unit_test(test_clipping_does_not_depend_on_the_shards)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
