@@ -44,14 +44,20 @@ static uint64_t number(struct reading *reading, const char *name, uint64_t min, 
     return 0;
 }
 
-static void place(struct reading *reading, const char *rank_name, const char *ranks_name,
-                  struct weft_launcher *out)
+static void read_ranks(struct reading *reading, const char *rank_name, const char *ranks_name,
+                       struct weft_launcher *out)
 {
-    out->rank = (uint32_t)number(reading, rank_name, 0, WEFT_LAUNCHER_RANKS_MAX - 1);
     out->ranks = (uint32_t)number(reading, ranks_name, 1, WEFT_LAUNCHER_RANKS_MAX);
     if (out->ranks > 0 && out->rank >= out->ranks)
         weft_error_set(&reading->wrong, WEFT_ERR_INVALID, "%s=%u is not a number from 0 to %u, and %s=%u",
                        rank_name, out->rank, out->ranks - 1, ranks_name, out->ranks);
+}
+
+static void place(struct reading *reading, const char *rank_name, const char *ranks_name,
+                  struct weft_launcher *out)
+{
+    out->rank = (uint32_t)number(reading, rank_name, 0, WEFT_LAUNCHER_RANKS_MAX - 1);
+    read_ranks(reading, rank_name, ranks_name, out);
 }
 
 /* A port derived from the job's name, below the range that kernels assign. */
@@ -208,8 +214,7 @@ static void read_pmix(struct weft_launcher *out, struct reading *reading)
     out->rank = (uint32_t)number(reading, "PMIX_RANK", 0, WEFT_LAUNCHER_RANKS_MAX - 1);
     const char *id = text(reading, "PMIX_NAMESPACE");
     name_job(out, "pmix", id ? id : "");
-    if (variable("WEFT_RANKS"))
-        out->ranks = (uint32_t)number(reading, "WEFT_RANKS", 1, WEFT_LAUNCHER_RANKS_MAX);
+    if (variable("WEFT_RANKS")) read_ranks(reading, "PMIX_RANK", "WEFT_RANKS", out);
     at_master_if_given(reading, false, out);
 }
 
@@ -302,9 +307,22 @@ static const struct kind {
      {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID"},
      read_srun},
     {"PMIx", "PMIX_RANK and PMIX_NAMESPACE", {"PMIX_RANK", "PMIX_NAMESPACE"}, read_pmix},
-    {"Kubernetes", "JOB_COMPLETION_INDEX, or HOSTNAME with an ordinal", {"JOB_COMPLETION_INDEX", "HOSTNAME"},
+    {"Kubernetes",
+     "JOB_COMPLETION_INDEX, or HOSTNAME with an ordinal",
+     {"JOB_COMPLETION_INDEX", "HOSTNAME"},
      read_kubernetes},
+    /* programs under any launcher set these, too: only a process without another mark has lost its rank */
+    {"torchrun",
+     "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+     {"LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+     read_torchrun},
 };
+
+/* A process with a coordinator may set these variables for another purpose. */
+static bool is_extra(const char *mark)
+{
+    return strncmp(mark, "MASTER_", 7) == 0 || strncmp(mark, "LOCAL_", 6) == 0;
+}
 
 /* The set variable that identifies the launcher; NULL: none. */
 static const char *mark_of(const struct kind *kind, bool coordinator_known)
@@ -318,7 +336,7 @@ static const char *mark_of(const struct kind *kind, bool coordinator_known)
                                                   : NULL;
     }
     for (const char *const *mark = kind->marks; *mark; mark++)
-        if (variable(*mark) && !(coordinator_known && strncmp(*mark, "MASTER_", 7) == 0)) return *mark;
+        if (variable(*mark) && !(coordinator_known && is_extra(*mark))) return *mark;
     return NULL;
 }
 

@@ -1,7 +1,7 @@
 /* launcher.h - rank, ranks and coordinator from the environment of an MPI launcher, torchrun or Slurm.
  *
  *   torchrun   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (or anything that sets these four); optional:
- *              LOCAL_WORLD_SIZE
+ *              LOCAL_WORLD_SIZE. LOCAL_RANK without these four is incomplete, too
  *   mpirun     OMPI_COMM_WORLD_RANK and _SIZE (Open MPI), PMI_RANK and _SIZE (MPICH)
  *   srun       SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_STEP_ID, SLURM_STEP_NODELIST
  *   PMIx       PMIX_RANK, PMIX_NAMESPACE; the number of ranks from WEFT_RANKS

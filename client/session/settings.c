@@ -256,6 +256,10 @@ static enum weft_status resolve_ports(struct client_settings *settings, struct w
                               "WEFT_RANKS=%u is set and this process has no rank; set WEFT_RANK to a number "
                               "from 0 to %u",
                               settings->workers, settings->workers - 1);
+    if ((uint32_t)settings->rank >= settings->workers)
+        return weft_error_set(
+            error, WEFT_ERR_INVALID, "rank %d is set, and %u ranks by %s; the rank is a number from 0 to %u",
+            settings->rank, settings->workers, settings->workers_source, settings->workers - 1);
     settings->port_count = is_derived ? WEFT_LAUNCHER_PORTS : 1;
     for (uint32_t k = 0; k < settings->port_count; k++)
         settings->ports[k] = weft_launcher_port(settings->port, k);

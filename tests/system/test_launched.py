@@ -107,6 +107,8 @@ class LaunchedTest(harness.JobTest):
         self.run_ranks(2, environment)
         without_rank = self.start({**environment(0), "WEFT_RANK": ""}, WHOLE)
         self.assertIn("WEFT_RANKS=2 is set and this process has no rank; set WEFT_RANK", self.ended(without_rank, 3))
+        beyond = self.start({**environment(0), "WEFT_RANK": "2"}, WHOLE)
+        self.assertIn("rank 2 is set, and 2 ranks by WEFT_RANKS; the rank is a number from 0 to 1", self.ended(beyond, 3))
 
     def test_ordinals_of_kubernetes(self):
         """The rank is the index of an indexed Job, or the ordinal of a StatefulSet."""

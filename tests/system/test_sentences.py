@@ -73,6 +73,8 @@ class Sentences(harness.JobTest):
         self.check(self.launched({"PMIX_RANK": "1", "PMIX_NAMESPACE": "x"}, *run, "--", "true"), "PMIx", "number of processes", "WORLD_SIZE")
         self.check(self.launched({"WEFT_RANK": "1"}, *run, "--", "true"), "WEFT_RANK=1", "unset")
         self.check(self.launched({"WEFT_COORDINATOR": "a:1"}, *run, "--", "true"), "WEFT_COORDINATOR=a:1", "unset")
+        for name, value in (("WEFT_RANKS", "2"), ("JOB_COMPLETION_INDEX", "1"), ("WEFT_HEADLESS_SERVICE", "svc"), ("LOCAL_RANK", "1")):
+            self.check(self.launched({name: value}, *run, "--", "true"), f"{name}={value} is set", "unset")
         self.assertFalse(os.path.exists(self.path("weft-logs")))
         alone = self.launched({**srun, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, *run, "-s", "1", "--", "true")
         self.assertEqual(alone.returncode, 0, alone.stdout)

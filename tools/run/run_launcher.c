@@ -2,6 +2,7 @@
  *
  *     WEFT_COORDINATOR, WEFT_RANK of another job      refused: this would start a second job
  *     variables of a launcher, incomplete or wrong    refused: every process would train alone
+ *     WEFT_RANKS or an index without the other        the same
  *     variables of a launcher                         one worker here; refused with shards
  *     none of these                                   a job of its own
  *
@@ -29,6 +30,24 @@ static bool in_another_job(void)
     return false;
 }
 
+/* Refuses `weft run` without -n where a launcher may have started several processes, but not all of its
+ * variables are set: each process would train alone. */
+static bool in_half_a_launcher(void)
+{
+    const char *const names[] = {"WEFT_RANKS", "WEFT_HEADLESS_SERVICE", "JOB_COMPLETION_INDEX"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *value = getenv(names[i]);
+        if (!value || !*value) continue;
+        tool_usage_error("weft run",
+                         "%s=%.60s is set, and the rank of this process or the number of ranks is not; set "
+                         "WEFT_RANKS and the rank (JOB_COMPLETION_INDEX, or the variables of a launcher) in "
+                         "every process, or unset %s; with -n a job of its own is started here",
+                         names[i], value, names[i]);
+        return true;
+    }
+    return false;
+}
+
 /* Warns if several processes of one launcher each start a job of their own. */
 static void warn_of_many_jobs(uint64_t workers)
 {
@@ -47,7 +66,7 @@ int run_find_launcher(uint64_t workers, uint64_t shards, struct weft_launcher *l
     if (workers > 0) return warn_of_many_jobs(workers), -1;
     if (in_another_job()) return TOOL_USAGE;
     enum weft_status status = weft_launcher_find(false, launcher, &error);
-    if (status == WEFT_ERR_NOT_FOUND) return -1;
+    if (status == WEFT_ERR_NOT_FOUND) return in_half_a_launcher() ? TOOL_USAGE : -1;
     if (status < 0)
         return tool_usage_error("weft run", "%s; with -n a job of its own is started here", error.text);
     if (launcher->ranks == 1 && shards > 0)

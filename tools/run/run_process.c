@@ -35,6 +35,7 @@ static _Noreturn void exec_child(char *const argv[], const char *const environme
                       dup2(output_fd >= 0 ? output_fd : log_fd, 1) >= 0 && dup2(log_fd, 2) >= 0;
     for (int i = 0; environment[i]; i++) putenv((char *)environment[i]);
     unsetenv("WEFT_SECRET"); /* WEFT_SECRET_FILE names the secret of this job */
+    unsetenv("WEFT_RANKS");  /* of another job: this command coordinates */
     if (redirected && (!cpus || run_bind_apply(cpus))) execvp(argv[0], argv);
     int error = errno;
     (void)!write(report_fd, &error, sizeof error);

@@ -9,6 +9,7 @@
 static const char *const names[] = {
     "RANK",
     "WORLD_SIZE",
+    "LOCAL_RANK",
     "LOCAL_WORLD_SIZE",
     "MASTER_ADDR",
     "MASTER_PORT",
@@ -327,6 +328,22 @@ static void pmix_alone_gives_no_rank_count(void **state)
     assert_true(found(&launcher));
     assert_true(launcher.rank == 2 && launcher.ranks == 4);
     assert_string_equal(launcher.coordinator, "a:3000");
+    PUT({"PMIX_RANK", "4"});
+    refused("PMIX_RANK=4 is not a number from 0 to 3~WEFT_RANKS=4");
+}
+
+/* The rank of a host is no rank of the job. */
+static void local_ranks_alone_are_incomplete(void **state)
+{
+    struct weft_launcher launcher;
+    PUT({"LOCAL_RANK", "1"});
+    refused("variables of torchrun are incomplete~LOCAL_RANK=1 is set~RANK is not set");
+    PUT({"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "3"});
+    assert_true(found(&launcher));
+    assert_true(launcher.rank == 1 && launcher.ranks == 3);
+    empty(NULL);
+    PUT({"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"});
+    assert_int_equal(weft_launcher_find(true, &launcher, NULL), WEFT_ERR_NOT_FOUND);
 }
 
 static bool known(struct weft_launcher *launcher)
@@ -447,6 +464,7 @@ int main(void)
         cmocka_unit_test_setup(pod_zero_of_a_headless_service, empty),
         cmocka_unit_test_setup(a_stateful_set, empty),
         cmocka_unit_test_setup(pmix_alone_gives_no_rank_count, empty),
+        cmocka_unit_test_setup(local_ranks_alone_are_incomplete, empty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
