@@ -216,6 +216,16 @@ static int check_config(const struct command_line *line)
     return 1;
 }
 
+/* The workers' deadline, if it is a variable: a shard then names a late worker before the others give up. */
+static enum weft_status load_config(struct weft_env *env, struct weft_config **config_out,
+                                    struct weft_error *error)
+{
+    const char *deadline = getenv("WEFT_DEADLINE_MS");
+    WEFT_TRY(weft_config_load(env, config_out, error));
+    if (!deadline || !*deadline) return WEFT_OK;
+    return weft_config_set(*config_out, "client.deadline", deadline, "WEFT_DEADLINE_MS", error);
+}
+
 int main(int argc, char **argv)
 {
     struct weft_env *env = weft_env_system();
@@ -223,7 +233,7 @@ int main(int argc, char **argv)
     struct weft_error error = {0};
     char *secret = NULL;
     signal(SIGPIPE, SIG_IGN);
-    if (weft_config_load(env, &line.config, &error) != WEFT_OK) {
+    if (load_config(env, &line.config, &error) != WEFT_OK) {
         fprintf(stderr, "weftd: %s\n", error.text);
         return 1;
     }

@@ -13,11 +13,11 @@ ENDED = re.compile(r"^ended (\w+) after (\d+) ms: (.*)$", re.MULTILINE)
 
 
 class Leaving(harness.JobTest):
-    def ends(self, kind, codec, shards):
+    def ends(self, kind, codec, shards, deadline_ms=60000):
         """Status, milliseconds and sentence of each rank that goes on."""
         with self.subTest(kind=kind, codec=codec, shards=shards):
             name = f"{kind}-{codec[:5]}-{shards}"
-            done = self.run_job(shards, 3, [LEAVER, kind, codec], name, environment={"WEFT_DEADLINE_MS": "60000"})
+            done = self.run_job(shards, 3, [LEAVER, kind, codec], name, environment={"WEFT_DEADLINE_MS": str(deadline_ms)})
             for rank in range(2):
                 with open(self.path(name, f"rank{rank}.log"), errors="replace") as file:
                     ends = ENDED.findall(file.read())
@@ -33,6 +33,12 @@ class Leaving(harness.JobTest):
                 for status, text in self.ends(kind, codec, shards):
                     self.assertEqual(status, "WEFT_ERR_PEER_LOST", text)
                     self.assertRegex(text, r"step 3 of '(kernel|bias)' chunk \d+: rank 2 left before it pushed")
+
+    def test_that_does_not_push(self):
+        """A shard knows the deadline of the workers and names the rank before it passes."""
+        for status, text in self.ends("idle", "dense", 1, deadline_ms=3000):
+            self.assertEqual(status, "WEFT_ERR_DEADLINE", text)
+            self.assertIn("no push from rank 2 in 2.7 s", text)
 
     def test_in_the_middle_of_a_step(self):
         """It leaves with a request open: weft_finalize aborts the job."""

@@ -1,10 +1,10 @@
 /* leaver.c - a worker for tests/system: the highest rank has less data than the others and leaves in order,
  * with shards.
  *
- *     leaver push_pull | push | part  CODEC
+ *     leaver push_pull | push | part | idle  CODEC
  *
  * All ranks run two steps on two tensors. Then the highest rank leaves; in "part" it pushes one tensor of the
- * third step first. The other ranks run the third step with the named call and print "ended STATUS after MS
+ * third step first; in "idle" it waits in weft_step_end of the third step instead. The other ranks run the third step with the named call and print "ended STATUS after MS
  * ms: SENTENCE". In "part" a rank may get the failure while it ends the second step. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,6 +72,10 @@ int main(int argc, char **argv)
     if (leaves) {
         must(session, status);
         struct weft_request request = {{0}};
+        if (strcmp(argv[1], "idle") == 0) {
+            must(session, weft_step_begin(session, &(struct weft_step){.step = 3, .lr = 1, .weight = 1}));
+            (void)weft_step_end(session);
+        }
         if (strcmp(argv[1], "part") == 0) {
             must(session, weft_step_begin(session, &(struct weft_step){.step = 3, .lr = 1, .weight = 1}));
             must(session, weft_push_pull(tensors[0], grad[0], weights[0], &request));
