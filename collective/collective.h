@@ -58,8 +58,9 @@ enum weft_coll_label {
     WEFT_COLL_LABEL_STEP_END = 8,
     WEFT_COLL_LABEL_TENSOR_FREE = 9,
     WEFT_COLL_LABEL_TENSOR_ORDER = 10,
+    WEFT_COLL_LABEL_NCCL_OPEN = 11,
 };
-#define WEFT_COLL_LABEL_COUNT 11
+#define WEFT_COLL_LABEL_COUNT 12
 
 /* One step. offset_in counts elements of the input vector, offset of the output vector, scratch of the
  * scratch. Scratch of a *wide* plan holds partials: f32 for narrower floats, else the element type. */
@@ -375,7 +376,8 @@ void weft_group_leave(struct weft_group *group);
 bool weft_group_has_left(const struct weft_group *group);
 /* An operation with a root can complete on one rank before another rank calls it. After weft_group_leave
  * these functions find calls that differ and that no message has compared.
- * weft_group_has_unverified_calls: the last operation had a root, or a peer has not received a send.
+ * weft_group_has_unverified_calls: the last operation had a root or was an all_to_all with counts, or a peer
+ * has not received a send.
  * weft_group_compare_leavers: WEFT_ERR_MISMATCH and a text if a rank that has left called other
  * operations. WEFT_OK if all other ranks have left and called the same, or if a rank is lost.
  * WEFT_IN_PROGRESS if a rank has not left. If the group has ended, its status. */

@@ -115,8 +115,8 @@ static enum weft_status exchange_id(struct weft_session *session, struct client_
         mine[0] = nccl->host.api->get_unique_id(id);
         memcpy(mine + 1, id, sizeof *id);
     }
-    WEFT_TRY(client_comm_exchange(session, in_host, WEFT_COLL_LABEL_SPLIT, mine, sizeof mine / sizeof mine[0],
-                                  &all));
+    WEFT_TRY(client_comm_exchange(session, in_host, WEFT_COLL_LABEL_NCCL_OPEN, mine,
+                                  sizeof mine / sizeof mine[0], &all));
     memcpy(id, all + 1, sizeof *id);
     if (all[0] == NCCL_API_OK) return WEFT_OK;
     weft_error_set(error, WEFT_ERR_STATE, "NCCL: ncclGetUniqueId of the first rank of the host answered %s",
@@ -141,7 +141,7 @@ static enum weft_status make_comms(struct weft_session *session, struct client_n
     else find_kernels(nccl);
     const bool is_open = status == WEFT_OK;
     const int64_t mine[2] = {status, nccl->kernels != NULL};
-    status = client_comm_exchange(session, NULL, WEFT_COLL_LABEL_SPLIT, mine, 2, &all);
+    status = client_comm_exchange(session, NULL, WEFT_COLL_LABEL_NCCL_OPEN, mine, 2, &all);
     *made_out = status == WEFT_OK;
     for (uint32_t rank = 0; status == WEFT_OK && rank < session->ranks; rank++) {
         char name[128];
@@ -169,7 +169,8 @@ static enum weft_status open_nccl(struct weft_session *session, struct client_nc
     mine.version = mine.status < 0 ? 0 : nccl->host.api->version;
     if (mine.status < 0 && mine.mode != MODE_NO)
         weft_log(session->env, WEFT_LOG_INFO, "client", "nccl_open: %s", own.text);
-    WEFT_TRY(client_comm_exchange(session, NULL, WEFT_COLL_LABEL_SPLIT, &mine.status, ENTRY_WORDS, &words));
+    WEFT_TRY(
+        client_comm_exchange(session, NULL, WEFT_COLL_LABEL_NCCL_OPEN, &mine.status, ENTRY_WORDS, &words));
     bool is_used = choose(session, nccl, (const struct entry *)words, &own);
     if (is_used) WEFT_TRY(make_comms(session, nccl, &is_used));
     nccl->is_used = is_used;

@@ -85,7 +85,8 @@ struct weft_group {
     uint64_t sequence;       /* operations posted so far, so the sequence of the next one */
     struct call_digest call_digest;
     bool pair_counts_lost;           /* sends and recvs are not counted: no memory */
-    bool last_op_is_send;            /* no collective operation was posted after the last send by messages */
+    bool last_op_is_unverified;      /* the last operation was a send, or an all_to_all with counts, by
+                                      * messages: it can complete before its peer compares the lengths */
     uint32_t outstanding;            /* transport operations that point into memory of the group */
     struct send_credit *send_credit; /* owned; NULL: no operation with an urgency yet, or no memory */
     uint64_t launch_count;           /* operations launched so far */

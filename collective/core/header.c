@@ -96,14 +96,29 @@ const char *coll_header_difference(const struct coll_header *a, const struct col
  * operation. */
 static const char *label_of(const struct coll_header *header)
 {
-    static const char *const labels[WEFT_COLL_LABEL_COUNT] = {
-        NULL,         "split",      "mesh_create or mesh_comm",      "tensor_init", "tensor_share",
-        "state_load", "step_begin", "step_begin (to choose codecs)", "step_end",    "tensor_free",
-        "step_begin (to publish the order of tensors)"};
+    static const char *const labels[WEFT_COLL_LABEL_COUNT] = {NULL,
+                                                              "split",
+                                                              "mesh_create or mesh_comm",
+                                                              "tensor_init",
+                                                              "tensor_share",
+                                                              "state_load",
+                                                              "step_begin",
+                                                              "step_begin (to choose codecs)",
+                                                              "step_end",
+                                                              "tensor_free",
+                                                              "step_begin (to publish the order of tensors)",
+                                                              "nccl_open"};
     if (coll_is_reduction(header->kind) || header->kind == WEFT_COLL_SEND ||
         header->op >= WEFT_COLL_LABEL_COUNT)
         return NULL;
     return labels[header->op];
+}
+
+/* The sum of the weights of a weighted mean, which the user did not call (client/call/weighted_average.c). */
+static bool may_be_weights(const struct coll_header *header)
+{
+    return header->kind == WEFT_COLL_ALL_REDUCE && header->dtype == WEFT_F64 && header->count == 2 &&
+           header->op == WEFT_SUM;
 }
 
 static void describe_operation(const struct coll_header *header, char *out, size_t out_bytes)
@@ -113,8 +128,9 @@ static void describe_operation(const struct coll_header *header, char *out, size
     switch (header->kind) {
     case WEFT_COLL_ALL_REDUCE:
     case WEFT_COLL_REDUCE_SCATTER:
-        snprintf(out, out_bytes, "%s of %llu %s, %s, plan %s", kind, count, weft_dtype_name(header->dtype),
-                 weft_op_name(header->op), plan);
+        snprintf(out, out_bytes, "%s of %llu %s, %s, plan %s%s", kind, count, weft_dtype_name(header->dtype),
+                 weft_op_name(header->op), plan,
+                 may_be_weights(header) ? " (a weighted all_reduce begins with it)" : "");
         break;
     case WEFT_COLL_REDUCE:
         snprintf(out, out_bytes, "%s of %llu %s, %s, root %u, plan %s", kind, count,

@@ -472,7 +472,10 @@ enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_a
     coll->done = done;
     coll->context = context;
     if (coll_has_root(args->kind)) call_digest_add(group, &coll->header);
-    if (!coll->is_sendrecv) group->sequence++, group->last_op_is_send = false;
+    if (!coll->is_sendrecv) {
+        group->sequence++;
+        group->last_op_is_unverified = own_lengths(args) && coll->header.plan != WEFT_PLAN_ONE_HOST;
+    }
     group->prepared_count++;
     *coll_out = coll;
     return WEFT_OK;

@@ -258,7 +258,8 @@ static struct coll_header header_of_descriptor(const struct weft_coll *coll, uin
     header.root = descriptor->root;
     header.count = descriptor->count;
     header.sequence = descriptor->sequence;
-    if (onehost_is_unequal(coll) != ((descriptor->flags & ONEHOST_UNEQUAL) != 0)) header.cuts = ~header.cuts;
+    const bool is_unequal = descriptor->flags & ONEHOST_UNEQUAL;
+    if (is_unequal != onehost_is_unequal(coll)) header.cuts = is_unequal ? ~header.cuts : 0;
     else if (onehost_is_unequal(coll) && !coll->cursor.args.own_lengths)
         memcpy(&header.cuts, descriptor->inline_data, sizeof header.cuts);
     return header;

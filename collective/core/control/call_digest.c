@@ -6,7 +6,8 @@
  * Each rank keeps a digest of its operations with a root and a description of the last one. A LEAVE
  * message carries both, and the number of sends and recvs between its sender and its receiver. The rank
  * that leaves later compares them with its own. Operations without a root need no digest: they complete on
- * no rank before all ranks have called them. */
+ * no rank before all ranks have called them. After an all_to_all with counts a rank waits until the others
+ * leave, too: its peer compares the lengths of their two pieces alone. */
 
 #include "collective/core/control/call_digest.h"
 
@@ -36,7 +37,7 @@ void call_digest_add(struct weft_group *group, const struct coll_header *called)
 void sendrecv_count_add(struct weft_group *group, enum weft_coll_kind kind, uint32_t rank)
 {
     struct peer_state *peer_state = peer_state_get(group, rank);
-    if (kind == WEFT_COLL_SEND) group->last_op_is_send = true;
+    if (kind == WEFT_COLL_SEND) group->last_op_is_unverified = true;
     if (!peer_state) group->pair_counts_lost = true;
     else if (kind == WEFT_COLL_SEND) peer_state->message_counts.sent++;
     else peer_state->message_counts.received++;
@@ -138,7 +139,7 @@ static enum weft_status report_difference(const struct weft_group *group, uint32
 
 bool weft_group_has_unverified_calls(const struct weft_group *group)
 {
-    if (group->last_op_is_send || coll_path.has_unreceived_sends(group)) return true;
+    if (group->last_op_is_unverified || coll_path.has_unreceived_sends(group)) return true;
     return group->ranks > 1 && group->sequence > 0 && group->call_digest.next == group->sequence;
 }
 

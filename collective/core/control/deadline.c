@@ -216,7 +216,7 @@ static void name_wait_chain_end(const struct weft_group *group, const struct wef
     group_describe(group, least == group->rank ? own_peer : peer_state_of(group, least).reply_waits_for,
                    other, sizeof other);
     snprintf(out, out_bytes,
-             "%s and wait for each other; %.80s has done the fewest steps and waits for %.80s",
+             "%s; ranks wait for each other, in a cycle: %.80s has done the fewest steps and waits for %.80s",
              before ? before : "all ranks have called it", name, other);
 }
 

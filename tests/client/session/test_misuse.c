@@ -317,7 +317,7 @@ static void test_different_counts(void **state)
 static void last_broadcast(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     struct weft_request request = {{0}};
-    float x[4] = {0};
+    float x[8] = {0};
     const int *const what = crowd->user;
     enum weft_status status = WEFT_OK;
     for (int i = 0; i < 20; i++) { /* after the first few calls, ranks of one host use shared memory */
@@ -332,20 +332,26 @@ static void last_broadcast(struct crowd *crowd, struct weft_session *session, ui
     else if (*what == 5)
         status = rank == 0 ? weft_send(session, x, 4, WEFT_F32, 1, &request)
                            : weft_recv(session, x, 4, WEFT_F32, 0, &request);
+    else if (*what == 6) {
+        /* rank 0 expects a piece of 1, rank 1 sends 2 */
+        static const uint64_t ones[2] = {1, 1}, two_first[2] = {2, 1};
+        status = weft_all_to_all_v(session, x, rank == 0 ? ones : two_first, x + 4, ones, WEFT_F32, &request);
+    }
     if (status >= 0) status = weft_wait(&request, 0);
     bool found = status < 0;
     status = weft_finalize(session);
     if (status == WEFT_ERR_MISMATCH)
-        found = strstr(weft_error_text(NULL),
-                       *what == 4 ? "called 1 sends to rank 1" : "broadcast of 4 f32 from rank 0") != NULL;
+        found = strstr(weft_error_text(NULL), *what == 4   ? "called 1 sends to rank 1"
+                                              : *what == 6 ? "the counts of the two differ"
+                                                           : "broadcast of 4 f32 from rank 0") != NULL;
     crowd->sessions[rank] = NULL;
     if (found) atomic_fetch_add(&crowd->found, 1);
 }
 
 static void test_last_operation(void **state)
 {
-    static const uint32_t least[] = {1, 1, 1, 0, 1, 0}, most[] = {2, 2, 2, 0, 2, 0};
-    for (int what = 0; what < 6; what++) {
+    static const uint32_t least[] = {1, 1, 1, 0, 1, 0, 1}, most[] = {2, 2, 2, 0, 2, 0, 2};
+    for (int what = 0; what < 7; what++) {
         struct crowd crowd = {.user = &what};
         crowd_run(&crowd, 2, last_broadcast);
         assert_int_equal(crowd.failures, 0);
@@ -421,6 +427,21 @@ static enum weft_status two_counts(struct weft_session *session, uint32_t rank, 
     return weft_gather(session, field, field + 16, 4 + rank, WEFT_F32, 0, request);
 }
 
+static enum weft_status counts_by_one(struct weft_session *session, uint32_t rank,
+                                      struct weft_request *request)
+{
+    static const uint64_t counts[] = {4, 4};
+    return rank == 0 ? weft_gather_v(session, field, field + 16, 4, counts, WEFT_F32, 0, request)
+                     : weft_gather(session, field, field + 16, 4, WEFT_F32, 0, request);
+}
+
+static enum weft_status weight_by_one(struct weft_session *session, uint32_t rank,
+                                      struct weft_request *request)
+{
+    return rank == 0 ? weft_all_reduce_weighted(session, field, field, 4, WEFT_F32, 1, request)
+                     : weft_all_reduce(session, field, field, 4, WEFT_F32, WEFT_AVG, request);
+}
+
 static void differ(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     const struct differing *differing = crowd->user;
@@ -448,6 +469,8 @@ static void test_differing_calls(void **state)
         {two_roots, {"root 0", "root 1"}},
         {two_roots_of_scatter, {"root 0", "root 1"}},
         {two_counts, {"gather of 4 f32", "gather of 5 f32"}},
+        {counts_by_one, {"gather of f32 with counts", "gather of 4 f32"}},
+        {weight_by_one, {"a weighted all_reduce begins with it", "all_reduce of 4 f32, avg"}},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         struct differing differing = all[i];

@@ -456,7 +456,7 @@ static void cut_between_others(void **state)
     assert_int_equal(world_run(world, &done, WEFT_SECONDS(100)), WEFT_OK);
     assert_int_equal(second[0].status, WEFT_ERR_DEADLINE);
     if (!strstr(second[0].text,
-                "2 ranks have not called it, being at operation 0 or before it and wait for each other") ||
+                "2 ranks have not called it, being at operation 0 or before it; ranks wait for each other") ||
         !strstr(second[0].text, "rank 3 (host d)") || !strstr(second[0].text, "rank 4 (host e)"))
         fail_msg("%s", second[0].text);
     close_groups(8);
