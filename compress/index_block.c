@@ -8,7 +8,7 @@
  *             | u8 b (0..15), u16 count - 1, bits, padding  count indices (1..65,536)
  *     bits    = for each index:  gap = index - previous - 1   (previous of the first: block start - 1)
  *                                gap >> b  zero bits, one 1 bit, then the b low bits of gap
- *               bits fill a byte from its lowest bit; a number's lowest bit comes first
+ *               bits fill a byte from its lowest bit; the lowest bit of a number is first
  *     padding = zero bits up to the next whole byte
  *
  *     example: 10 elements, indices 1, 2, 7 (gaps 1, 0, 4):   03 00 00 00 | 00 | 02 00 | 86

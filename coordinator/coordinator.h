@@ -55,8 +55,8 @@ struct weft_coordinator_options {
                                * same */
     uint64_t pid;             /* process, so a lost coordinator means that this member is lost. Default "",
                                * 0 */
-    /* Snapshots of the shards: every so many steps, or ns; 0 and 0: none. The driver tells when a commit has
-     * ended (weft_coordinator_snapshot_committed). */
+    /* Snapshots of the shards: every so many steps, or ns; 0 and 0: none. The driver reports the end of a
+     * commit (weft_coordinator_snapshot_committed). */
     uint64_t snapshot_steps, snapshot_ns;
     uint64_t restored_step; /* the shards restore the snapshot of this step; 0: none */
     uint64_t snapshot_last_ns; /* of a candidate: when the last snapshot began, on its clock; 0: unknown */

@@ -604,7 +604,7 @@ void weft_coordinator_server_describe_active(const struct weft_coordinator_serve
 void weft_coordinator_server_free(struct weft_coordinator_server *server)
 {
     if (!server) return;
-    server->ended = NULL; /* its context may be gone */
+    server->ended = NULL;                          /* its context may be freed */
     server->coordinator->records.is_fenced = true; /* nothing is decided any more */
     while (server->connection_count > 0) { /* suspended ones: the net has ended the others */
         WEFT_ASSERT(!server->connections[0]->net);

@@ -37,10 +37,10 @@ enum weft_wire_kind {
      * the step was skipped; else by `round`, enum weft_wire_change. Step 0: first weights or a state, `round`
      * is its part */
     WEFT_WIRE_REPLICATE = 8,
-    WEFT_WIRE_REPLICATED = 9, /* copy -> leader: it holds that, or status says why not */
+    WEFT_WIRE_REPLICATED = 9, /* copy -> leader: it holds that, or the status is the reason */
     /* leader -> new copy: a part of the chunk as it is after `step`; flags: enum weft_wire_copy_flag */
     WEFT_WIRE_COPY = 10,
-    WEFT_WIRE_COPIED = 11, /* new copy -> leader: it has that part, or status says why not */
+    WEFT_WIRE_COPIED = 11, /* new copy -> leader: it has that part, or the status is the reason */
     WEFT_WIRE_PUSH_HOLD =
         12,               /* contribution; the shard holds the sum, and replies with its squares, one f64 */
     WEFT_WIRE_APPLY = 13, /* no payload; weight: factor of the held mean, round 1: NaN. Requests the

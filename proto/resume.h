@@ -80,7 +80,7 @@ bool weft_resume_check(const struct weft_resume *resume, const char *secret,
 enum weft_status weft_resume_answer(const struct weft_resume *resume, const char *secret,
                                     const Weft__Control__Resume *request, uint8_t proof[WEFT_PROOF_BYTES],
                                     Weft__Control__Resumed *answer_out);
-/* Member: the answer comes from the coordinator of this session. Acknowledges the frames that it names. */
+/* Member: the answer is that of the coordinator of this session. Acknowledges the frames that it names. */
 bool weft_resume_accept(struct weft_resume *resume, const char *secret, const uint8_t nonce[WEFT_NONCE_BYTES],
                         const Weft__Control__Resumed *answer);
 

@@ -38,7 +38,7 @@ enum weft_status weft_snapshot_load_piece(const struct weft_snapshot *snapshot, 
     if (is_same) return WEFT_OK;
     weft_piece_free(piece);
     *out = NULL;
-    return weft_error_set(error, WEFT_ERR_MALFORMED, "piece %s has other arrays than the manifest says",
+    return weft_error_set(error, WEFT_ERR_MALFORMED, "piece %s has other arrays than the manifest states",
                           from->ref.name);
 }
 

@@ -40,7 +40,7 @@
 /* a shorter yield has run no other thread */
 #define YIELD_SHARED_NS 1500u
 #define SHARED_YIELDS 8u         /* short yields after which this core counts as not shared */
-#define BROKEN_POLL_NS WEFT_MS(5) /* longest sleep of a thread whose descriptors are gone */
+#define BROKEN_POLL_NS WEFT_MS(5) /* longest sleep of a thread whose descriptors are closed */
 /* a waiting thread polls this long for an owned loop before it sleeps */
 #define SETTLE_NS 5000u
 

@@ -67,7 +67,7 @@ static inline struct timeval net_timeval(uint64_t ns)
 void net_connection_kill(struct weft_net_connection *connection);
 /* Outgoing connections: is its descriptor still a socket? True while there is none. */
 bool net_connection_is_intact(const struct weft_net_connection *connection);
-/* Descriptors are gone: ends with WEFT_ERR_IO and frees; `closed` runs. */
+/* Its descriptors were closed from outside: ends with WEFT_ERR_IO and frees; `closed` runs. */
 void net_connection_break(struct weft_net_connection *connection);
 /* net_listener.c: for weft_net_free; and for a connection that ends. */
 void net_listener_free(struct weft_net_listener *listener);

@@ -49,7 +49,7 @@ static void release_if_complete(struct client_creation *creation)
 static void all_sent(struct weft_completion *completion, enum weft_status status)
 {
     struct client_creation *creation = weft_container_of(completion, struct client_creation, sent);
-    (void)status; /* the timer finds a member that is gone */
+    (void)status; /* the timer finds a lost member */
     creation->is_sent = true;
     if (creation->is_abandoned) release(creation, CREATION_RELEASED);
     else release_if_complete(creation);
@@ -108,7 +108,7 @@ static void publish_wait(const struct client_creation *creation)
                              creation->wait_counts_ns);
 }
 
-/* A member that is gone ends the session, unless the coordinator reports its loss first. */
+/* A lost member ends the session, unless the coordinator reports its loss first. */
 static void check_members(const struct client_creation *creation)
 {
     struct weft_session *session = creation->session;

@@ -38,7 +38,7 @@ struct client_creation {
     _Atomic int state;               /* enum client_creation_state; the engine writes */
     /* the engine thread */
     struct weft_command command;
-    struct weft_timer timer;         /* sends again, and looks for members that are gone */
+    struct weft_timer timer;         /* sends again, and finds lost members */
     struct weft_completion sent;     /* of all announcements and of the loop that sends them */
     uint32_t next_to_send, missing;  /* place; members whose announcement has not arrived */
     uint64_t wait_counts_ns;         /* from here on the wait explains a late operation of this rank */

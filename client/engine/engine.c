@@ -29,7 +29,7 @@
 
 #define DRAIN_PAUSE_NS_MIN (WEFT_MS(1) / 20)
 #define DRAIN_PAUSE_NS_MAX WEFT_MS(20)
-/* of sends that found no space in the transport, if no completion comes first */
+/* of sends that found no space in the transport, if no completion arrives first */
 #define RETRY_NS WEFT_MS(1)
 /* A late operation is first diagnosed by its group, which names the rank. The group may first answer
  * another rank's query (1 s), and its own query waits 0.5 s for ranks that do not answer. */

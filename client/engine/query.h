@@ -31,8 +31,8 @@ struct client_queries {
     } stats;
     struct {
         struct client_engine_query query;
-        pthread_mutex_t lock;          /* one thread at a time asks and reads */
-        const void *request;           /* compared only: the request may be gone */
+        pthread_mutex_t lock; /* one thread at a time queries and reads */
+        const void *request;  /* compared only: the request may be freed */
         char text[480];
     } describe;
     struct {

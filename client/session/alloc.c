@@ -1,7 +1,7 @@
 /* alloc.c - weft_alloc: zeroed, 64-byte aligned memory, freed with the session. Zeroing touches every page
  * before the first step.
  *
- * If the transport may use shared memory (auto, shm), blocks come from the transport. Peers on this host
+ * If the transport may use shared memory (auto, shm), the transport allocates blocks. Peers on this host
  * map them, and a payload is copied once, directly between two blocks. The list of blocks lies in other
  * memory: after a fork the parent shares the blocks, and peers can write to them.
  *
@@ -69,7 +69,7 @@ static struct block *block_take(pthread_mutex_t *lock, struct weft_list *blocks,
     return found;
 }
 
-/* The memory of a session in a simulated environment comes from that environment and cannot outlive it. */
+/* In a simulated environment, that environment allocates the memory of a session; it cannot outlive it. */
 enum weft_status weft_disown(struct weft_session *session, void *memory)
 {
     if (!session) return client_null_argument("disown", "session");

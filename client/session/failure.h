@@ -20,7 +20,7 @@ enum weft_status client_error(struct weft_session *session, enum weft_status sta
  * WEFT_ERR_INVALID. */
 enum weft_status client_null_argument(const char *call, const char *what);
 enum weft_status client_invalid_request(const char *call);
-/* The error of weft_init and weft_finalize on this thread; the session may be gone when the caller reads
+/* The error of weft_init and weft_finalize on this thread; the session may be freed when the caller reads
  * it. */
 struct weft_error *client_thread_error(void);
 enum weft_status client_unusable(struct weft_session *session); /* client_usable if a check fails */

@@ -59,7 +59,7 @@ static void hold_all(void)
     pthread_mutex_unlock(&live_lock);
 }
 
-/* weft_finalize was called by a destructor of the program. UCX may be gone, so the engine does not
+/* weft_finalize was called by a destructor of the program. UCX may have ended, so the engine does not
  * step again: the session leaves the job in order and never frees the engine's memory. */
 static void release(struct weft_session *session)
 {

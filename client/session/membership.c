@@ -81,7 +81,7 @@ enum weft_status client_members_add_shard(struct weft_session *session, const We
 {
     const uint32_t count = session->member_count;
     if (session->membership.shards_added >= WEFT_LIMIT_ADDED_SHARDS)
-        return weft_error_set(error, WEFT_ERR_LIMIT, "has room for %u further shards only",
+        return weft_error_set(error, WEFT_ERR_LIMIT, "can hold %u further shards only",
                               WEFT_LIMIT_ADDED_SHARDS);
     WEFT_TRY(set_member(shard, &session->members[count], error));
     session->membership.shards_added++;

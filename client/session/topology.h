@@ -35,7 +35,7 @@ enum weft_status client_hosts_apply_links(struct weft_session *session, struct w
  * False: no memory. */
 bool client_hosts_apply_links_subset(struct weft_session *session, const uint32_t *members, uint32_t ranks,
                                      uint32_t *memory, struct weft_plan_hosts *hosts);
-void client_hosts_free(struct weft_session *session); /* of all epochs; the groups are gone */
+void client_hosts_free(struct weft_session *session); /* of all epochs; the groups are freed */
 
 /* Rank 0: the cost of the worst link among the workers, from the file collective.links. Blocks for a file.
  * *known_out false: no table is configured. The caller frees cost_out->ring.data and cost_out->runs.data. */

@@ -35,7 +35,7 @@ static uint64_t next_wait_ns(const struct onehost *onehost, uint64_t now_ns)
 }
 
 /* A thread without affinity must not be bound to the cores of today: the kernel would keep it there when its
- * cpuset grows or cores come online. */
+ * cpuset grows or cores are brought online. */
 bool onehost_core_migration_move(const cpu_set_t *allowed, const cpu_set_t *free)
 {
     cpu_set_t any, whole;

@@ -178,7 +178,7 @@ bool onehost_starts_immediately(const struct onehost *onehost)
     return onehost->state == ONEHOST_ENABLED && weft_list_empty(&onehost->queue);
 }
 
-/* The operation comes from the fast path: first in the queue and published. */
+/* The operation was begun by the fast path: first in the queue and published. */
 static void resume(struct onehost *onehost, struct weft_coll *coll)
 {
     onehost->awaited_rank = 0;

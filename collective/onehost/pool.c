@@ -3,7 +3,7 @@
  *
  *   blocks          segments, message calls, send rings: a few KiB each, cut from chunks
  *   peer memories   the mapping of each other process
- *   copy-in slots   lent to groups; an idle group loses them to the next one that needs them
+ *   copy-in slots   assigned to groups; an idle group loses them to the next group that needs them
  *   buffers         peer buffer tables of operations */
 #include "collective/onehost/onehost.h"
 

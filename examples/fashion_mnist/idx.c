@@ -114,7 +114,7 @@ static bool read_body(struct reader *reader, uint8_t *out, size_t bytes)
                     "corrupt file: %s fails its checksum; reinstall the Debian package dataset-fashion-mnist",
                     reader->path);
     }
-    return fail(reader, "wrong file: %s is longer than its header says; " PACKAGE_HINT, reader->path);
+    return fail(reader, "wrong file: %s is longer than its header states; " PACKAGE_HINT, reader->path);
 }
 
 static bool load_items(struct reader *reader, uint32_t dim_count, uint32_t *count_out, uint8_t **items_out)

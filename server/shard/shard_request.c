@@ -167,7 +167,7 @@ void shard_request_handle(struct weft_shard_engine *engine, struct weft_arrival 
         return;
     }
     if (engine->failed < 0 && shard_map_is_on(engine)) {
-        /* a copy may lead the slot: only the coordinator tells workers that the job has ended */
+        /* a copy may lead the slot: only the coordinator reports the end of the job to workers */
         drop(engine, arrival, "this shard has failed");
         return;
     }

@@ -23,7 +23,7 @@
 enum {
     DESCRIPTORS = 1024,
     COUNT = 100000,
-    REST_MS = 300 /* the engine sleeps: UCX ends a process that uses a socket which is gone */
+    REST_MS = 300 /* the engine sleeps: UCX ends a process that uses a closed socket */
 };
 
 static double now_ms(void)

@@ -2,7 +2,7 @@
 """powersgd_reference.py - writes powersgd_reference.h: results of PyTorch's PowerSGD hook for gradients that both sides draw identically.
 
 Two ranks over Gloo in this process' children, error feedback and warm start on, from a first Q of ours. The hook keeps the mean's
-residual and weft each worker's own; their sums are equal, and so is what comes out, until rounding has grown, which takes some
+residual and weft each worker's own; their sums are equal, and so are the results, until rounding has grown, which takes some
 twenty steps. Debian's python3-torch: /usr/bin/python3 tests/compress/powersgd_reference.py > tests/compress/powersgd_reference.h
 """
 import multiprocessing

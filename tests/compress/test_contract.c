@@ -342,7 +342,7 @@ static void test_combiner_starts_over(void **state)
         assert_int_equal(weft_combiner_finish(fleet.combiner, 1.0f, other), WEFT_ERR_STATE);
         assert_int_equal(
             weft_combiner_add(fleet.combiner, fleet.contributions[1], fleet.contribution_bytes[1]), WEFT_OK);
-        fleet_combine(&fleet, 0); /* begins again: the contribution above is gone */
+        fleet_combine(&fleet, 0); /* begins again: the contribution above is dropped */
         for (uint32_t round = 1; round < weft_codec_rounds(&fleet.spec); round++) {
             assert_int_equal(weft_combiner_finish(fleet.combiner, 1.0f, other), WEFT_ERR_STATE);
             fleet_take(&fleet, round - 1);

@@ -192,11 +192,12 @@ Control *harness_next(struct harness *harness, uint64_t id)
 Control *harness_expect(struct harness *harness, uint64_t connection, Weft__Control__Control__BodyCase body)
 {
     Control *message = harness_next(harness, connection);
-    if (!message) fail_msg("connection %d: nothing came, message %d was due", (int)connection, (int)body);
+    if (!message)
+        fail_msg("connection %d: no message arrived, message %d was due", (int)connection, (int)body);
     if (message->body_case != body)
-        fail_msg("connection %d: message %d (%s) came, %d was due", (int)connection, (int)message->body_case,
-                 message->body_case == WEFT__CONTROL__CONTROL__BODY_ABORT ? message->abort->text : "",
-                 (int)body);
+        fail_msg(
+            "connection %d: message %d (%s) arrived, %d was due", (int)connection, (int)message->body_case,
+            message->body_case == WEFT__CONTROL__CONTROL__BODY_ABORT ? message->abort->text : "", (int)body);
     return message;
 }
 

@@ -63,11 +63,11 @@ static void bench_end(struct bench *bench, struct seat *seats, int count)
     weft_coordinator_server_free(bench->server);
 }
 
-#define STEP_UNTIL(bench, condition)                                                   \
-    do {                                                                               \
-        int steps_ = 0;                                                                \
-        while (!(condition) && steps_++ < STEPS_MAX) weft_net_step((bench)->net, 10);  \
-        if (!(condition)) fail_msg("never came true: %s", #condition);                 \
+#define STEP_UNTIL(bench, condition)                                                  \
+    do {                                                                              \
+        int steps_ = 0;                                                               \
+        while (!(condition) && steps_++ < STEPS_MAX) weft_net_step((bench)->net, 10); \
+        if (!(condition)) fail_msg("never became true: %s", #condition);              \
     } while (0)
 
 static void on_welcomed(void *context, const Weft__Control__Welcome *welcome)

@@ -509,7 +509,7 @@ static void many_names(void **state)
     harness_free(h);
 }
 
-/* The status of more text than its limit has fewer tensors, and says how many there are. Quotation marks are
+/* The status of more text than its limit has fewer tensors, and their number. Quotation marks are
  * two bytes each in JSON. */
 static void status_fits(void **state)
 {

@@ -45,8 +45,8 @@ static void link_open(struct link *link, const char *plugin, int fd)
     link->pair.driver = &link->driver;
     CHECK_OK(driver_init(&link->driver, 1, &link->pair.send_context));
     CHECK_OK(driver_listen(&link->driver, link->pair.send_context, 0, own, &listener));
-    CHECK(send(fd, own, sizeof own, 0) == sizeof own, "the other process has gone");
-    CHECK(recv(fd, theirs, sizeof theirs, MSG_WAITALL) == sizeof theirs, "the other process has gone");
+    CHECK(send(fd, own, sizeof own, 0) == sizeof own, "the other process has ended");
+    CHECK(recv(fd, theirs, sizeof theirs, MSG_WAITALL) == sizeof theirs, "the other process has ended");
     pair_connect(&link->pair, listener, theirs);
     CHECK_OK(driver_close_listen(&link->driver, listener));
     link->send_memory = reg(&link->pair, link->pair.send, from, OPEN * message_bytes);

@@ -359,9 +359,9 @@ static void death(struct harness *harness)
     struct node node = {.harness = harness, .rank = own, .ranks = 2, .handles = handles};
     node_listen(&node, &listener);
     CHECK(write(ends[own], handles[own], NCCL_HANDLE_BYTES) == NCCL_HANDLE_BYTES,
-          "the other process has gone");
+          "the other process has ended");
     CHECK(recv(ends[own], handles[!own], NCCL_HANDLE_BYTES, MSG_WAITALL) == NCCL_HANDLE_BYTES,
-          "the other process has gone");
+          "the other process has ended");
     node_connect(&node, listener);
     enum nccl_result result = NCCL_RESULT_SUCCESS;
     for (int i = 0; result == NCCL_RESULT_SUCCESS; i++) {

@@ -17,9 +17,9 @@ enum { DEATH_BYTES = 64 << 10, DEATH_OPEN = 4 };
 
 static void exchange_handle(int fd, void *out, const void *in)
 {
-    CHECK(write(fd, out, NCCL_HANDLE_BYTES) == NCCL_HANDLE_BYTES, "the other process has gone");
+    CHECK(write(fd, out, NCCL_HANDLE_BYTES) == NCCL_HANDLE_BYTES, "the other process has ended");
     CHECK(recv(fd, (void *)in, NCCL_HANDLE_BYTES, MSG_WAITALL) == NCCL_HANDLE_BYTES,
-          "the other process has gone");
+          "the other process has ended");
 }
 
 /* Two connections with the other process, one in each direction: `send` to it, `recv` from it. */

@@ -153,7 +153,7 @@ static void self(struct harness *harness)
 }
 
 /* No listener any more: an error, not an endless attempt and not a connection that carries messages. */
-static void listener_gone(struct harness *harness)
+static void listener_closed(struct harness *harness)
 {
     struct driver *driver = &harness->driver;
     char bytes[NCCL_HANDLE_BYTES], data[8] = "";
@@ -311,14 +311,14 @@ static void hostile_handles(struct harness *harness, void *context, void *listen
     }
 }
 
-/* Strangers connect, send nothing, a little or noise, and stay. The right rank still gets its connection. */
+/* Foreign connections send nothing, a little or noise, and stay. The right rank still gets its connection. */
 static void hostile(struct harness *harness)
 {
     struct driver *driver = &harness->driver;
     struct pair pair = {.driver = driver};
     char bytes[NCCL_HANDLE_BYTES], noise[600];
     void *context, *other, *listener;
-    int strangers[64], count = 0;
+    int foreign[64], count = 0;
     CHECK_OK(driver_init(driver, 1, &context));
     CHECK_OK(driver_init(driver, 1, &other));
     pair.send_context = other;
@@ -326,18 +326,18 @@ static void hostile(struct harness *harness)
     CHECK_OK(driver_listen(driver, context, 0, bytes, &listener));
     hostile_handles(harness, other, listener, bytes);
     for (int round = 0; round < 40 && count < 60; round++) {
-        count += dial_own_ports(strangers + count, 60 - count);
+        count += dial_own_ports(foreign + count, 60 - count);
         void *unexpected = NULL;
         CHECK_OK(driver_accept(driver, listener, &unexpected));
-        CHECK(!unexpected, "a stranger was accepted");
+        CHECK(!unexpected, "a foreign connection was accepted");
     }
     CHECK(count > 0, "no listening port was found");
     memset(noise, 0x41, sizeof noise);
     for (int i = 0; i < count; i++) {
-        ssize_t sent = send(strangers[i], noise, i % 3 == 0 ? 1 : sizeof noise, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t sent = send(foreign[i], noise, i % 3 == 0 ? 1 : sizeof noise, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0 || i % 5 != 0) continue;
-        close(strangers[i]);
-        strangers[i] = -1;
+        close(foreign[i]);
+        foreign[i] = -1;
     }
     pair_connect(&pair, listener, bytes);
     CHECK_OK(driver_close_listen(driver, listener));
@@ -346,7 +346,7 @@ static void hostile(struct harness *harness)
     CHECK(memcmp(from, to, sizeof from) == 0, "the message is wrong");
     pair_close(&pair);
     for (int i = 0; i < count; i++)
-        if (strangers[i] >= 0) close(strangers[i]);
+        if (foreign[i] >= 0) close(foreign[i]);
     CHECK_OK(driver_finalize(driver, context));
     CHECK_OK(driver_finalize(driver, other));
 }
@@ -357,7 +357,7 @@ const struct point setup_points[] = {{"table", table},
                                      {"handle", handle},
                                      {"either-order", either_order},
                                      {"self", self},
-                                     {"listener-gone", listener_gone},
+                                     {"listener-closed", listener_closed},
                                      {"many", many},
                                      {"hostile", hostile},
                                      {NULL, NULL}};

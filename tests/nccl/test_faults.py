@@ -23,7 +23,7 @@ FAULTS = [  # fault, point that must fail, kind
     ("listen-once", "handle", "hang"),
     ("connect-waits", "either-order", "hang"),
     ("accept-waits", "either-order", "hang"),
-    ("connect-forever", "listener-gone", "hang"),
+    ("connect-forever", "listener-closed", "hang"),
     ("one-thread", "many", "fail"),
     ("overlap-refused", "registrations", "fail"),
     ("dereg-newest", "registrations", "fail"),

@@ -312,17 +312,18 @@ static const struct field bodies[] = {{1, "challenge", PART, challenge},
 
 struct writer {
     char *out;
-    size_t used, room;
+    size_t used, capacity;
 };
 
 static void append(struct writer *writer, int indent, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    for (int i = 0; i < indent && writer->used + 1 < writer->room; i++) writer->out[writer->used++] = ' ';
-    int n = vsnprintf(writer->out + writer->used, writer->room - writer->used, format, args);
+    for (int i = 0; i < indent && writer->used + 1 < writer->capacity; i++) writer->out[writer->used++] = ' ';
+    int n = vsnprintf(writer->out + writer->used, writer->capacity - writer->used, format, args);
     va_end(args);
-    writer->used = writer->used + (size_t)n < writer->room ? writer->used + (size_t)n : writer->room - 1;
+    writer->used =
+        writer->used + (size_t)n < writer->capacity ? writer->used + (size_t)n : writer->capacity - 1;
 }
 
 struct reader {

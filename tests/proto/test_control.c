@@ -282,12 +282,12 @@ static Control wrap(struct samples *s, int body)
     return message;
 }
 
-static size_t pack(const Control *message, uint8_t *out, size_t room)
+static size_t pack(const Control *message, uint8_t *out, size_t capacity)
 {
     uint8_t *data;
     size_t bytes;
     assert_int_equal(weft_control_pack(weft_env_system(), message, &data, &bytes), WEFT_OK);
-    assert_true(bytes <= room);
+    assert_true(bytes <= capacity);
     memcpy(out, data, bytes);
     weft_free_bytes(weft_env_system(), data);
     return bytes;
@@ -491,7 +491,7 @@ static void texts_are_cleaned(void **state)
         size_t bytes = pack(&message, data, sizeof data);
         assert_int_equal(weft_control_unpack(weft_env_system(), data, bytes, &unpacked), WEFT_OK);
         bytes = pack(unpacked, data, sizeof data);
-        if (!memmem(data, bytes, "a??[1mb", 7)) fail_msg("body %d has the text as it came", texts[i].body);
+        if (!memmem(data, bytes, "a??[1mb", 7)) fail_msg("body %d has the text unchanged", texts[i].body);
         weft_control_free(weft_env_system(), unpacked);
     }
 }

@@ -31,7 +31,7 @@
 #define NO_RANK UINT32_MAX
 #define OPS_MAX 3
 
-static void no_log(struct weft_env *env, enum weft_log_level level, const char *room, const char *text) {}
+static void no_log(struct weft_env *env, enum weft_log_level level, const char *module, const char *text) {}
 
 /* ---- one seed ---- */
 static uint64_t random_state;

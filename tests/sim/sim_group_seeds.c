@@ -707,7 +707,7 @@ static const char *what_is_wrong(const struct worker *worker)
         (strstr(worker->text, "coordinator:4000") || strstr(worker->text, "no Hello within")))
         return NULL;
     if (worker->status == WEFT_ERR_DEADLINE && shard_names_a_culprit(worker->text)) return NULL;
-    return names_a_culprit(worker->text) ? NULL : "names nobody who died, was stopped or cut off";
+    return names_a_culprit(worker->text) ? NULL : "names no rank that died, was stopped or cut off";
 }
 
 static void check_ends(void)

@@ -731,7 +731,8 @@ static enum weft_status take_first(struct worker *worker, struct weft_tensor *te
 {
     const enum weft_status status = weft_tensor_init(tensor, b->weights);
     if (status == WEFT_OK) memcpy(b->model[0], b->weights, run.count * sizeof(float));
-    else if (status == WEFT_ERR_PEER_LOST) check_model(worker, tensor, b, "first weights that did not come");
+    else if (status == WEFT_ERR_PEER_LOST)
+        check_model(worker, tensor, b, "first weights that did not arrive");
     return status;
 }
 
@@ -762,7 +763,7 @@ static enum weft_status take_kept(struct worker *worker, struct weft_tensor *ten
     const enum weft_status status =
         weft_tensor_share(tensor, b->weights, (uint32_t)roll(weft_ranks(worker->session)));
     if (status == WEFT_OK) follow_kept(worker, tensor, b);
-    else if (status == WEFT_ERR_PEER_LOST) check_model(worker, tensor, b, "weights that did not come");
+    else if (status == WEFT_ERR_PEER_LOST) check_model(worker, tensor, b, "weights that did not arrive");
     return status;
 }
 
@@ -773,7 +774,7 @@ static enum weft_status take_coded(struct worker *worker, struct weft_tensor *te
     if (!coded_updates(tensor)) return WEFT_OK;
     const enum weft_status status = worker->due || run.auto_codec ? weft_tensor_share(tensor, b->coded, root)
                                                                   : weft_tensor_init(tensor, b->coded);
-    if (status == WEFT_ERR_PEER_LOST) check_coded(worker, tensor, b, "a state that did not come");
+    if (status == WEFT_ERR_PEER_LOST) check_coded(worker, tensor, b, "a state that did not arrive");
     if (status == WEFT_OK) keep_coded(tensor, b);
     return status;
 }
@@ -1282,7 +1283,7 @@ static bool misses_a_leaver(const char *text)
     return false;
 }
 
-/* Returns whether the ranks that were not killed, given up or gone were enough to continue. */
+/* Returns whether the ranks that were not killed, declared lost or finished were enough to continue. */
 static bool could_go_on(void)
 {
     uint32_t left = 0;
@@ -1318,7 +1319,8 @@ static const char *what_is_wrong(const struct worker *worker)
     bool lost = run.kills > 0 || run.suspects;
     if (refused && (run.newcomers > 0 || lost || run.aborter)) return NULL;
     if (worker->status == WEFT_ERR_ABORTED && run.aborter) {
-        return strstr(worker->text, "the loss is not finite") ? NULL : "does not say why the job was aborted";
+        return strstr(worker->text, "the loss is not finite") ? NULL
+                                                              : "does not have the reason of the abort";
     }
     if (worker->status == WEFT_ERR_PEER_LOST && worker->newcomer && lost && misses_a_leaver(worker->text))
         return NULL;

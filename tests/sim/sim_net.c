@@ -151,7 +151,7 @@ static void end_closed(struct weft_net_connection *end, enum weft_status reason)
     struct weft_net_connection **at = &end->net->connections;
     while (*at && *at != end) at = &(*at)->next;
     if (*at) *at = end->next;
-    const char *text = reason == WEFT_ERR_UNREACHABLE ? "nobody answers" : "the connection is closed";
+    const char *text = reason == WEFT_ERR_UNREACHABLE ? "no listener answers" : "the connection is closed";
     end->handler.closed(end->context, end, reason, text);
 }
 

@@ -511,7 +511,7 @@ static int run_seed(uint64_t seed, bool verbose)
     uint64_t ended_ns = 0;
     fleet_install(fleet);
     bool done = with_moves ? play_moves(fleet, &world, &ended_ns) : play(fleet, &world, &ended_ns);
-    int bad = done ? check_workers(fleet, &world, ended_ns) : failed(&world, "somebody never ended", "");
+    int bad = done ? check_workers(fleet, &world, ended_ns) : failed(&world, "a worker never ended", "");
     if (!bad) bad = check_shards(fleet, &world);
     if (verbose) {
         printf("seed %llu: %s after %.6f s, longest step %.6f s, %s, repeats %u\n", (unsigned long long)seed,

@@ -1,6 +1,6 @@
 """test_4096_ranks.py - `weft sim` with 4,096 ranks and 64 MiB: by ring, by double tree and by the plan that is chosen, within 8 GiB.
 
-No time is asserted; what is printed says how long each took. The chosen plan is the fastest of the three."""
+No time is asserted; the printed figures are the time of each. The chosen plan is the fastest of the three."""
 
 import json
 import os

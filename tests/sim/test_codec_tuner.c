@@ -207,12 +207,12 @@ static void set_cost(struct job *job, uint32_t i, uint32_t c)
     job->specs[i][c] = spec;
     for (uint32_t round = 0; round < weft_codec_rounds(&spec); round++)
         bytes[round] = weft_codec_contribution_bytes_max(&spec, &job->shapes[i], round);
-    uint8_t *room = malloc(bytes[0]);
+    uint8_t *contribution = malloc(bytes[0]);
     assert_int_equal(weft_codec_create(weft_env_system(), &spec, &job->shapes[i], &codec), WEFT_OK);
-    assert_int_equal(weft_codec_encode(codec, 0, job->workers[0].flights[i].grad, 1.0f, room, &bytes[0]),
-                     WEFT_OK);
+    assert_int_equal(
+        weft_codec_encode(codec, 0, job->workers[0].flights[i].grad, 1.0f, contribution, &bytes[0]), WEFT_OK);
     weft_codec_free(codec);
-    free(room);
+    free(contribution);
     weft_coll_codec_traffic(&spec, &job->shapes[i], job->scenario->ranks, bytes, &traffic);
     const double elems = (double)weft_shape_elems(&job->shapes[i]) * job->scenario->processor;
     const bool dense = spec.id == WEFT_CODEC_DENSE; /* tensors that the codec does not encode */

@@ -337,14 +337,14 @@ static void measure_bytes(const struct job *job, uint32_t i, uint8_t c, size_t *
     const struct weft_shape *shape = &job->fleet->shape[i];
     struct weft_codec *codec;
     float *grad = malloc(weft_shape_elems(shape) * sizeof *grad);
-    uint8_t *room = malloc(weft_codec_contribution_bytes_max(spec, shape, 0));
+    uint8_t *contribution = malloc(weft_codec_contribution_bytes_max(spec, shape, 0));
     fleet_gradient(job->fleet, 0, i, 1, grad);
     for (uint32_t round = 0; round < weft_codec_rounds(spec); round++)
         bytes[round] = weft_codec_contribution_bytes_max(spec, shape, round);
     assert_int_equal(weft_codec_create(weft_env_system(), spec, shape, &codec), WEFT_OK);
-    assert_int_equal(weft_codec_encode(codec, 0, grad, 1.0f, room, &bytes[0]), WEFT_OK);
+    assert_int_equal(weft_codec_encode(codec, 0, grad, 1.0f, contribution, &bytes[0]), WEFT_OK);
     weft_codec_free(codec);
-    free(room);
+    free(contribution);
     free(grad);
 }
 

@@ -160,7 +160,7 @@ static void timer_fired(struct weft_timer *timer)
     post_some(weft_container_of(timer, struct script, timer));
 }
 
-static void no_log(struct weft_env *env, enum weft_log_level level, const char *room, const char *text) {}
+static void no_log(struct weft_env *env, enum weft_log_level level, const char *module, const char *text) {}
 
 static void network(struct weft_sim_options *options)
 {

@@ -27,7 +27,7 @@ class Failover(CountingTest):
         return group
 
     def kill_shard(self, group, number):
-        """Kills it in the middle of push_pulls, and waits until the workers have gone on."""
+        """Kills it in the middle of push_pulls, and waits until the workers have continued."""
         shard = self.drop(group, f"shard{number}")
         harness.kill(shard)
         shard.wait()

@@ -1,4 +1,4 @@
-"""test_http.py - HTTP of weftd apart from the control plane: the token, the health pages, and strangers that hold connections."""
+"""test_http.py - HTTP of weftd apart from the control plane: the token, the health pages, and foreign clients that hold connections."""
 
 import os
 import re
@@ -136,7 +136,7 @@ class Http(harness.JobTest):
         self.assertIn("for a newer connection, since 64 are open", logs)
         self.assertLessEqual(logs.count("http:"), 3, logs)  # once, and a count every 10 s
 
-    def test_strangers_on_the_control_port(self):
+    def test_foreign_clients_on_the_control_port(self):
         """1,500 connections that never send Hello: a worker still joins, and the log has a count."""
         group, coordinator, http = self.start()
         host, port = coordinator.rsplit(":", 1)

@@ -140,9 +140,9 @@ static void child_main(int fd, const char *device)
     for (uint64_t end_ns = net_now_ns() + WEFT_SECONDS(100); !child.bye || child.alive > 0;) {
         weft_transport_progress(child.side.transport, 64);
         send_back(&child);
-        must(net_now_ns() < end_ns, "nobody said bye");
+        must(net_now_ns() < end_ns, "no farewell arrived");
     }
-    must(child.side.failed == 0, "the parent is said to be gone");
+    must(child.side.failed == 0, "the parent is reported as lost");
     op_init(&closed);
     if (window) weft_window_close(window, &closed.completion);
     while (window && !closed.fired) weft_transport_progress(child.side.transport, 64);
@@ -335,7 +335,7 @@ static void test_many(void **state)
 static void test_window(void **state)
 {
     static unsigned char key[WEFT_WINDOW_KEY_BYTES_MAX];
-    struct op key_came, put_done, told, got;
+    struct op key_came, put_done, notified, got;
     struct weft_remote *remote;
     if (!(weft_transport_abilities(side.transport) & WEFT_TRANSPORT_WINDOWS)) return;
     unsigned char *out = side_alloc(flavour->memory, WINDOW), *in = side_alloc(flavour->memory, WINDOW);
@@ -345,9 +345,9 @@ static void test_window(void **state)
     for (uint32_t round = 0; round < 5; round++) {
         fill(out, WINDOW, round);
         struct weft_put put = {out, WINDOW, 0, true, TAG_PUT, "put", 3};
-        op_recv(&told, side.transport, 10, TAG_PUT, in, WINDOW);
+        op_recv(&notified, side.transport, 10, TAG_PUT, in, WINDOW);
         assert_true(op_taken(op_put(&put_done, remote, &put)));
-        SPIN(&side, put_done.fired && told.fired);
+        SPIN(&side, put_done.fired && notified.fired);
         assert_int_equal(put_done.status, WEFT_OK);
         assert_true(filled(in, WINDOW, round));
         memset(in, 0, WINDOW);

@@ -3,7 +3,7 @@
  *     every --interval: status of the coordinator -> rows against the status before -> screen
  *
  * Only a terminal is painted again, on its alternate screen; otherwise one table is printed. Each status is a
- * connection of its own, so a coordinator that is gone is noticed at the next one. */
+ * connection of its own, so the loss of the coordinator is noticed at the next one. */
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
  *
  * A program that uses neither UCX nor verbs loads neither. A module has no undefined symbols of weft: it
  * calls the core and the base through a table of services (module_imports.c). A module and its library
- * come from the same build. */
+ * are of the same build. */
 #ifndef WEFT_TRANSPORT_MODULE_H
 #define WEFT_TRANSPORT_MODULE_H
 

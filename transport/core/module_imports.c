@@ -176,7 +176,7 @@ void *weft_library_open(const char *path)
 {
     return core_imported->weft_library_open(path);
 }
-void weft_log(struct weft_env *env, enum weft_log_level level, const char *room, const char *format, ...)
+void weft_log(struct weft_env *env, enum weft_log_level level, const char *module, const char *format, ...)
 {
     char text[LOG_LINE_BYTES];
     va_list arguments;
@@ -184,7 +184,7 @@ void weft_log(struct weft_env *env, enum weft_log_level level, const char *room,
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    core_imported->weft_log(env, level, room, "%s", text);
+    core_imported->weft_log(env, level, module, "%s", text);
 }
 void weft_random_bytes(struct weft_env *env, uint8_t *out, size_t bytes)
 {

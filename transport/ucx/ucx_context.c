@@ -92,13 +92,13 @@ static enum weft_status configure_all(ucp_config_t *config, const struct ucx_set
 }
 
 /* Lists the UCX_* variables of the user, as far as they fit: they may explain a failed start. */
-static void user_variables(char *out, size_t room)
+static void user_variables(char *out, size_t out_bytes)
 {
     size_t used = 0;
     out[0] = 0;
     for (char **variable = weft_environment(); variable && *variable; variable++) {
-        if (strncmp(*variable, "UCX_", 4) != 0 || strlen(*variable) + used + 3 > room) continue;
-        used += (size_t)snprintf(out + used, room - used, "%s%s", used ? ", " : "", *variable);
+        if (strncmp(*variable, "UCX_", 4) != 0 || strlen(*variable) + used + 3 > out_bytes) continue;
+        used += (size_t)snprintf(out + used, out_bytes - used, "%s%s", used ? ", " : "", *variable);
     }
 }
 

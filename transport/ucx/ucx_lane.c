@@ -15,7 +15,7 @@ static bool has_prefix(const char *text, const char *with)
 }
 
 /* "rc_verbs/mlx5_0:1" of " 0:rc_verbs/mlx5_0:1.0 md[0] ..."; the device path (".0") is cut off. */
-static void read_name(const char *line, char *out, size_t room)
+static void read_name(const char *line, char *out, size_t out_bytes)
 {
     const char *at = strchr(line, ']');
     at = at ? strchr(at + 2, ':') : NULL;
@@ -29,7 +29,7 @@ static void read_name(const char *line, char *out, size_t room)
             break;
         }
     }
-    snprintf(out, room, "%.*s", (int)(bytes < room ? bytes : room - 1), at);
+    snprintf(out, out_bytes, "%.*s", (int)(bytes < out_bytes ? bytes : out_bytes - 1), at);
 }
 
 /* Lanes where the kernel copies between address spaces during the call: nothing is written after it

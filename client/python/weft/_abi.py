@@ -1,6 +1,6 @@
 """The C interface of libweft by cffi in ABI mode: no compiler is needed.
 
-The declarations come from the installed headers, so this module has no list of functions of its own. The
+The declarations are read from the installed headers, so this module has no list of functions of its own. The
 library and the headers are looked for in this order:
 
     WEFT_LIBRARY, WEFT_INCLUDE   a file libweft.so and a folder that contains weft/weft.h

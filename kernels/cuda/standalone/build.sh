@@ -48,7 +48,7 @@ cd "$(dirname "$0")/../../.."
 
 cc=${CC:-gcc} cxx=${CXX:-g++} nvcc=${NVCC:-nvcc}
 command -v "$nvcc" >/dev/null || [ ! -x /usr/local/cuda/bin/nvcc ] || nvcc=/usr/local/cuda/bin/nvcc
-[ $on_host = yes ] || command -v "$nvcc" >/dev/null || refuse "there is no nvcc: install the CUDA toolkit, set NVCC, or say --on-host"
+[ $on_host = yes ] || command -v "$nvcc" >/dev/null || refuse "there is no nvcc: install the CUDA toolkit, set NVCC, or add --on-host"
 
 # The flags are the library's: no contraction, so that the bits are (meson.build and kernels/meson.build).
 common="-std=c11 -O3 -D_GNU_SOURCE -ffp-contract=off -fno-strict-aliasing -fno-delete-null-pointer-checks -fno-math-errno -Wall -Wextra -Werror -Wno-unused-parameter

@@ -5,7 +5,8 @@
  *                                                                                         leader's kernel
  *
  * A copy is an ordinary chunk of the table in phase IDLE. It keeps what a leader keeps to answer repeated
- * pushes: the watermark, and the result of the last step. So it leads as soon as Map says so (shard_map.c).
+ * pushes: the watermark and the result of the last step. So it leads as soon as a Map names it
+ * (shard_map.c).
  * It applies each step once: a repeated REPLICATE, under the leader's next term, is only acknowledged. The
  * values equal the leader's, bit for bit: the same kernel with the same sum, lr and weight_sum. Of a codec
  * the combiner loads what the leader's has saved. So a repeated push gets the same aggregate, and the next

@@ -99,7 +99,7 @@ static void ring(struct weft_comm *comm)
                            &sent),
            &sent);
     finish("recv", status, &received);
-    expect(in == (int32_t)((rank + ranks - 1) % ranks), "what came round");
+    expect(in == (int32_t)((rank + ranks - 1) % ranks), "the neighbour's value");
 }
 
 /* All sets of axes at once, in an order of this rank's own. */

@@ -421,7 +421,7 @@ static int join_step(struct weft_session *session, struct weft_tensor *tensor, u
     struct weft_request requests[2] = {{{0}}};
     enum weft_status status =
         weft_step_begin(session, &(struct weft_step){.step = weft_step_next(session), .lr = 1, .weight = 1});
-    uint32_t ranks = weft_ranks(session); /* ranks of the step: at its good end a rank may be gone */
+    uint32_t ranks = weft_ranks(session); /* ranks of the step: after its good end a rank may be lost */
     if (status == WEFT_ERR_SHRUNK) reported_ranks = ranks;
     if (status == WEFT_ERR_SHRUNK) return 0;
     if (status < 0) die(session, "step_begin");

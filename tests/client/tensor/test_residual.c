@@ -189,7 +189,7 @@ static void third_job(struct crowd *crowd, struct weft_session *session, uint32_
         free(theirs);
     }
     train(crowd, session, same, rank, STEPS, 1, NULL);
-    /* A residual that entered a step is gone; saved and loaded, the rest is equal. */
+    /* A residual that entered a step is zero; saved and loaded, the rest is equal. */
     for (uint32_t t = 0; t < TENSORS && rank == 0; t++) {
         struct saved *again = calloc(1, sizeof *again);
         again->bytes = weft_residual_bytes(other[t]);

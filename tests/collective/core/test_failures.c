@@ -580,7 +580,7 @@ static void told_before_it_is_made(void **state)
         run_for(WEFT_MS(1)); /* the text is the payload */
         if (weft_coll_post(late, &args, outcome_done, &outcomes[1], NULL, &error) != WEFT_ERR_ABORTED ||
             strcmp(error.text, text) != 0)
-            fail_msg("group %u: not told: %s", g, error.text);
+            fail_msg("group %u: the reason is missing: %s", g, error.text);
         weft_group_free(early);
         weft_group_free(late);
     }

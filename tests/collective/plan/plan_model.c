@@ -230,17 +230,17 @@ static bool in_bounds(struct model *m, uint32_t rank, const struct weft_action *
     const struct rank *r = &m->ranks[rank];
     struct past past;
     touches_of(&past, a);
-    uint64_t rooms[] = {r->in_count, r->out_count, r->scratch_count};
+    uint64_t sizes[] = {r->in_count, r->out_count, r->scratch_count};
     bool long_messages = m->c->plan == WEFT_PLAN_BRUCK ||
                          (m->c->plan == WEFT_PLAN_BINOMIAL && !weft_plan_wide(m->c->plan, m->c->kind));
     if (!long_messages && a->count > m->c->chunk_elems)
         return fault(m, "a step of %llu elements", (unsigned long long)a->count);
     for (uint32_t t = 0; t < past.touch_count; t++) {
         const struct touch *use = &past.touches[t];
-        if (use->first > rooms[use->space] || use->count > rooms[use->space] - use->first)
+        if (use->first > sizes[use->space] || use->count > sizes[use->space] - use->first)
             return fault(m, "rank %u: kind %d past the end of space %d: %llu + %llu of %llu", rank,
                          (int)a->kind, (int)use->space, (unsigned long long)use->first,
-                         (unsigned long long)use->count, (unsigned long long)rooms[use->space]);
+                         (unsigned long long)use->count, (unsigned long long)sizes[use->space]);
     }
     bool folds = a->kind == WEFT_ACTION_RECV_FOLD || a->kind == WEFT_ACTION_FOLD;
     if (folds && a->area >= r->fold_count) return fault(m, "fold %u does not exist", a->area);

@@ -354,7 +354,7 @@ static void test_margin(void **state)
     weft_codec_tuner_free(tuner);
 }
 
-/* One that has gone over to the coded candidate when the link became slow: a step took 80 ms before that. */
+/* A tuner that has chosen the coded candidate when the link became slow: a step took 80 ms before that. */
 static struct weft_codec_tuner *tuner_on_trial(void)
 {
     struct weft_codec_tuner *tuner = tuner_of(1);

@@ -297,7 +297,7 @@ static void measure(const struct kernelbench_options *options, const struct benc
     };
 }
 
-/* A million normal numbers, over and over: more than a select's buckets or a block can tell from one long
+/* A million normal numbers, repeated: for the buckets of a select and for a block the same as one long
  * row. */
 static bool open_buffers(struct buffers *b)
 {

@@ -9,7 +9,7 @@ if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
 fi
 "$source/kernels/cuda/standalone/build.sh" --out "$out" --jobs 2
 "$out/kernel_check" --test
-readelf -d "$out/kernel_check" | grep -q "runpath.*/lib64" # where the memory table finds the runtime that came with nvcc
+readelf -d "$out/kernel_check" | grep -q "runpath.*/lib64" # where the memory table finds the runtime of the toolkit of nvcc
 "$out/kernel_check" --bench --count 65536 --rounds 1 --json >"$out/bench.jsonl"
 grep -q '"kernel":"sum f32' "$out/bench.jsonl"
 grep -q '"kernel":"powersgd rank 4"' "$out/bench.jsonl"

@@ -185,8 +185,8 @@ static void one_learning_rate_in_all_rounds(void **state)
     fleet_free(fleet);
 }
 
-/* A repeated push gets the result of its own round. The result of an earlier round is gone, also if its step
- * was the last closed one. */
+/* A repeated push gets the result of its own round. The result of an earlier round is dropped, also if its
+ * step was the last closed one. */
 static void a_repeat_of_an_earlier_round(void **state)
 {
     struct fleet *fleet = start();

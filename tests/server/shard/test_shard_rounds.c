@@ -305,7 +305,7 @@ static void weight_hashes_are_compared(void **state)
         assert_non_null(strstr(error.text, "rank 1"));
         error = (struct weft_error){0};
     }
-    hash.step = 2; /* its sum is gone: ignored */
+    hash.step = 2; /* its sum is dropped: ignored */
     assert_int_equal(weft_shard_engine_check_hash(fleet->shard[0].engine, &hash, &error), WEFT_OK);
     hash.tensor = 99;
     assert_int_equal(weft_shard_engine_check_hash(fleet->shard[0].engine, &hash, &error), WEFT_ERR_NOT_FOUND);

@@ -90,7 +90,7 @@ static void check_finding(const char *id, const char *subject, enum doctor_level
     if (!finding) fail_msg("no finding %s", id);
     if (finding->level != level)
         fail_msg("%s is %s: %s", id, doctor_level_name(finding->level), finding->text);
-    if (!strstr(finding->text, words)) fail_msg("%s says '%s', not '%s'", id, finding->text, words);
+    if (!strstr(finding->text, words)) fail_msg("%s has '%s', not '%s'", id, finding->text, words);
     if (level >= DOCTOR_WARN && !finding->advice[0]) fail_msg("%s has no advice", id);
 }
 

@@ -148,7 +148,7 @@ static void refused(const char *tune, const char *words)
     options.backend = "auto";
     options.tune = tune;
     assert_true(weft_transport_open(weft_env_system(), &options, &transport, &error) < 0);
-    if (!strstr(error.text, words)) fail_msg("\"%s\" says: %s", tune, error.text);
+    if (!strstr(error.text, words)) fail_msg("\"%s\" has: %s", tune, error.text);
 }
 
 static void test_settings(void **state)
@@ -342,13 +342,13 @@ static void test_broken_part(void **state)
     net_open(&net, &mixed, 3);
     for (int i = 0; i < 2000; i++) net_pump(&net); /* until they are connected */
     op_recv(&recv, net.transports[0], 102, TAG(6), in, sizeof in);
-    weft_transport_fail_peer(net.transports[2], 100, WEFT_ERR_PEER_LOST, "said by its user");
+    weft_transport_fail_peer(net.transports[2], 100, WEFT_ERR_PEER_LOST, "reported by its user");
     PUMP_UNTIL(&net, net.failed_count[0] == 1 && net.failed_count[2] == 1 && recv.fired);
     assert_int_equal(net.failed_id[0], 102);
     assert_int_equal(net.failed_status[0], WEFT_ERR_PEER_LOST);
     assert_int_equal(recv.status, WEFT_ERR_PEER_LOST);
     assert_ptr_equal(strstr(net.failed_text[0], "shm: "), net.failed_text[0]);
-    assert_string_equal(net.failed_text[2], "said by its user");
+    assert_string_equal(net.failed_text[2], "reported by its user");
     assert_int_equal(weft_peer_status(net.peers[0][1]), WEFT_OK);
     op_recv(&recv, net.transports[0], 101, TAG(6), in, sizeof in);
     op_send(&send, net.peers[1][0], TAG(6), NULL, "ucx", 3);
@@ -477,7 +477,7 @@ static void test_verbs_goes(void **state)
     assert_int_equal(net.failed_id[0], 101);
     assert_ptr_equal(strstr(net.failed_text[0], "verbs: "), net.failed_text[0]);
     assert_ptr_equal(strstr(net.failed_text[1], "verbs: "), net.failed_text[1]);
-    print_message("it says: %s\n", net.failed_text[0]);
+    print_message("sentence: %s\n", net.failed_text[0]);
     op_recv(&recvs[2], net.transports[0], 102, TAG(4), in[2], 8);
     op_send(&sends[2], net.peers[2][0], TAG(4), NULL, "after", 5);
     PUMP_UNTIL(&net, recvs[2].fired && sends[2].fired);

@@ -13,7 +13,7 @@ struct conformance_part {
     size_t count;
 };
 extern const struct conformance_part conformance_messages, conformance_receive, conformance_load,
-    conformance_ends, conformance_deadline, conformance_strangers, conformance_sleep, conformance_one_sided,
+    conformance_ends, conformance_deadline, conformance_unconnected, conformance_sleep, conformance_one_sided,
     conformance_many;
 
 extern const struct flavour *flavour; /* of this run */

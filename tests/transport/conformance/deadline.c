@@ -63,7 +63,7 @@ static void test_sender_gives_up(void **state)
         if (!posted && op_recv(&recv, net.transports[1], id_of(0), TAG(1), in, BYTES) < 0)
             posted = true, recv.fired = 1;
         for (int i = 0; i < 60 && !recv.fired; i++) net_pump(&net);
-        weft_transport_fail_peer(net.transports[1], id_of(0), WEFT_ERR_PEER_LOST, "told by the test");
+        weft_transport_fail_peer(net.transports[1], id_of(0), WEFT_ERR_PEER_LOST, "reported by the test");
         PUMP_UNTIL(&net, recv.fired);
         if (recv.status == WEFT_OK && recv.receive.payload_bytes == BYTES) assert_true(filled(in, BYTES, 1));
         net_close(&net);
@@ -90,7 +90,7 @@ static void test_buffer_of_a_lost_peer(void **state)
         /* the peer lives and may still be sending */
         for (int i = 0; i < 60; i++) net_pump(&net);
         expect_untouched(in, 0xEE, "receive from a lost peer");
-        weft_transport_fail_peer(net.transports[0], id_of(1), WEFT_ERR_PEER_LOST, "told by the test");
+        weft_transport_fail_peer(net.transports[0], id_of(1), WEFT_ERR_PEER_LOST, "reported by the test");
         PUMP_UNTIL(&net, send.fired);
         expect_untouched(in, 0xEE, "receive from a lost peer");
         net_close(&net);

@@ -78,8 +78,8 @@ static void test_fail_peer(void **state)
     op_recv(&moving_recv, net.transports[0], id_of(1), TAG(3), in[1], sizeof in[1]);
     op_send(&sending, net.peers[0][1], TAG(5), NULL, big, sizeof big);
     op_inside_call = true;
-    weft_transport_fail_peer(net.transports[0], id_of(1), WEFT_ERR_PEER_LOST, "told by the test");
-    weft_transport_fail_peer(net.transports[0], id_of(1), WEFT_ERR_PEER_LOST, "told twice");
+    weft_transport_fail_peer(net.transports[0], id_of(1), WEFT_ERR_PEER_LOST, "reported by the test");
+    weft_transport_fail_peer(net.transports[0], id_of(1), WEFT_ERR_PEER_LOST, "reported twice");
     op_inside_call = false;
     PUMP_UNTIL(&net, posted.fired && moving_recv.fired && sending.fired && net.failed_count[0]);
     assert_int_equal(posted.status, WEFT_ERR_PEER_LOST);
@@ -87,7 +87,7 @@ static void test_fail_peer(void **state)
     assert_int_equal(sending.status, WEFT_ERR_PEER_LOST);
     assert_int_equal(net.failed_count[0], 1);
     assert_int_equal(net.failed_id[0], id_of(1));
-    assert_string_equal(net.failed_text[0], "told by the test");
+    assert_string_equal(net.failed_text[0], "reported by the test");
     assert_int_equal(weft_peer_status(net.peers[0][1]), WEFT_ERR_PEER_LOST);
     struct weft_arrival *arrival = weft_list_first(&handled.held, struct weft_arrival, link);
     assert_true(arrival->lost);

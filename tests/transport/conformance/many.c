@@ -59,8 +59,8 @@ static int how_many(void)
     struct rlimit limit;
     if (conformance_endpoints > 0) return conformance_endpoints;
     if (net_is_sim(flavour) || getrlimit(RLIMIT_NOFILE, &limit) != 0) return flavour->many;
-    rlim_t room = limit.rlim_cur > 100 ? (limit.rlim_cur - 100) / DESCRIPTORS_EACH : 0;
-    return room < (rlim_t)flavour->many ? (int)room : flavour->many;
+    rlim_t most = limit.rlim_cur > 100 ? (limit.rlim_cur - 100) / DESCRIPTORS_EACH : 0;
+    return most < (rlim_t)flavour->many ? (int)most : flavour->many;
 }
 
 static void test_many_endpoints(void **state)

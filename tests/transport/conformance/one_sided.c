@@ -208,11 +208,11 @@ static void test_many_puts(void **state)
     enum { COUNT = 2000, WINDOW = COUNT * 8 };
     struct pair pair;
     if (!pair_open(&pair, WINDOW, WEFT_WINDOW_WRITE)) return;
-    struct op *writes = calloc(COUNT, sizeof *writes), *tolds = calloc(COUNT, sizeof *tolds);
+    struct op *writes = calloc(COUNT, sizeof *writes), *notifications = calloc(COUNT, sizeof *notifications);
     uint64_t *values = calloc(COUNT, sizeof *values);
     char nothing;
     for (uint32_t i = 0; i < COUNT; i++)
-        assert_int_equal(op_recv(&tolds[i], pair.net.transports[1], id_of(0), TAG(9), &nothing, 0),
+        assert_int_equal(op_recv(&notifications[i], pair.net.transports[1], id_of(0), TAG(9), &nothing, 0),
                          WEFT_IN_PROGRESS);
     for (uint32_t i = 0; i < COUNT; i++) {
         char message[12];
@@ -224,18 +224,18 @@ static void test_many_puts(void **state)
         assert_true(op_taken(status));
     }
     for (uint32_t i = 0; i < COUNT; i++) {
-        PUMP_UNTIL(&pair.net, tolds[i].fired && writes[i].fired);
+        PUMP_UNTIL(&pair.net, notifications[i].fired && writes[i].fired);
         char text[12] = "";
-        memcpy(text, tolds[i].receive.header, tolds[i].receive.header_bytes);
+        memcpy(text, notifications[i].receive.header, notifications[i].receive.header_bytes);
         unsigned long which = strtoul(text, NULL, 10);
         uint64_t seen;
         memcpy(&seen, pair.memory + 8 * which, 8);
         assert_int_equal(seen, which * 977 + 1);
     }
     for (int i = 0; i < 5; i++) net_pump(&pair.net);
-    for (uint32_t i = 0; i < COUNT; i++) assert_int_equal(writes[i].fired + tolds[i].fired, 2);
+    for (uint32_t i = 0; i < COUNT; i++) assert_int_equal(writes[i].fired + notifications[i].fired, 2);
     pair_close(&pair);
-    free(writes), free(tolds), free(values);
+    free(writes), free(notifications), free(values);
 }
 
 /* A closed window is not written any more, whatever was in flight; the user gets an error. */
@@ -302,7 +302,8 @@ static void test_peer_lost_under_put(void **state)
         if (!pair_open(&pair, BYTES, WEFT_WINDOW_WRITE | WEFT_WINDOW_READ)) break;
         assert_true(op_taken(put(&pair, &written, 0, out, BYTES, "note")));
         for (int i = 0; i < pumps; i++) net_pump(&pair.net);
-        weft_transport_fail_peer(pair.net.transports[0], id_of(1), WEFT_ERR_PEER_LOST, "told by the test");
+        weft_transport_fail_peer(pair.net.transports[0], id_of(1), WEFT_ERR_PEER_LOST,
+                                 "reported by the test");
         PUMP_UNTIL(&pair.net, written.fired && pair.net.failed_count[0]);
         if (written.status != WEFT_OK) assert_int_equal(written.status, WEFT_ERR_PEER_LOST);
         assert_int_equal(put(&pair, &late, 0, out, 1, NULL), WEFT_ERR_PEER_LOST);

@@ -251,21 +251,21 @@ static void test_many_refusals(void **state)
 {
     struct net net;
     net_open(&net, flavour, 2);
-    struct op gone, kept, recv;
+    struct op unmatched, kept, recv;
     unsigned char in[8];
     for (uint64_t i = 0; i < WEFT_DISCARD_RULES_MAX + 3; i++)
         assert_int_equal(weft_transport_discard_tags(net.transports[1], TAG(0x1000 + i), UINT64_MAX, true),
                          WEFT_OK);
-    op_send(&gone, net.peers[0][1], TAG(0x1003), NULL, "gone", 4);
+    op_send(&unmatched, net.peers[0][1], TAG(0x1003), NULL, "unmatched", 4);
     op_send(&kept, net.peers[0][1], TAG(0x1002), NULL, "kept", 4);
-    PUMP_UNTIL(&net, gone.fired);
+    PUMP_UNTIL(&net, unmatched.fired);
     for (int i = 0; i < 20; i++) net_pump(&net);
     op_recv(&recv, net.transports[1], id_of(0), TAG(0x1002), in, 8);
     PUMP_UNTIL(&net, recv.fired && kept.fired);
     assert_memory_equal(in, "kept", 4);
     assert_int_equal(weft_transport_discard_tags(net.transports[1], TAG(0x1002), UINT64_MAX, true), WEFT_OK);
-    op_send(&gone, net.peers[0][1], TAG(0x1002), NULL, "gone", 4);
-    PUMP_UNTIL(&net, gone.fired);
+    op_send(&unmatched, net.peers[0][1], TAG(0x1002), NULL, "unmatched", 4);
+    PUMP_UNTIL(&net, unmatched.fired);
     for (uint64_t i = 0; i < WEFT_DISCARD_RULES_MAX + 3; i++)
         assert_int_equal(weft_transport_discard_tags(net.transports[1], TAG(0x1000 + i), UINT64_MAX, false),
                          WEFT_OK);

@@ -136,7 +136,7 @@ static void after_put(struct soak_accesses *accesses, struct access *access)
     if (access->got_asked) access->stage = GETTING;
 }
 
-static void check_told(struct access *access)
+static void check_notification(struct access *access)
 {
     if (access->notified_posted && access->notified.fired && access->notified.status == WEFT_OK &&
         !access->closing_asked && access->window && !filled(access->memory, access->bytes, access->seed))
@@ -157,7 +157,7 @@ static bool wind_up(struct soak_accesses *accesses, struct access *access)
         if (!is_notified && owner) weft_transport_cancel(owner, &access->notified.receive);
         return false;
     }
-    check_told(access);
+    check_notification(access);
     if (access->window) close_window(access);
     return !access->closing_asked || access->closing.fired;
 }
@@ -189,7 +189,7 @@ static void release_oldest(struct soak_accesses *accesses)
 static void look_at(struct soak_accesses *accesses, struct access *access, uint64_t now_ns)
 {
     forget_the_dead(accesses, access);
-    check_told(access);
+    check_notification(access);
     if (access->stage == PUTTING && (!access->put_asked || access->put.fired)) after_put(accesses, access);
     if (access->stage == GETTING && access->got.fired) {
         if (access->got.status == WEFT_OK) assert_memory_equal(access->back, access->source, access->bytes);

@@ -13,9 +13,9 @@ const struct flavour *flavour;
 int conformance_endpoints;
 
 static const struct conformance_part *const parts[] = {
-    &conformance_messages,  &conformance_receive,  &conformance_load,
-    &conformance_ends,      &conformance_deadline, &conformance_many,
-    &conformance_strangers, &conformance_sleep,    &conformance_one_sided,
+    &conformance_messages,    &conformance_receive,  &conformance_load,
+    &conformance_ends,        &conformance_deadline, &conformance_many,
+    &conformance_unconnected, &conformance_sleep,    &conformance_one_sided,
 };
 
 void on_arrival(void *context, struct weft_arrival *arrival)

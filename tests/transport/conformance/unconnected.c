@@ -195,4 +195,4 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_wrong_nonce),
     cmocka_unit_test(test_wrong_secret),
 };
-const struct conformance_part conformance_strangers = {"strangers", tests, sizeof tests / sizeof *tests};
+const struct conformance_part conformance_unconnected = {"unconnected", tests, sizeof tests / sizeof *tests};

@@ -27,7 +27,7 @@ static struct weft_link link_of(uint32_t from, uint32_t to, const char *lane, ui
                              .latency_ns = latency_ns,
                              .bytes_per_second = rate};
     snprintf(link.lane, sizeof link.lane, "%s", lane);
-    snprintf(link.text, sizeof link.text, "%s", rate ? "as measured" : "no such device; say --devices");
+    snprintf(link.text, sizeof link.text, "%s", rate ? "as measured" : "no such device; add --devices");
     return link;
 }
 
@@ -615,10 +615,10 @@ static void bad_options_get_a_sentence(void **state)
     weft_sim_options_init(&sim);
     sim.host_count = 2;
     world_open(&world, 2, &sim, "sim", NULL);
-    uint32_t strangers[] = {40, 99}, twice[] = {40, 40}, without[] = {43, 43};
+    uint32_t absent[] = {40, 99}, twice[] = {40, 40}, without[] = {43, 43};
     struct { const uint32_t *ids; uint32_t count, pings; size_t bulk;
     } bad[] = {
-        {strangers, 2, 8, 1000}, {twice, 2, 8, 1000},
+        {absent, 2, 8, 1000},    {twice, 2, 8, 1000},
         {without, 2, 8, 1000},   {world.ids, 1, 8, 1000},
         {world.ids, 2, 0, 1000}, {world.ids, 2, 1000000, 1000},
         {world.ids, 2, 8, 0},    {world.ids, 2, 8, (size_t)1 << 40},

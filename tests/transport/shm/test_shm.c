@@ -21,7 +21,7 @@ static const struct flavour ways[] = {
 static enum weft_status put(struct op *op, struct weft_remote *remote, uint64_t offset, const void *data,
                             size_t bytes, bool notify)
 {
-    struct weft_put put = {data, bytes, offset, notify, TAG(9), "told", 4};
+    struct weft_put put = {data, bytes, offset, notify, TAG(9), "note", 4};
     return op_put(op, remote, &put);
 }
 
@@ -71,18 +71,18 @@ static void test_put_and_get(void **state)
         assert_int_equal(weft_remote_bytes(remote), BYTES);
         assert_true((weft_remote_map(remote) != NULL) == ways[w].memory);
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-            struct op wrote, got, told;
-            op_recv(&told, net.transports[1], 100, TAG(9), NULL, 0);
+            struct op wrote, got, notified;
+            op_recv(&notified, net.transports[1], 100, TAG(9), NULL, 0);
             fill(mine, sizes[i], (uint32_t)i);
             memset(memory, 0, BYTES);
             /* such a put or get completes inside its call */
             bool at_once = ways[w].memory && sizes[i] < SHM_DIRECT_BYTES;
             assert_int_equal(put(&wrote, remote, 13, mine, sizes[i], true),
                              at_once ? WEFT_OK : WEFT_IN_PROGRESS);
-            PUMP_UNTIL(&net, told.fired);
-            assert_int_equal(told.status, WEFT_OK);
-            assert_int_equal(told.receive.header_bytes, 4);
-            assert_int_equal(told.receive.payload_bytes, 0);
+            PUMP_UNTIL(&net, notified.fired);
+            assert_int_equal(notified.status, WEFT_OK);
+            assert_int_equal(notified.receive.header_bytes, 4);
+            assert_int_equal(notified.receive.payload_bytes, 0);
             assert_true(filled(memory + 13, sizes[i], (uint32_t)i));
             assert_int_equal(memory[12] | memory[13 + sizes[i]], 0);
             PUMP_UNTIL(&net, wrote.fired);

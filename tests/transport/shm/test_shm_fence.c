@@ -175,7 +175,8 @@ static void test_nothing_after_the_close(void **state)
     pthread_join(user, NULL);
     if (scene.why) fail_msg("%s", scene.why);
     assert_true(scene.at_once_count >= (uint64_t)rounds * LINES); /* most rounds must test this */
-    printf("%s: %u windows closed under %llu puts, %llu of them over in the call; %llu looks found somebody "
+    printf("%s: %u windows closed under %llu puts, %llu of them complete in the call; %llu checks found a "
+           "thread "
            "inside\n",
            way->name, rounds, (unsigned long long)scene.put_count, (unsigned long long)scene.at_once_count,
            (unsigned long long)scene.waited_count);

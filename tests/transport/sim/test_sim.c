@@ -256,7 +256,7 @@ static void put(struct world *world, struct work *work, struct weft_remote *remo
                 const void *data, size_t bytes, bool notify)
 {
     work_init(work, world);
-    struct weft_put put = {data, bytes, offset, notify, TAG(9), "told", 4};
+    struct weft_put put = {data, bytes, offset, notify, TAG(9), "note", 4};
     assert_int_equal(weft_transport_put(remote, &put, &work->completion), WEFT_IN_PROGRESS);
 }
 
@@ -272,15 +272,15 @@ static void test_windows(void **state)
     assert_int_equal(import(&world, 2, 0, window, &none), WEFT_ERR_AUTH);      /* it is for endpoint 1 */
     assert_int_equal(import(&world, 1, 2, window, &none), WEFT_ERR_MALFORMED); /* it belongs to endpoint 0 */
     assert_int_equal(import(&world, 1, 0, window, &remote), WEFT_OK);
-    struct work puts[2], got, told, closed, late;
-    receive(&world, &told, 0, 1, TAG(9), NULL, 0);
+    struct work puts[2], got, notified, closed, late;
+    receive(&world, &notified, 0, 1, TAG(9), NULL, 0);
     put(&world, &puts[0], remote, 100, data + 100, sizeof data - 100, true);
     put(&world, &puts[1], remote, 0, data, 100, false);
     assert_int_equal(weft_remote_release(remote), WEFT_ERR_BUSY);
     weft_sim_run(world.sim, NULL, WEFT_SECONDS(1));
-    assert_int_equal(puts[0].fired + puts[1].fired + told.fired, 3);
-    assert_int_equal(puts[0].status | puts[1].status | told.status, WEFT_OK);
-    assert_memory_equal(told.receive.header, "told", 4);
+    assert_int_equal(puts[0].fired + puts[1].fired + notified.fired, 3);
+    assert_int_equal(puts[0].status | puts[1].status | notified.status, WEFT_OK);
+    assert_memory_equal(notified.receive.header, "note", 4);
     assert_true(filled(memory, sizeof memory, 3));
     work_init(&got, &world);
     assert_int_equal(weft_transport_get(remote, 50000, back, 50000, &got.completion), WEFT_IN_PROGRESS);

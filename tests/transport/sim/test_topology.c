@@ -473,21 +473,22 @@ static void test_wide_area(void **state)
     weft_window_key(window, &key, &bytes);
     assert_int_equal(
         weft_transport_import(weft_transport_peer(world.ends[0].transport, 2), key, bytes, &remote), WEFT_OK);
-    struct work wrote, told, sent, received;
+    struct work wrote, notified, sent, received;
     char in[6];
     memset(&wrote, 0, sizeof wrote);
     weft_completion_init(&wrote.completion, 1, on_done);
-    receive(&told, 2, 0, TAG(3), NULL, 0);
+    receive(&notified, 2, 0, TAG(3), NULL, 0);
     receive(&received, 1, 0, TAG(3), in, sizeof in);
     struct weft_put put = {data, sizeof data, 0, true, TAG(3), NULL, 0};
     assert_int_equal(weft_transport_put(remote, &put, &wrote.completion), WEFT_IN_PROGRESS);
     send(&sent, 0, 1, TAG(3), "local", 6);
     run();
-    assert_int_equal(wrote.fired + told.fired + sent.fired + received.fired, 4);
-    assert_int_equal(wrote.status | told.status | received.status, WEFT_OK);
+    assert_int_equal(wrote.fired + notified.fired + sent.fired + received.fired, 4);
+    assert_int_equal(wrote.status | notified.status | received.status, WEFT_OK);
     assert_true(filled(memory, sizeof memory, 2));
     assert_true(received.ended_ns < 10000);
-    assert_true(told.ended_ns >= WEFT_MS(15) + 3355443 && wrote.ended_ns >= told.ended_ns + WEFT_MS(14));
+    assert_true(notified.ended_ns >= WEFT_MS(15) + 3355443 &&
+                wrote.ended_ns >= notified.ended_ns + WEFT_MS(14));
     world.real = false;
     close_world();
 }

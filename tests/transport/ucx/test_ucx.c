@@ -294,7 +294,7 @@ static void test_port_range(void **state)
 }
 
 /* Loopback and the first other device that is up and has an IPv4 address. */
-static bool second_device(char *out, size_t room)
+static bool second_device(char *out, size_t out_bytes)
 {
     struct ifaddrs *all, *one;
     bool found = false;
@@ -302,7 +302,7 @@ static bool second_device(char *out, size_t room)
     for (one = all; one && !found; one = one->ifa_next) {
         found = one->ifa_addr && one->ifa_addr->sa_family == AF_INET && (one->ifa_flags & IFF_UP) &&
                 strcmp(one->ifa_name, "lo") != 0;
-        if (found) snprintf(out, room, "%s", one->ifa_name);
+        if (found) snprintf(out, out_bytes, "%s", one->ifa_name);
     }
     freeifaddrs(all);
     return found;

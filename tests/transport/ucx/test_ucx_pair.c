@@ -37,7 +37,7 @@ static char source[BYTES], memory[BYTES];
 
 static void on_failed(void *context, uint32_t peer_id, enum weft_status status, const char *text)
 {
-    fprintf(stderr, "side %d: the other is gone: %s\n", side, text);
+    fprintf(stderr, "side %d: the other has ended: %s\n", side, text);
     lost++;
 }
 

@@ -257,7 +257,7 @@ static void arrived(void *context, const struct stream_arrival *incoming)
     struct side *side = context;
     uint32_t number = (uint32_t)incoming->tag & 0xffff;
     if (number >= MESSAGES || !other(side)->items[number].started) {
-        violation("a message that nobody sent arrived");
+        violation("a message arrived that was not sent");
         return;
     }
     struct item *item = &other(side)->items[number];

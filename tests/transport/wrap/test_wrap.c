@@ -107,7 +107,7 @@ struct access {
     struct net net;
     struct weft_window *window;
     struct weft_remote *remote;
-    struct op told, put, got, closed;
+    struct op notified, put, got, closed;
 };
 static unsigned char memory[200000], data[200000], back[200000];
 
@@ -129,9 +129,9 @@ static void access_open(struct access *access, const struct flavour *flavour)
 
 static void access_put(struct access *access)
 {
-    char header[] = "told";
+    char header[] = "note";
     op_init(&access->put);
-    op_recv(&access->told, access->net.transports[1], 100, TAG(4), NULL, 0);
+    op_recv(&access->notified, access->net.transports[1], 100, TAG(4), NULL, 0);
     struct weft_put put = {data, sizeof data, 0, true, TAG(4), header, 4};
     assert_int_equal(weft_transport_put(access->remote, &put, &access->put.completion), WEFT_IN_PROGRESS);
     memset(header, 0, sizeof header); /* it was copied */
@@ -149,9 +149,9 @@ static void test_windows(void **state)
         access_open(&access, &flavours[i]);
         access_put(&access);
         assert_int_equal(weft_remote_release(access.remote), WEFT_ERR_BUSY);
-        PUMP_UNTIL(&access.net, access.put.fired && access.told.fired);
-        assert_int_equal(access.put.status | access.told.status, WEFT_OK);
-        assert_memory_equal(access.told.receive.header, "told", 4);
+        PUMP_UNTIL(&access.net, access.put.fired && access.notified.fired);
+        assert_int_equal(access.put.status | access.notified.status, WEFT_OK);
+        assert_memory_equal(access.notified.receive.header, "note", 4);
         assert_true(filled(memory, sizeof memory, 4));
         if (i == 1) assert_true(weft_sim_now_ns(access.net.sim) >= 700000);
         op_init(&access.got);
@@ -167,8 +167,8 @@ static void test_windows(void **state)
         weft_window_close(access.window, &access.closed.completion);
         PUMP_UNTIL(&access.net, access.closed.fired);
         access_put(&access);
-        weft_transport_cancel(access.net.transports[1], &access.told.receive);
-        PUMP_UNTIL(&access.net, access.put.fired && access.told.fired);
+        weft_transport_cancel(access.net.transports[1], &access.notified.receive);
+        PUMP_UNTIL(&access.net, access.put.fired && access.notified.fired);
         assert_int_equal(access.put.status, WEFT_ERR_CANCELLED);
         assert_int_equal(weft_remote_release(access.remote), WEFT_OK);
         net_close(&access.net);
@@ -186,7 +186,8 @@ static void test_windows_cut(void **state)
     op_init(&access.got);
     weft_transport_get(access.remote, 0, back, 10, &access.got.completion);
     for (int i = 0; i < 1000; i++) net_pump(&access.net);
-    assert_int_equal(access.put.fired + access.got.fired + access.told.fired + access.net.failed_count[0], 0);
+    assert_int_equal(access.put.fired + access.got.fired + access.notified.fired + access.net.failed_count[0],
+                     0);
     assert_int_equal(memory[1], 0);
     weft_transport_fail_peer(access.net.transports[0], 101, WEFT_ERR_PEER_LOST, "deadline");
     PUMP_UNTIL(&access.net, access.put.fired && access.got.fired && access.net.failed_count[0]);
@@ -235,7 +236,7 @@ static void test_trace(void **state)
     char in[64];
     access_open(&access, &traced);
     access_put(&access);
-    PUMP_UNTIL(&access.net, access.put.fired && access.told.fired);
+    PUMP_UNTIL(&access.net, access.put.fired && access.notified.fired);
     op_init(&access.got);
     weft_transport_get(access.remote, 0, back, 100, &access.got.completion);
     struct op sends[2], recvs[2];
@@ -329,7 +330,7 @@ static void test_over_in_the_call(void **state)
 
 static char log_text[4000];
 
-static void listen(struct weft_env *env, enum weft_log_level level, const char *room, const char *text)
+static void listen(struct weft_env *env, enum weft_log_level level, const char *module, const char *text)
 {
     size_t at = strlen(log_text);
     snprintf(log_text + at, sizeof log_text - at, "%s\n", text);
@@ -430,20 +431,20 @@ static void test_names_of_users(void **state)
                 {"fault;delay:delay_us=1;", "fault:delay:sim", ";delay:delay_us=1;"},
                 {":drop=1", ":sim", "drop=1"}}; /* a name that open refuses */
     struct weft_transport_options options;
-    char room[WEFT_TRANSPORT_BACKEND_BYTES_MAX], longer[200];
+    char backend[WEFT_TRANSPORT_BACKEND_BYTES_MAX], longer[200];
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         weft_transport_options_init(&options);
-        assert_int_equal(weft_transport_options_wrap(&options, "sim", rows[i].wrap, room), WEFT_OK);
+        assert_int_equal(weft_transport_options_wrap(&options, "sim", rows[i].wrap, backend), WEFT_OK);
         assert_string_equal(options.backend, rows[i].backend);
         if (rows[i].parameters) assert_string_equal(options.wrap, rows[i].parameters);
         else assert_null(options.wrap);
     }
     for (size_t i = 0; i < sizeof longer - 1; i++) longer[i] = "f;"[i % 2];
     longer[sizeof longer - 1] = 0;
-    assert_int_equal(weft_transport_options_wrap(&options, "sim", longer, room), WEFT_ERR_LIMIT);
+    assert_int_equal(weft_transport_options_wrap(&options, "sim", longer, backend), WEFT_ERR_LIMIT);
     memset(longer, 'f', sizeof longer - 1);
     longer[sizeof longer - 1] = 0;
-    assert_int_equal(weft_transport_options_wrap(&options, "sim", longer, room), WEFT_ERR_LIMIT);
+    assert_int_equal(weft_transport_options_wrap(&options, "sim", longer, backend), WEFT_ERR_LIMIT);
 }
 
 int main(void)

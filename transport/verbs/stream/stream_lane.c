@@ -325,7 +325,7 @@ static uint64_t lost_at(const struct stream *stream, uint64_t since_ns)
     return since_ns == WEFT_NEVER ? WEFT_NEVER : since_ns + stream->options.lost_ns;
 }
 
-/* Lanes may come up repeatedly on a path that carries nothing: being up is not progress. */
+/* Lanes may connect repeatedly on a path that carries nothing: a connection is no progress. */
 static uint64_t no_progress_since_ns(const struct stream *stream)
 {
     return stream->breaks_without_progress >= BREAKS_WITHOUT_PROGRESS_MAX ? stream->no_progress_since_ns

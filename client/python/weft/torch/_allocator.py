@@ -1,7 +1,7 @@
 """Tensors in memory of the session that peers on the host map, kept for reuse.
 
-A new block costs its pages and a mapping in each peer. FSDP2 asks for the same few sizes in every step, so a block
-whose last tensor is gone serves the next request of its size class.
+A new block costs its pages and a mapping in each peer. FSDP2 allocates the same few sizes in every step, so a block
+whose last tensor was freed serves the next request of its size class.
 """
 
 import threading

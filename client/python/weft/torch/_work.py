@@ -146,7 +146,7 @@ class _Waiter:
             except Exception:
                 pass  # the future's callback raises it again
             future.set_result(None)
-            work = future = None  # the queue's next entry may come late
+            work = future = None  # the next entry of the queue may be late
 
 
 _waiter = _Waiter()

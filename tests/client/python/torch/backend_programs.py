@@ -234,7 +234,7 @@ def memory(_):
     tensor.fill_(RANK)
     dist.all_reduce(tensor)
     assert tensor.eq(sum(range(RANKS))).all()
-    # A block is used again when its last tensor is gone, and not before.
+    # A block is used again when its last tensor is freed, and not before.
     place, piece = tensor.data_ptr(), tensor[10:20]
     del tensor
     other = backend.allocate_tensor(1000, dtype=torch.float32, device=torch.device("cpu"))

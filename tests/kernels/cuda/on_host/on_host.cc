@@ -108,7 +108,7 @@ void run_block(unsigned threads)
     }
     for (unsigned t = 0; t < threads; t++)
         if (fibers[t].state != IDLE) {
-            fprintf(stderr, "on_host: thread %u of block %u waits for a barrier that others do not come to\n",
+            fprintf(stderr, "on_host: thread %u of block %u waits for a barrier that other threads do not reach\n",
                     t, blockIdx.x);
             abort();
         }
