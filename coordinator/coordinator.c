@@ -7,7 +7,8 @@
  *
  * A connection becomes a member when its Hello is accepted. A refused connection gets Abort and is closed;
  * the job is not affected. A member that closes, falls silent or breaks the protocol before its Leave is
- * lost. A lost member ends the job unless the others can go on (coordinator/shrink.c). Input:
+ * lost. A lost member ends the job unless the others can go on (coordinator/shrink.c), or can begin without it:
+ * a shard of a job with copies. Input:
  * weft_coordinator_opened/_message/_closed/_tick. Output: the send and close callbacks, which must not call
  * back. Time, random numbers and memory are the env's. */
 #include "coordinator/coordinator_state.h"
@@ -165,6 +166,10 @@ void coordinator_abort(struct weft_coordinator *coordinator, const struct coordi
     end(coordinator, status, text);
 }
 
+static bool begins_without(struct weft_coordinator *coordinator, const struct coordinator_member *lost,
+                           const char *why);
+static void begin_if_ready(struct weft_coordinator *coordinator);
+
 void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordinator_member *member,
                              const char *why)
 {
@@ -183,8 +188,10 @@ void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordi
         coordinator_snapshot_shards_changed(coordinator, "a shard was lost");
         coordinator_add_continue(coordinator);
         coordinator_shrink_check(coordinator); /* an agreement may have waited for it to resume */
+        begin_if_ready(coordinator);
         return;
     }
+    if (begins_without(coordinator, member, why)) return;
     bool goes_on = coordinator_shrink_begin(coordinator, member);
     if (!goes_on && !coordinator_records_end(coordinator)) return;
     char text[COORDINATOR_LABEL_BYTES + 160 + sizeof COORDINATOR_SHARDS_AHEAD_TEXT + sizeof no_copy];
@@ -340,6 +347,12 @@ void weft_coordinator_closed(struct weft_coordinator *coordinator, uint64_t id, 
 
 /* ---- joining ---- */
 
+/* Before Roster the place of a lost shard is free again. */
+static bool is_free(const struct weft_coordinator *coordinator, const struct coordinator_member *holder)
+{
+    return !holder || (coordinator->state == COORDINATOR_JOINING && holder->state == MEMBER_LOST);
+}
+
 /* Returns the wanted index or else the lowest free one; -1 after a refusal. */
 static int64_t choose_index(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
                             const Weft__Control__Hello *hello)
@@ -350,7 +363,7 @@ static int64_t choose_index(struct weft_coordinator *coordinator, struct coordin
     const char *kind = worker ? "rank" : "shard", *kinds = worker ? "workers" : "shards";
     if (hello->wanted_index < 0) {
         for (uint32_t i = 0; i < expected; i++)
-            if (!slots[i]) return i;
+            if (is_free(coordinator, slots[i])) return i;
         refuse(coordinator, connection, WEFT_ERR_EXISTS, "job %s is full: %u of %u %s have joined",
                coordinator->job, expected, expected, kinds);
         return -1;
@@ -365,7 +378,7 @@ static int64_t choose_index(struct weft_coordinator *coordinator, struct coordin
                    expected - 1, kind, (int)hello->wanted_index);
         return -1;
     }
-    if (slots[hello->wanted_index]) {
+    if (!is_free(coordinator, slots[hello->wanted_index])) {
         refuse(coordinator, connection, WEFT_ERR_EXISTS, "%s %d is taken: %.200s has joined as that", kind,
                (int)hello->wanted_index, slots[hello->wanted_index]->label);
         return -1;
@@ -552,6 +565,14 @@ static void describe_process(struct coordinator_member *member, const Weft__Cont
         memcpy(member->record.process, hello->process.data, sizeof member->record.process);
 }
 
+static void take_place(struct weft_coordinator *coordinator, struct coordinator_member *shard)
+{
+    struct coordinator_member *before = coordinator->shards[shard->index];
+    if (before) before->newcomer = true; /* it was lost, and is no shard of the job any more */
+    else coordinator->shard_count++;
+    coordinator->shards[shard->index] = shard;
+}
+
 static void on_hello(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
                        const Weft__Control__Hello *hello)
 {
@@ -607,7 +628,7 @@ static void on_hello(struct weft_coordinator *coordinator, struct coordinator_co
     coordinator->members[coordinator->member_count++] = member;
     /* a newcomer has no rank yet */
     if (worker && !newcomer) coordinator->workers[index] = member, coordinator->worker_count++;
-    if (!worker && !newcomer) coordinator->shards[index] = member, coordinator->shard_count++;
+    if (!worker && !newcomer) take_place(coordinator, member);
     if (adds) coordinator_add_begin(coordinator, member);
     connection->state = CONNECTION_MEMBER;
     connection->member = member;
@@ -619,13 +640,15 @@ static void on_hello(struct weft_coordinator *coordinator, struct coordinator_co
 
 /* ---- roster and barrier ---- */
 
+/* Of the shards: those that are not lost. */
 static bool all_members_at(const struct weft_coordinator *coordinator, enum coordinator_member_state state)
 {
     if (coordinator->worker_count < coordinator->options.workers ||
         coordinator->shard_count < coordinator->options.shards)
         return false;
     for (uint32_t i = 0; i < coordinator->member_count; i++)
-        if (coordinator->members[i]->state != state) return false;
+        if (coordinator->members[i]->state != state && coordinator->members[i]->state != MEMBER_LOST)
+            return false;
     return true;
 }
 
@@ -702,9 +725,17 @@ enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator,
     return has_memory ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
+/* A shard that was lost before its addresses arrived has no endpoints. */
+static void forget_endpoints(struct weft_coordinator *coordinator)
+{
+    for (uint32_t i = 0; i < coordinator->options.shards; i++)
+        if (!coordinator->shards[i]->addresses) coordinator->shards[i]->endpoint_count = 0;
+}
+
 static void send_roster(struct weft_coordinator *coordinator)
 {
     coordinator_wire_choose(coordinator);
+    forget_endpoints(coordinator);
     if (coordinator_placement_init(coordinator) != WEFT_OK) {
         coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
                           "the coordinator has no memory for the roster of %u members",
@@ -727,6 +758,24 @@ static void send_roster(struct weft_coordinator *coordinator)
                           "the coordinator has no memory for the roster of %u members",
                           coordinator->member_count);
     else coordinator_slots_send(coordinator, NULL);
+}
+
+/* Before Roster: the copies need two shards, and those that have not joined may be enough. */
+static bool begins_without(struct weft_coordinator *coordinator, const struct coordinator_member *lost,
+                           const char *why)
+{
+    uint32_t left = coordinator->options.shards - coordinator->shard_count;
+    if (coordinator->state != COORDINATOR_JOINING || coordinator->options.copies == 0 ||
+        lost->role != WEFT__CONTROL__ROLE__ROLE_SHARD)
+        return false;
+    for (uint32_t i = 0; i < coordinator->options.shards; i++)
+        left += coordinator->shards[i] && coordinator->shards[i]->state < MEMBER_LEFT;
+    if (left < 2) return false;
+    weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
+             "job %s: %s lost: %.140s; the job begins without it, or with a shard that joins in its place",
+             coordinator->job, lost->label, why);
+    if (all_members_at(coordinator, MEMBER_ADDRESSED)) send_roster(coordinator);
+    return true;
 }
 
 static void free_addresses(struct weft_coordinator *coordinator, struct coordinator_member *member)
@@ -821,6 +870,15 @@ void coordinator_keep_cost(struct weft_coordinator *coordinator, const Weft__Con
     coordinator->cost_known = true;
 }
 
+static void begin_if_ready(struct weft_coordinator *coordinator)
+{
+    if (coordinator->state != COORDINATOR_CONNECTING || !all_members_at(coordinator, MEMBER_READY)) return;
+    enter(coordinator, COORDINATOR_RUNNING);
+    coordinator_records_begin(coordinator);
+    send_go(coordinator, NULL, true);
+    coordinator_snapshot_tick(coordinator, weft_now_ns(coordinator->env));
+}
+
 static void on_ready(struct weft_coordinator *coordinator, struct coordinator_member *member,
                        const Weft__Control__Ready *ready)
 {
@@ -843,11 +901,7 @@ static void on_ready(struct weft_coordinator *coordinator, struct coordinator_me
     }
     if (ready->cost && member->role == WEFT__CONTROL__ROLE__ROLE_WORKER && member->index == 0)
         coordinator_keep_cost(coordinator, ready->cost);
-    if (!all_members_at(coordinator, MEMBER_READY)) return;
-    enter(coordinator, COORDINATOR_RUNNING);
-    coordinator_records_begin(coordinator);
-    send_go(coordinator, NULL, true);
-    coordinator_snapshot_tick(coordinator, weft_now_ns(coordinator->env));
+    begin_if_ready(coordinator);
 }
 
 /* ---- leaving ---- */

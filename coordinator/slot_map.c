@@ -35,9 +35,16 @@ static uint32_t slots_per_endpoint(const struct weft_coordinator *coordinator)
     return most < SLOTS_PER_ENDPOINT ? most : SLOTS_PER_ENDPOINT;
 }
 
+/* A shard may be lost before the slots are placed. */
+static bool is_live(const struct weft_coordinator *coordinator, uint32_t endpoint)
+{
+    return coordinator_shard_of(coordinator, endpoint)->state < MEMBER_LEFT;
+}
+
 /* The copies of an endpoint's slots are spread over all endpoints that can have them, beginning with the next
  * one. */
-static enum weft_status place_copies(struct weft_coordinator *coordinator, uint32_t leader, uint32_t slots,
+static enum weft_status place_copies(struct weft_coordinator *coordinator, uint32_t leader,
+                                     struct coordinator_slot *slots_out, uint32_t slots,
                                      struct weft_error *error)
 {
     uint32_t placed = 0, copy = leader;
@@ -49,9 +56,8 @@ static enum weft_status place_copies(struct weft_coordinator *coordinator, uint3
                 "server.copies is %u, and no shard on another host can have the copy of %s: "
                 "start one there, or set server.copies_on_one_host",
                 coordinator->options.copies, coordinator_shard_of(coordinator, leader)->label);
-        if (!coordinator_can_copy(coordinator, leader, copy)) continue;
-        coordinator->slots.all[leader * slots + placed++] =
-            (struct coordinator_slot){.term = 1, .leader = leader, .copy = copy + 1};
+        if (!is_live(coordinator, copy) || !coordinator_can_copy(coordinator, leader, copy)) continue;
+        slots_out[placed++] = (struct coordinator_slot){.term = 1, .leader = leader, .copy = copy + 1};
     }
     return WEFT_OK;
 }
@@ -64,7 +70,9 @@ enum weft_status coordinator_slots_init(struct weft_coordinator *coordinator, st
         return weft_error_set(error, WEFT_ERR_LIMIT,
                               "%u engines of shards with copies, at most %u are allowed",
                               coordinator->endpoint_count, WEFT_LIMIT_SLOTS);
-    coordinator->slots.count = slots * coordinator->endpoint_count;
+    uint32_t live = 0, placed = 0;
+    for (uint32_t i = 0; i < coordinator->endpoint_count; i++) live += is_live(coordinator, i);
+    coordinator->slots.count = slots * live;
     coordinator->slots.all =
         weft_alloc_zero(coordinator->env, coordinator->slots.count * sizeof *coordinator->slots.all);
     coordinator->slots.moves =
@@ -72,8 +80,11 @@ enum weft_status coordinator_slots_init(struct weft_coordinator *coordinator, st
     if (!coordinator->slots.all || !coordinator->slots.moves)
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for %u slots",
                               coordinator->slots.count);
-    for (uint32_t leader = 0; leader < coordinator->endpoint_count; leader++)
-        WEFT_TRY(place_copies(coordinator, leader, slots, error));
+    for (uint32_t leader = 0; leader < coordinator->endpoint_count; leader++) {
+        if (!is_live(coordinator, leader)) continue;
+        WEFT_TRY(place_copies(coordinator, leader, coordinator->slots.all + placed, slots, error));
+        placed += slots;
+    }
     return WEFT_OK;
 }
 
@@ -242,7 +253,7 @@ void coordinator_slots_changed(struct weft_coordinator *coordinator, const bool 
 static uint32_t live_endpoint(const struct weft_coordinator *coordinator)
 {
     for (uint32_t i = 0; i < coordinator->endpoint_count; i++)
-        if (coordinator_shard_of(coordinator, i)->state < MEMBER_LEFT) return i;
+        if (is_live(coordinator, i)) return i;
     return UINT32_MAX;
 }
 
@@ -250,7 +261,7 @@ static bool can_fail_over(const struct weft_coordinator *coordinator, const stru
                           char *why_out, size_t why_bytes)
 {
     const struct coordinator_slots *slots = &coordinator->slots;
-    if (slots->count == 0 || coordinator->state != COORDINATOR_RUNNING ||
+    if (slots->count == 0 || coordinator->state < COORDINATOR_CONNECTING ||
         lost->role != WEFT__CONTROL__ROLE__ROLE_SHARD)
         return false;
     for (uint32_t i = 0; i < slots->count; i++) {

@@ -128,14 +128,18 @@ static bool welcome_ok(const Weft__Control__Welcome *welcome)
            (welcome->resume_key.len == 0 || welcome->resume_key.len == WEFT_RESUME_KEY_BYTES);
 }
 
-bool control_member_ok(const Weft__Control__Member *member)
+bool control_member_named_ok(const Weft__Control__Member *member)
 {
     if (member->role != WEFT__CONTROL__ROLE__ROLE_WORKER && member->role != WEFT__CONTROL__ROLE__ROLE_SHARD)
         return false;
     return member->index < WEFT_LIMIT_WORKERS && control_name_ok(member->name, 1) &&
            control_name_ok(member->host, 0) && control_name_ok(member->candidate, 0) &&
-           member->endpoint_first < WEFT_LIMIT_ENDPOINTS &&
-           addresses_ok(member->n_addresses, member->addresses);
+           member->endpoint_first < WEFT_LIMIT_ENDPOINTS;
+}
+
+bool control_member_ok(const Weft__Control__Member *member)
+{
+    return control_member_named_ok(member) && addresses_ok(member->n_addresses, member->addresses);
 }
 
 static bool roster_ok(const Weft__Control__Roster *roster)

@@ -14,6 +14,7 @@ ProtobufCAllocator control_allocator(struct control_memory *memory, struct weft_
 /* Are all fields within their limits? */
 bool control_name_ok(const char *name, size_t bytes_min);
 bool control_member_ok(const Weft__Control__Member *member);
+bool control_member_named_ok(const Weft__Control__Member *member); /* without its addresses */
 bool control_shrunk_ok(const Weft__Control__Shrunk *shrunk);
 bool control_map_ok(const Weft__Control__Map *map);
 bool control_cost_ok(const Weft__Control__LinkCost *cost);

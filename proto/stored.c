@@ -37,10 +37,13 @@ static bool job_ok(const Weft__Control__StoredJob *job)
            job->resume_ns > 0 && control_cost_ok(job->cost);
 }
 
+/* A shard may have been lost before its addresses arrived. */
 static bool stored_member_ok(const Weft__Control__StoredMember *member)
 {
-    return member->member && control_member_ok(member->member) && process_ok(&member->process) &&
-           member->resume_key.len == WEFT_RESUME_KEY_BYTES;
+    if (!member->member || !process_ok(&member->process) || member->resume_key.len != WEFT_RESUME_KEY_BYTES)
+        return false;
+    return member->member->n_addresses == 0 ? control_member_named_ok(member->member)
+                                            : control_member_ok(member->member);
 }
 
 static bool snapshots_ok(const Weft__Control__StoredSnapshots *snapshots)

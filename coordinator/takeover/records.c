@@ -95,12 +95,18 @@ static void batch_add(struct batch *batch, const char *key, const Weft__Control_
 
 /* ---- records ---- */
 
-/* A member without addresses has no record. In elastic jobs its number counts, and is not used again. */
+/* A shard may be lost before its addresses arrive. */
+static bool has_record(const struct coordinator_member *member)
+{
+    return member->addresses || (member->role == WEFT__CONTROL__ROLE__ROLE_SHARD && !member->newcomer);
+}
+
+/* In elastic jobs the number of a member without a record counts, and is not used again. */
 static uint32_t count_members(const struct weft_coordinator *coordinator)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < coordinator->member_count; i++)
-        count += coordinator->options.workers_min > 0 || coordinator->members[i]->addresses;
+        count += coordinator->options.workers_min > 0 || has_record(coordinator->members[i]);
     return count;
 }
 
@@ -279,7 +285,7 @@ static bool write_marked(struct weft_coordinator *coordinator)
     if (records->slots_are_marked) add_slots(batch);
     if (records->snapshots_are_marked) add_snapshots(batch);
     for (uint32_t i = 0; i < coordinator->member_count; i++)
-        if (coordinator->members[i]->record.is_marked && coordinator->members[i]->addresses)
+        if (coordinator->members[i]->record.is_marked && has_record(coordinator->members[i]))
             add_member(batch, coordinator->members[i]);
     for (uint32_t i = 0; i < coordinator->tensor_count; i++)
         if (coordinator->tensors[i]->is_marked) add_tensor(batch, coordinator->tensors[i]);

@@ -85,6 +85,7 @@ void coordinator_loaded_free(struct coordinator_loaded *loaded)
 static enum weft_status copy_addresses(struct weft_coordinator *coordinator,
                                        struct coordinator_member *member, const Weft__Control__Member *entry)
 {
+    if (entry->n_addresses == 0) return member->state == MEMBER_LOST ? WEFT_OK : WEFT_ERR_MALFORMED;
     member->addresses = weft_alloc_zero(coordinator->env, entry->n_addresses * sizeof *member->addresses);
     if (!member->addresses) return WEFT_ERR_NO_MEMORY;
     for (size_t i = 0; i < entry->n_addresses; i++) {

@@ -139,6 +139,118 @@ static void fail_over(void **state)
 }
 
 /* Slots of the first lost shard have no copy now: with chunks, the loss of their leader ends the job. */
+/* ---- a loss before Go ---- */
+
+static uint64_t join_shard(struct harness *h, int index)
+{
+    return harness_join(h, WEFT__CONTROL__ROLE__ROLE_SHARD, index, 1, NULL);
+}
+
+/* Roster has the shards that are left, and they lead the slots, with copies on each other. */
+static void expect_begin(struct harness *h, const uint64_t *c, uint64_t lost)
+{
+    for (int i = 0; i < MEMBERS; i++) {
+        if (c[i] == lost) continue;
+        assert_int_equal(harness_expect(h, c[i], BODY(ROSTER))->roster->n_members, MEMBERS - 1);
+        const Weft__Control__Map *map = harness_expect(h, c[i], BODY(MAP))->map;
+        assert_int_equal(map->n_slots, 64 * (SHARDS - 1));
+        for (size_t s = 0; s < map->n_slots; s++) {
+            assert_int_not_equal(map->slots[s]->leader, lost - 1);
+            assert_int_not_equal(map->slots[s]->copies[0], lost - 1);
+        }
+    }
+    for (int i = 0; i < MEMBERS; i++)
+        if (c[i] != lost) harness_ready(h, c[i]);
+    for (int i = 0; i < MEMBERS; i++)
+        if (c[i] != lost) harness_expect(h, c[i], BODY(GO));
+    assert_int_equal(h->ended_count, 0);
+}
+
+/* All others wait for its addresses, which never arrive, or have arrived. */
+static void lost_before_roster(void **state)
+{
+    for (int has_addresses = 0; has_addresses < 2; has_addresses++) {
+        uint64_t c[MEMBERS];
+        struct harness *h = harness_create_copies(WORKERS, SHARDS, true);
+        for (int w = 0; w < WORKERS; w++)
+            c[w] = harness_join(h, WEFT__CONTROL__ROLE__ROLE_WORKER, w, 1, NULL);
+        for (int s = 0; s < SHARDS; s++) c[WORKERS + s] = join_shard(h, s);
+        const uint64_t lost = c[WORKERS + 1];
+        if (has_addresses) harness_endpoints(h, lost, 1);
+        for (int i = 1; i < MEMBERS; i++)
+            if (c[i] != lost) harness_endpoints(h, c[i], 1);
+        harness_close(h, lost, "killed");
+        for (int i = 0; i < MEMBERS; i++)
+            if (c[i] != lost) harness_expect_nothing(h, c[i]);
+        harness_endpoints(h, c[0], 1);
+        expect_begin(h, c, lost);
+        harness_free(h);
+    }
+}
+
+/* A shard that joins before the job begins takes the place of the lost one. */
+static void replaced_before_roster(void **state)
+{
+    uint64_t c[MEMBERS];
+    struct harness *h = harness_create_copies(WORKERS, SHARDS, true);
+    for (int s = 0; s < SHARDS; s++) c[WORKERS + s] = join_shard(h, s);
+    harness_close(h, c[WORKERS + 1], "killed");
+    c[WORKERS + 1] = join_shard(h, 1);
+    for (int w = 0; w < WORKERS; w++) c[w] = harness_join(h, WEFT__CONTROL__ROLE__ROLE_WORKER, w, 1, NULL);
+    for (int i = 0; i < MEMBERS; i++) harness_endpoints(h, c[i], 1);
+    for (int i = 0; i < MEMBERS; i++) {
+        const Weft__Control__Roster *roster = harness_expect(h, c[i], BODY(ROSTER))->roster;
+        assert_int_equal(roster->n_members, MEMBERS);
+        for (size_t m = 0; m < roster->n_members; m++) assert_int_not_equal(roster->members[m]->member, 1);
+        harness_expect(h, c[i], BODY(MAP));
+        harness_ready(h, c[i]);
+    }
+    for (int i = 0; i < MEMBERS; i++) harness_expect(h, c[i], BODY(GO));
+    harness_free(h);
+}
+
+/* Copies lead, and Go follows when all others are ready: before the loss, or after it. */
+static void lost_before_go(void **state)
+{
+    for (int ready_first = 0; ready_first < 2; ready_first++) {
+        uint64_t c[MEMBERS];
+        struct harness *h = harness_create_copies(WORKERS, SHARDS, true);
+        for (int w = 0; w < WORKERS; w++)
+            c[w] = harness_join(h, WEFT__CONTROL__ROLE__ROLE_WORKER, w, 1, NULL);
+        for (int s = 0; s < SHARDS; s++) c[WORKERS + s] = join_shard(h, s);
+        const uint64_t lost = c[WORKERS + 1];
+        for (int i = 0; i < MEMBERS; i++) harness_endpoints(h, c[i], 1);
+        for (int i = 0; i < MEMBERS; i++) {
+            harness_expect(h, c[i], BODY(ROSTER));
+            harness_expect(h, c[i], BODY(MAP));
+            if (ready_first && c[i] != lost) harness_ready(h, c[i]);
+        }
+        harness_close(h, lost, "killed");
+        for (int i = 0; i < MEMBERS; i++) {
+            if (c[i] == lost) continue;
+            const Weft__Control__Map *map = harness_expect(h, c[i], BODY(MAP))->map;
+            assert_int_equal(map->lost, lost);
+            for (size_t s = 0; s < map->n_slots; s++) assert_int_not_equal(map->slots[s]->leader, lost - 1);
+            if (!ready_first) harness_ready(h, c[i]);
+        }
+        for (int i = 0; i < MEMBERS; i++)
+            if (c[i] != lost) harness_expect(h, c[i], BODY(GO));
+        harness_free(h);
+    }
+}
+
+/* One shard cannot have copies. */
+static void too_few_before_roster(void **state)
+{
+    struct harness *h = harness_create_copies(1, 2, true);
+    const uint64_t worker = harness_join(h, WEFT__CONTROL__ROLE__ROLE_WORKER, 0, 1, NULL),
+                   shard = join_shard(h, 0);
+    harness_close(h, shard, "killed");
+    harness_expect(h, worker, BODY(MEMBER_LOST));
+    assert_int_equal(h->ended_count, 1);
+    harness_free(h);
+}
+
 static void second_loss(void **state)
 {
     uint64_t c[MEMBERS];
@@ -735,13 +847,23 @@ static void former_move(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(former_move),      cmocka_unit_test(coded_slot),
-        cmocka_unit_test(slot_with_clocks), cmocka_unit_test(declared_during_move),
-        cmocka_unit_test(placement),        cmocka_unit_test(fail_over),
-        cmocka_unit_test(second_loss),      cmocka_unit_test(empty_slots),
-        cmocka_unit_test(silent_shard),     cmocka_unit_test(refusals),
-        cmocka_unit_test(addition),         cmocka_unit_test(addition_without_tensors),
-        cmocka_unit_test(addition_fails),   cmocka_unit_test(addition_is_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(former_move),
+                                       cmocka_unit_test(coded_slot),
+                                       cmocka_unit_test(slot_with_clocks),
+                                       cmocka_unit_test(declared_during_move),
+                                       cmocka_unit_test(placement),
+                                       cmocka_unit_test(fail_over),
+                                       cmocka_unit_test(lost_before_roster),
+                                       cmocka_unit_test(replaced_before_roster),
+                                       cmocka_unit_test(lost_before_go),
+                                       cmocka_unit_test(too_few_before_roster),
+                                       cmocka_unit_test(second_loss),
+                                       cmocka_unit_test(empty_slots),
+                                       cmocka_unit_test(silent_shard),
+                                       cmocka_unit_test(refusals),
+                                       cmocka_unit_test(addition),
+                                       cmocka_unit_test(addition_without_tensors),
+                                       cmocka_unit_test(addition_fails),
+                                       cmocka_unit_test(addition_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

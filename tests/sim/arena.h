@@ -8,7 +8,7 @@
 
 #include "base/base.h"
 
-#define ARENA_BYTES (512u << 20)
+#define ARENA_BYTES (1024u << 20)
 static uint8_t *arena;
 static size_t arena_used;
 static struct arena_block { struct arena_block *next; } *arena_classes[40];

@@ -1,7 +1,8 @@
 /* sim_takeover_seeds.c - jobs with a store whose coordinator dies, stops, or loses answers of it, in one
  * process and in virtual time: weftd with the coordinator, other weftd, and the client as trainers call it.
  *
- *     sim_takeover_seeds [--seeds N] [--first S] [--elastic] [--separate] [--mutant NAME] [--verbose]
+ *     sim_takeover_seeds [--seeds N] [--first S] [--elastic | --early] [--separate] [--mutant NAME]
+ *                        [--verbose]
  *
  * A seed selects the number of shards and workers, and one fault of the process that coordinates: it dies
  * while it sends its n-th control frame (the store may have what the frame announced), at a random time,
@@ -13,6 +14,9 @@
  *
  * --elastic: jobs that continue without lost workers. Workers die at any time, with the coordinator, or
  * behind it, and a worker may join, also at the next coordinator.
+ *
+ * --early: the coordinator lives. Another shard dies soon after it has joined, before the job begins or behind
+ * that, at once or silently. Three shards or more: the job begins, and ends in order.
  *
  * Checks: a job of which any worker has begun ends in order on all of them; each result equals the sum, so no
  * push is lost or counted twice; no program hangs; each snapshot on disk is whole, and has the weights of its
@@ -48,6 +52,7 @@ enum { AMPLE_STEPS = 10 };
 enum { DRIVER = 0, FIRST_SHARD = 1, SHARDS_MAX = 4, WORKERS_MAX = 4, COUNT = 700, CHUNK = 256, TENSORS = 3 };
 enum { WORKERS_AND_NEW = WORKERS_MAX + 1 };
 enum fault_kind { FAULT_NONE, FAULT_FRAME, FAULT_TIME, FAULT_SILENT, FAULT_STOP, FAULT_FILE, FAULT_KINDS };
+#define EARLY_SHARD (FIRST_SHARD + 1)
 enum snapshot_kind { SNAPSHOTS_NONE, SNAPSHOTS_BY_STEPS, SNAPSHOTS_BY_TIME, SNAPSHOT_KINDS };
 
 struct worker {
@@ -64,7 +69,7 @@ struct worker {
 static struct run {
     uint64_t seed;
     uint32_t shards, workers, goal;
-    bool is_elastic, has_newcomer;
+    bool is_elastic, has_newcomer, is_early;
     char next_address[64]; /* of the next coordinator; "": none yet */
     struct worker all[WORKERS_AND_NEW];
     struct weft_sim *sim;
@@ -72,7 +77,7 @@ static struct run {
     struct weft_config *config, *config_old; /* borrowed; config_old: of processes of wire version 1 */
     enum snapshot_kind snapshots;
     uint64_t committed; /* snapshots of another coordinator */
-    struct weft_timer death, settled;
+    struct weft_timer death, settled, early_death;
     uint64_t died_ns;       /* of the coordinator; 0: it lives */
     uint64_t settled_ns;    /* the next coordinator coordinates since SETTLE_NS; 0: not yet */
     uint32_t settled_steps; /* done then */
@@ -364,8 +369,24 @@ static void settle(struct weft_timer *timer)
     run.settled_steps = steps_done();
 }
 
+static void die_early(struct weft_timer *timer)
+{
+    weft_sim_kill(run.sim, EARLY_SHARD);
+    sim_net_died(EARLY_SHARD, roll(4) == 0);
+}
+
+/* By the line of the coordinator. */
+static void shard_joined(const char *text)
+{
+    if (!run.is_early || strncmp(text, "shard 1 (", 9) != 0 || !strstr(text, ") joined, endpoints")) return;
+    const uint64_t delay_ns = 1 + roll(8000ull << roll(12));
+    weft_timer_start(run.driver, &run.early_death, weft_sim_now_ns(run.sim) + delay_ns);
+    weft_sim_wake(run.sim, DRIVER);
+}
+
 static void choose_fault(const char *snapshots)
 {
+    weft_timer_init(&run.early_death, die_early);
     for (uint32_t i = 0; i < run.workers; i++) weft_timer_init(&run.all[i].death, kill_worker);
     kill_some(WEFT_MS(16) << roll(10));
     const uint64_t span_ns = WEFT_MS(16) << roll(10), at_ns = 1 + roll(span_ns);
@@ -373,6 +394,7 @@ static void choose_fault(const char *snapshots)
     if (roll(3) == 0) run.kind = FAULT_FRAME;
     run.lost_answers = roll(3) ? 0 : (uint32_t)roll(7);
     if (run.kind == FAULT_FILE && run.snapshots == SNAPSHOTS_NONE) run.kind = FAULT_FRAME;
+    if (run.is_early) run.kind = FAULT_NONE, run.lost_answers = 0;
     weft_timer_init(&run.death, die);
     weft_timer_init(&run.settled, settle);
     const uint32_t die_at = run.kind == FAULT_FILE ? 1 + (uint32_t)roll(3 + roll(20)) : 0;
@@ -434,7 +456,7 @@ static bool is_replaced(const struct worker *worker)
 
 static void check(void)
 {
-    bool has_begun = false;
+    bool has_begun = run.is_early; /* it must */
     for (uint32_t i = 0; i < run.workers; i++) has_begun |= run.all[i].has_begun;
     for (uint32_t i = 0; i < run.workers + run.has_newcomer; i++) {
         const struct worker *worker = &run.all[i];
@@ -466,12 +488,13 @@ static void log_takeovers(struct weft_env *env, enum weft_log_level level, const
         weft_timer_start(run.driver, &run.settled, weft_sim_now_ns(run.sim) + SETTLE_NS);
         weft_sim_wake(run.sim, DRIVER);
     }
+    shard_joined(strstr(text, "] ") ? strstr(text, "] ") + 2 : text);
     if (verbose)
         fprintf(stderr, "%.6f h%u %s %s\n", (double)weft_sim_now_ns(run.sim) / 1e9, sim_process_host(env),
                 module, text);
 }
 
-static bool is_elastic; /* --elastic */
+static bool is_elastic, is_early; /* --elastic, --early */
 
 static void choose_job(uint64_t seed, struct weft_config **configs)
 {
@@ -484,6 +507,8 @@ static void choose_job(uint64_t seed, struct weft_config **configs)
     run.config_old = run.snapshots == SNAPSHOTS_NONE && !is_elastic ? configs[SNAPSHOT_KINDS] : run.config;
     run.shards = 2 + (uint32_t)roll(SHARDS_MAX - 1);
     run.workers = 1 + (uint32_t)roll(WORKERS_MAX);
+    run.is_early = is_early;
+    if (is_early && run.shards < 3) run.shards = 3;
     run.is_elastic = is_elastic;
     run.has_newcomer = is_elastic && roll(2);
     run.goal = run.snapshots == SNAPSHOTS_NONE ? 2 + (uint32_t)roll(8) : 12 + (uint32_t)roll(24);
@@ -608,6 +633,7 @@ static int run_seeds(struct weft_env *env, uint64_t first, uint64_t seeds, struc
            (unsigned long long)committed, (unsigned long long)deaths, (unsigned long long)deaths_then,
            (unsigned long long)new_ranks);
     if (is_elastic && seeds >= 100 && (deaths_then == 0 || new_ranks == 0)) return 1;
+    if (is_early) return ended < seeds;
     for (uint32_t kind = 0; kind < FAULT_KINDS && seeds >= 100; kind++)
         if (kinds[kind] == 0 || takeovers == 0 || committed == 0 || ended < seeds / 2)
             return 1; /* something never happened */
@@ -626,13 +652,15 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--separate") == 0) sim_processes_separate(separate = true);
         else if (strcmp(argv[i], "--elastic") == 0) is_elastic = true;
+        else if (strcmp(argv[i], "--early") == 0) is_early = true;
         else if (strcmp(argv[i], "--mutant") == 0 && i + 1 < argc) mutant = argv[++i];
         else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         else
-            return fprintf(stderr,
-                           "usage: %s [--seeds N] [--first S] [--elastic] [--separate] [--mutant NAME] "
-                           "[--verbose]\n",
-                           argv[0]),
+            return fprintf(
+                       stderr,
+                       "usage: %s [--seeds N] [--first S] [--elastic | --early] [--separate] [--mutant NAME] "
+                       "[--verbose]\n",
+                       argv[0]),
                    2;
     }
     setenv("WEFT_TRANSPORT_BACKEND", "sim", 1);
@@ -645,8 +673,11 @@ int main(int argc, char **argv)
     if (!configs[0] || !configs[1] || !configs[2] || !configs[3] || !arena_make(&env))
         return fprintf(stderr, "no memory\n"), 1;
     env.log = log_takeovers;
-    env.log_level = verbose ? WEFT_LOG_DEBUG : WEFT_LOG_WARN;
-    snprintf(words, sizeof words, "%s%s%s%.40s", is_elastic ? " --elastic" : "",
+    env.log_level = verbose ? WEFT_LOG_DEBUG : is_early ? WEFT_LOG_INFO : WEFT_LOG_WARN;
+    snprintf(words, sizeof words, "%s%s%s%.40s",
+             is_elastic ? " --elastic"
+             : is_early ? " --early"
+                        : "",
              separate ? " --separate" : "", mutant ? " --mutant " : "", mutant ? mutant : "");
     const int status = run_seeds(&env, first, seeds, configs, &paths, words);
     takeover_snapshots_clear(paths.folder);

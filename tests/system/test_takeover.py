@@ -98,6 +98,18 @@ class Takeover(CountingTest):
         for rank in (0, 2, 4):
             self.assertRegex(self.log(group, f"worker{rank}"), r"(?m)^steps \d+ wrong 0 ")
 
+    def test_a_shard_lost_before_the_job_begins(self):
+        """The job waits for its second worker, and begins without the shard."""
+        group = self.group()
+        jobs.start_by_hand(harness.PROGRAMS, group, 3, 1, [COUNTING, self.path("stop")],
+                           environment={**self.environment(), "WEFT_LOG_LEVEL": "info"}, options=["--workers", "2"])
+        self.wait_for("three shards", lambda: all(f"shard {number} (" in self.log(group, "shard0") for number in range(3)), group, 30)
+        self.kill(group, "shard1")
+        self.wait_for("its loss", lambda: "the job begins without it" in self.log(group, "shard0"), group, 30)
+        group.start("worker1", [COUNTING, self.path("stop")], {**self.job_variables(group), "WEFT_RANK": "1"})
+        self.wait_for("the first steps", lambda: self.steps(group) > 0, group, 30)
+        self.end(group, 2)
+
     def test_under_weft_run(self):
         group = self.group("launcher")
         words = [harness.PROGRAMS.weft, "run", "-s", "3", "-n", "2", "--log-dir", self.path("launcher"), "--", COUNTING, self.path("stop")]
