@@ -7,8 +7,8 @@
  *
  * A connection becomes a member when its Hello is accepted. A refused connection gets Abort and is closed;
  * the job is not affected. A member that closes, falls silent or breaks the protocol before its Leave is
- * lost. A lost member ends the job unless the others can go on (coordinator/shrink.c), or can begin without it:
- * a shard of a job with copies. Input:
+ * lost. A lost member ends the job unless the others can go on (coordinator/shrink.c), or can begin without
+ * it: a shard of a job with copies. Input:
  * weft_coordinator_opened/_message/_closed/_tick. Output: the send and close callbacks, which must not call
  * back. Time, random numbers and memory are the env's. */
 #include "coordinator/coordinator_state.h"

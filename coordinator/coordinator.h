@@ -39,7 +39,7 @@ struct weft_coordinator_options {
     uint32_t copies;          /* of each slot of chunks: a lost shard does not end the job while every slot
                                * has a copy; 0 to WEFT_LIMIT_COPIES; default 0 */
     const char *store;        /* the driver's: path of a file in which another process finds the job if this
-                               * one ends (candidate below); needs copies and resume_ns, and no workers_min;
+                               * one ends (candidate below); needs copies and resume_ns, and with workers_min wire version 2;
                                * default NULL: none */
     bool copies_on_one_host;  /* a copy may be on the host of the original; default false */
     uint32_t wire_newest;     /* newest wire version that this process speaks; default 0: WEFT_WIRE_VERSION */

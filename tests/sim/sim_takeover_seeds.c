@@ -15,8 +15,8 @@
  * --elastic: jobs that continue without lost workers. Workers die at any time, with the coordinator, or
  * behind it, and a worker may join, also at the next coordinator.
  *
- * --early: the coordinator lives. Another shard dies soon after it has joined, before the job begins or behind
- * that, at once or silently. Three shards or more: the job begins, and ends in order.
+ * --early: the coordinator lives. Another shard dies soon after it has joined, before the job begins or
+ * behind that, at once or silently. At least two shards are left: the job begins, and ends in order.
  *
  * Checks: a job of which any worker has begun ends in order on all of them; each result equals the sum, so no
  * push is lost or counted twice; no program hangs; each snapshot on disk is whole, and has the weights of its
