@@ -235,12 +235,20 @@ struct coordinator_parts {
 };
 
 /* The snapshot that is being made (snapshot.c). */
+/* Snapshots that have failed since the start of this coordinator, for the status of the job. */
+struct coordinator_snapshot_failures {
+    uint64_t count, step;                    /* step of the last one; 0: none was named yet */
+    char text[COORDINATOR_LABEL_BYTES + 320]; /* why the last one has failed */
+};
+
 struct coordinator_snapshot {
     enum coordinator_snapshot_state state;
     uint32_t id, attempts, pending; /* tries to name a step; shards that have not answered */
     uint64_t step, newest;          /* newest: largest step that a worker has pushed */
     uint64_t due_ns, deadline_ns;   /* IDLE: when the next one begins; WRITING: when it is abandoned */
     uint64_t complete;              /* step of the last committed one; 0: none */
+    uint64_t complete_ns;           /* when this coordinator committed it; 0: it has not */
+    struct coordinator_snapshot_failures failures;
     uint32_t former_id;             /* of the former coordinator's last Snap; 0: none */
     bool is_late, has_passed;       /* ARMING: a shard was late; a worker has ended the step */
     uint64_t *answered;             /* owned, bits by shard: it has answered in this state */

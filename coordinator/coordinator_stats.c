@@ -32,6 +32,7 @@ void weft_coordinator_stats(const struct weft_coordinator *coordinator,
         .operation_count = coordinator->operation_count,
         .slots = coordinator->slots.count,
         .sick_hosts = coordinator->host_health.count,
+        .snapshot_failures = coordinator->snapshot.failures.count,
         .slots_without_copy = coordinator_slots_without_copy(coordinator),
     };
     memcpy(stats_out->operations, coordinator->operations, sizeof stats_out->operations);

@@ -167,6 +167,19 @@ static json_t *json_of_slots(const struct weft_coordinator *coordinator)
                      (int)coordinator_moves_count(coordinator), "moved_bytes", number_of(moved_bytes));
 }
 
+/* null: the job makes none. `failures` counts since the start of this coordinator. */
+static json_t *json_of_snapshots(const struct weft_coordinator *coordinator)
+{
+    const struct coordinator_snapshot *snapshot = &coordinator->snapshot;
+    const uint64_t age_ns =
+        snapshot->complete_ns ? weft_elapsed_ns(snapshot->complete_ns, weft_now_ns(coordinator->env)) : 0;
+    if (!snapshot->answered) return json_null();
+    return json_pack("{s:I, s:I, s:I, s:I, s:o}", "complete_step", number_of(snapshot->complete),
+                     "complete_age_ms", number_of(age_ns / WEFT_MS(1)), "failures",
+                     number_of(snapshot->failures.count), "failed_step", number_of(snapshot->failures.step),
+                     "failed_text", json_of_text(snapshot->failures.text));
+}
+
 const char *const weft_coordinator_states[WEFT_COORDINATOR_STATES] = {"joining", "connecting", "running",
                                                                       "ended"};
 
@@ -222,6 +235,7 @@ char *weft_coordinator_status_json(struct weft_coordinator *coordinator)
         "stall_text", json_of_text(coordinator->stall.text));
     if (!root) return NULL;
     json_object_set_new(root, "host_findings", json_of_host_health(coordinator));
+    json_object_set_new(root, "snapshots", json_of_snapshots(coordinator));
     size_t bytes = json_dumpb(root, NULL, 0, JSON_COMPACT);
     while (bytes > WEFT_LIMIT_STATUS_BYTES && (halve(tensors) || halve(members)))
         bytes = json_dumpb(root, NULL, 0, JSON_COMPACT);

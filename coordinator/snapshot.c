@@ -85,10 +85,19 @@ static void idle(struct weft_coordinator *coordinator, uint64_t wait_ns)
     coordinator_records_snapshots(coordinator);
 }
 
+static void log_failure(struct weft_coordinator *coordinator, uint64_t step, const char *why)
+{
+    struct coordinator_snapshot_failures *failures = &coordinator->snapshot.failures;
+    failures->count++;
+    failures->step = step;
+    snprintf(failures->text, sizeof failures->text, "%s", why);
+    weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
+             "the snapshot of step %" PRIu64 " has failed: %s", step, why);
+}
+
 void coordinator_snapshot_abandon(struct weft_coordinator *coordinator, const char *why)
 {
-    weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
-             "the snapshot of step %" PRIu64 " has failed: %s", coordinator->snapshot.step, why);
+    log_failure(coordinator, coordinator->snapshot.step, why);
     send_snap(coordinator, true);
     idle(coordinator, coordinator->options.snapshot_ns ? coordinator->options.snapshot_ns : RETRY_NS);
 }
@@ -315,10 +324,14 @@ void weft_coordinator_snapshot_committed(struct weft_coordinator *coordinator, b
 {
     struct coordinator_snapshot *snapshot = &coordinator->snapshot;
     if (snapshot->state != SNAPSHOT_COMMITTING) return;
-    if (is_good) snapshot->complete = snapshot->step;
-    weft_log(coordinator->env, is_good ? WEFT_LOG_INFO : WEFT_LOG_WARN, "coordinator",
-             "the snapshot of step %" PRIu64 " %s", snapshot->step,
-             is_good ? "is committed" : "has failed: its manifest was not written");
+    if (is_good) {
+        snapshot->complete = snapshot->step;
+        snapshot->complete_ns = weft_now_ns(coordinator->env);
+        weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator",
+                 "the snapshot of step %" PRIu64 " is committed", snapshot->step);
+    } else {
+        log_failure(coordinator, snapshot->step, "its manifest was not written");
+    }
     idle(coordinator, coordinator->options.snapshot_ns);
     (void)coordinator_records_commit(coordinator);
     coordinator_snapshot_tick(coordinator, weft_now_ns(coordinator->env));

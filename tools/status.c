@@ -97,6 +97,22 @@ static void print_host_findings(const json_t *findings)
                tool_json_text(finding, "advice"));
 }
 
+/* Of a job that makes snapshots. */
+static void print_snapshots(const json_t *snapshots)
+{
+    const long long complete = tool_json_number(snapshots, "complete_step"),
+                    failures = tool_json_number(snapshots, "failures"),
+                    age_ms = tool_json_number(snapshots, "complete_age_ms");
+    if (!json_is_object(snapshots)) return;
+    if (complete == 0) printf("snapshots: none is complete");
+    else printf("snapshots: the last complete one is of step %lld", complete);
+    if (age_ms > 0) printf(", %.1f s old", (double)age_ms / 1000);
+    if (failures > 0)
+        printf("; %lld failed, the last one of step %lld: %s", failures,
+               tool_json_number(snapshots, "failed_step"), tool_json_text(snapshots, "failed_text"));
+    puts("");
+}
+
 static int print_table(const char *json)
 {
     json_t *root = json_loads(json, 0, NULL);
@@ -114,6 +130,7 @@ static int print_table(const char *json)
         printf("stalled for %.1f s: %s\n", (double)tool_json_number(root, "stall_ms") / 1000,
                tool_json_text(root, "stall_text"));
     print_host_findings(json_object_get(root, "host_findings"));
+    print_snapshots(json_object_get(root, "snapshots"));
     puts("");
     print_members(json_object_get(root, "members"));
     print_exposed(json_object_get(root, "members"));

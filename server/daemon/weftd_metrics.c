@@ -96,6 +96,8 @@ static const struct metric job_metrics[] = {
     {"weft_job_tensors", "gauge", "Tensors that a worker has declared, freed ones too.", JOB(tensors)},
     {"weft_job_sick_hosts", "gauge", "Hosts on which `weft doctor --notify` has found a failing GPU.",
      JOB(sick_hosts)},
+    {"weft_job_snapshot_failures_total", "counter",
+     "Snapshots that have failed since this process coordinates.", JOB(snapshot_failures)},
     {"weft_job_start_wait_seconds", "gauge",
      "Time that the job has waited for its members; 0 once it has begun.", JOB_NS(start_wait_ns)},
     {"weft_job_agreement_age_seconds", "gauge",

@@ -201,6 +201,11 @@ static void fails_alone(void **state)
     send_pieces(h, ids[WORKERS], id, true, "");
     send_pieces(h, ids[WORKERS + 1], id, false, "disk full");
     (void)expect_snap(h, ids, 8, true);
+    char *status = weft_coordinator_status_json(h->coordinator);
+    assert_non_null(strstr(status, "\"snapshots\":{\"complete_step\":0,\"complete_age_ms\":0,\"failures\":1,"
+                                   "\"failed_step\":8,\"failed_text\":\"shard 1 "));
+    assert_non_null(strstr(status, ": disk full\"}"));
+    weft_free_bytes(h->coordinator->env, status);
     send_pieces(h, ids[WORKERS + 2], id, true, "");
     assert_int_equal(seen.commits, 0);
     tick(h, WEFT_SECONDS(59));

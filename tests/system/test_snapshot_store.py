@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import re
+import signal
 import subprocess
 import unittest
 import urllib.request
@@ -82,6 +83,27 @@ class SnapshotStore(snapshot_jobs.SnapshotTest):
                                            pause_ms=50), self.output)
         self.assertEqual(self.snapshots(folder), [], self.output)
         self.assertIn("the hook of snapshots has failed 3 times: /bin/false put", self.output)
+
+    def test_failure_is_reported(self):
+        """weft run prints a snapshot that fails, and weft status shows it."""
+        variables, stop = self.path("variables"), self.path("output")
+        command = f"env | grep ^WEFT_ > {variables}; exec {snapshot_jobs.TRAINER} 100000 50"
+        with open(stop, "w") as output:
+            run = subprocess.Popen([harness.PROGRAMS.weft, "run", "-s", "1", "-n", "1", "--log-dir", self.path("run"), "--", "sh", "-c", command],
+                                   stdout=output, stderr=output, env={**os.environ, "WEFT_SNAPSHOT_FOLDER": self.path("snapshots"),
+                                                                      "WEFT_SNAPSHOT_EVERY": "5 steps", "WEFT_SNAPSHOT_HOOK": "/bin/false"})
+        try:
+            def printed():
+                with open(stop) as file:
+                    return re.search(r"(?m)^weft run: the snapshot of step (\d+) has failed: .*: the hook of snapshots .*; last complete step: 0 ", file.read())
+            self.assertEqual(int(self.wait_for("the sentence of weft run", printed)[1]) % 5, 0)
+            with open(variables) as file:
+                environment = {**os.environ, **dict(line.rstrip("\n").split("=", 1) for line in file)}
+            status = subprocess.run([harness.PROGRAMS.weft, "status"], stdout=subprocess.PIPE, text=True, env=environment, timeout=60).stdout
+            self.assertRegex(status, r"(?m)^snapshots: none is complete; \d+ failed, the last one of step \d+: shard 0 .*: the hook of snapshots")
+        finally:
+            run.send_signal(signal.SIGINT)
+            run.wait()
 
     def test_options(self):
         """--check-config refuses what a start would refuse."""

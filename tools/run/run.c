@@ -38,6 +38,7 @@ struct run {
     struct weft_env *env;
     uint64_t workers, shards, engines;  /* engines 0: not given */
     uint32_t copies;                    /* server.copies; 0: a lost shard ends the job */
+    bool has_snapshots;                 /* snapshot.folder */
     bool has_store;                     /* server.store: the loss of shard 0, which coordinates, does not */
     uint64_t workers_min, workers_lost; /* workers_min 0: none may be lost */
     uint64_t workers_max, restarts, restarted;
@@ -249,6 +250,7 @@ static void read_config(struct run *run)
     const bool is_loaded = weft_config_load(run->env, &config, NULL) == WEFT_OK;
     if (is_loaded) run->copies = (uint32_t)weft_config_u64(config, "server.copies");
     if (is_loaded) run->has_store = weft_config_text(config, "server.store")[0] != 0;
+    if (is_loaded) run->has_snapshots = weft_config_text(config, "snapshot.folder")[0] != 0;
     if (is_loaded && whole && strcmp(weft_config_source(config, "recorder.directory"), "default") == 0)
         snprintf(run->recorder, sizeof run->recorder, "WEFT_RECORDER_DIRECTORY=%s", whole);
     if (run->exposed && whole)
@@ -398,7 +400,7 @@ static bool start_launched(struct run *run)
                                    (uint32_t)run->workers_min, (uint32_t)run->workers_max, &port);
         if (!run->own_coordinator) return false;
     }
-    run->watch = run_watch_start(run->coordinator, run->job, run->secret,
+    run->watch = run_watch_start(run->coordinator, run->job, run->secret, false,
                                  false); /* the coordinator of rank 0 logs the members it waits for */
     read_config(run);
     print_how_to_join(run);
@@ -410,6 +412,7 @@ static bool start_all(struct run *run)
     char weftd[RUN_PATH_BYTES];
     if (!find_cores(run)) return false;
     if (run->launched) return start_launched(run);
+    read_config(run);
     if (run->shards == 0) {
         if (!host_coordinator(run)) return false;
     } else {
@@ -419,10 +422,9 @@ static bool start_all(struct run *run)
     run->watch = run_watch_start(run->coordinator, run->job, run->scratch.secret,
                                  /* without shards the coordinator in this process logs the members it waits
                                   * for */
-                                 run->shards > 0);
+                                 run->shards > 0, run->shards > 0 && run->has_snapshots);
     for (uint32_t i = 1; i < run->shards; i++)
         if (!start_shard(run, weftd, i)) return false;
-    read_config(run);
     print_how_to_join(run);
     for (uint32_t rank = 0; rank < run->workers; rank++)
         if (!start_worker(run, rank)) return false;

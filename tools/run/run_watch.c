@@ -7,12 +7,16 @@
 
 #include "server/server.h"
 #include "tools/run/run.h"
+#include "tools/target.h"
+
+#define SNAPSHOT_PERIOD_NS WEFT_SECONDS(2) /* between two requests of the status */
 
 enum { WORKERS_MAX = 256 };
 
 struct run_watch {
     struct weft_net *net;
     struct weft_control_client *member;
+    long long snapshot_failures; /* printed so far; observer's thread */
     pthread_mutex_t lock;
     char lost[24];     /* first loss that ended the job, "rank 1"; "": none; under the lock */
     uint32_t survived; /* losses after which the job continued; under the lock */
@@ -32,9 +36,44 @@ static void add_worker(struct run_watch *watch, const Weft__Control__MemberLost 
     snprintf(worker->name, sizeof worker->name, "rank %u", lost->index);
 }
 
+/* ---- snapshots that fail ---- */
+
+static void request_status(void *context)
+{
+    struct run_watch *watch = context;
+    Weft__Control__StatusRequest body = WEFT__CONTROL__STATUS_REQUEST__INIT;
+    Weft__Control__Control request = WEFT__CONTROL__CONTROL__INIT;
+    request.body_case = WEFT__CONTROL__CONTROL__BODY_STATUS_REQUEST;
+    request.status_request = &body;
+    (void)weft_control_client_send(watch->member, &request); /* an error: the connection has ended */
+}
+
+static void on_welcomed(void *context, const Weft__Control__Welcome *welcome)
+{
+    struct run_watch *watch = context;
+    (void)weft_net_timer_periodic(watch->net, SNAPSHOT_PERIOD_NS, request_status, watch);
+}
+
+/* Prints the first failure, then one each time that their number has doubled. */
+static void report_snapshots(struct run_watch *watch, const char *status)
+{
+    json_t *root = json_loads(status, 0, NULL);
+    const json_t *snapshots = json_object_get(root, "snapshots");
+    const long long failures = tool_json_number(snapshots, "failures");
+    if (failures >= 2 * watch->snapshot_failures && failures > 0) {
+        fprintf(stderr, "weft run: the snapshot of step %lld has failed: %s; last complete step: %lld (0: none)\n",
+                tool_json_number(snapshots, "failed_step"), tool_json_text(snapshots, "failed_text"),
+                tool_json_number(snapshots, "complete_step"));
+        watch->snapshot_failures = failures;
+    }
+    json_decref(root);
+}
+
 static void on_message(void *context, const Weft__Control__Control *message)
 {
     struct run_watch *watch = context;
+    if (message->body_case == WEFT__CONTROL__CONTROL__BODY_STATUS_REPLY)
+        report_snapshots(watch, message->status_reply->json);
     if (message->body_case != WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST) return;
     pthread_mutex_lock(&watch->lock);
     watch->survived += message->member_lost->epoch > 0;
@@ -60,7 +99,8 @@ static void on_closed(void *context, enum weft_status status, const char *text)
     pthread_mutex_unlock(&watch->lock);
 }
 
-struct run_watch *run_watch_start(const char *coordinator, const char *job, const char *secret, bool reports)
+struct run_watch *run_watch_start(const char *coordinator, const char *job, const char *secret, bool reports,
+                                  bool has_snapshots)
 {
     struct weft_env *env = weft_env_system();
     struct run_watch *watch = calloc(1, sizeof *watch);
@@ -75,6 +115,7 @@ struct run_watch *run_watch_start(const char *coordinator, const char *job, cons
     options.message = on_message;
     options.closed = on_closed;
     if (reports) options.awaited = on_awaited;
+    if (has_snapshots) options.welcomed = on_welcomed;
     options.context = watch;
     if (weft_host_port_parse(coordinator, host, &options.port, NULL) != WEFT_OK ||
         weft_net_create(env, &watch->net) != WEFT_OK ||
