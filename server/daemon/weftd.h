@@ -142,6 +142,7 @@ struct weftd {
     bool is_draining; /* after the first signal, in a job with copies: its slots move to other shards */
     bool member_done;      /* the control connection has closed */
     bool coordinator_done; /* the embedded job has ended; true if the coordinator is elsewhere */
+    bool is_replaced;      /* another process coordinates the job that this one has coordinated */
     char label[32];        /* "shard 1" */
 
     /* written by the net thread before it sets `stopped`, read by the main thread afterwards */

@@ -12,7 +12,7 @@ static void on_took_over(void *context, struct weft_coordinator_server *server)
 {
     struct weftd *weftd = context;
     weftd->coordinator = server;
-    weftd->coordinator_done = false;
+    weftd->coordinator_done = weftd->is_replaced = false;
 }
 
 static void on_prepare(void *context, struct weft_coordinator_options *options)
@@ -24,6 +24,7 @@ static void on_prepare(void *context, struct weft_coordinator_options *options)
 void weftd_coordinator_replaced(void *context)
 {
     struct weftd *weftd = context;
+    weftd->is_replaced = true;
     weftd->coordinator_done = true; /* another process continues its job */
     weftd_stop_if_done(weftd);
 }

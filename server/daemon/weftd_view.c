@@ -101,6 +101,12 @@ void weftd_view_engine(struct weftd_engine *engine, struct weftd_engine_view *vi
 
 /* ---- the job and this process ---- */
 
+/* A coordinator that was replaced keeps its last figures, which are no longer true. */
+static bool coordinates(const struct weftd *weftd)
+{
+    return weftd->coordinator && !weftd->is_replaced;
+}
+
 static void publish_job(void *context)
 {
     struct weftd *weftd = context;
@@ -113,9 +119,9 @@ static void publish_job(void *context)
                                   .index = weftd->welcome.index,
                                   .endpoint_first = weftd->welcome.endpoint_first,
                                   .engines = weftd->engines ? weftd->options.engines : 0,
-                                  .coordinates = weftd->coordinator != NULL};
+                                  .coordinates = coordinates(weftd)};
     snprintf(view.end_text, sizeof view.end_text, "%s", weftd->end.text);
-    if (weftd->coordinator) {
+    if (view.coordinates) {
         weft_coordinator_server_stats(weftd->coordinator, &view.stats);
         weft_coordinator_server_describe_stall(weftd->coordinator, view.stall_text, sizeof view.stall_text);
     }
@@ -127,7 +133,7 @@ static void publish_reports(void *context)
 {
     struct weftd *weftd = context;
     struct weftd_reports_view *view = &weftd->reports;
-    if (!weftd->coordinator || pthread_mutex_trylock(&view->lock) != 0) return;
+    if (!coordinates(weftd) || pthread_mutex_trylock(&view->lock) != 0) return;
     weft_free_bytes(weftd->env, view->reports);
     view->reports = weft_coordinator_server_reports(weftd->coordinator, &view->count);
     pthread_mutex_unlock(&view->lock);
@@ -176,7 +182,7 @@ static void on_status_request(struct weft_command *command)
 {
     struct weftd_status_text *status = weft_container_of(command, struct weftd_status_text, command);
     struct weftd *weftd = weft_container_of(status, struct weftd, status);
-    char *json = weft_coordinator_server_status_json(weftd->coordinator);
+    char *json = coordinates(weftd) ? weft_coordinator_server_status_json(weftd->coordinator) : NULL;
     pthread_mutex_lock(&status->lock);
     weft_free_bytes(weftd->env, status->json);
     status->json = json;

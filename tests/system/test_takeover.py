@@ -2,10 +2,12 @@
 
 The workers (tests/client/counting.c) push whole numbers and check each result."""
 
+import json
 import os
 import re
 import signal
 import subprocess
+import urllib.request
 
 import harness
 import jobs
@@ -20,10 +22,10 @@ class Takeover(CountingTest):
     def environment(self):
         return {"WEFT_SERVER_COPIES": "1", "WEFT_SERVER_COPIES_ON_ONE_HOST": "yes", "WEFT_SERVER_STORE": self.path("store")}
 
-    def start(self, shards, workers, options=None, own=None, words=(), coordinator_words=()):
+    def start(self, shards, workers, options=None, own=None, words=(), coordinator_words=(), http=False):
         group = self.group()
         jobs.start_by_hand(harness.PROGRAMS, group, shards, workers, [COUNTING, self.path("stop"), *words],
-                           environment={**self.environment(), **(options or {})}, own=own, options=coordinator_words)
+                           environment={**self.environment(), **(options or {})}, own=own, options=coordinator_words, http=http)
         self.wait_for("the first steps", lambda: self.steps(group) > 0, group, 40)
         return group
 
@@ -62,6 +64,26 @@ class Takeover(CountingTest):
         self.assertIsNotNone(harness.ends([("shard0", shard)], 15)["shard0"])
         self.assertIn("this process does not coordinate job", self.log(group, "shard0"))
         self.assertRegex(self.log(group, "shard0"), r"shard 0 .*counts as lost at the coordinator")
+        self.end(group, 2)
+
+    def test_stopped_and_resumed(self):
+        """It continues before it counts as lost: its process is a shard, and its pages have no figures of the job."""
+        group = self.start(3, 2, {"WEFT_SERVER_RESUME": "30s"}, http=True)
+        with open(os.path.join(group.log_directory, "ports"), encoding="utf-8") as file:
+            page = f"http://{re.search(r'(?m)^http=(.*)$', file.read())[1]}/metrics"
+
+        def job_state():
+            with urllib.request.urlopen(page, timeout=10) as answer:
+                return "weft_job_state{" in answer.read().decode()
+        self.assertTrue(job_state())
+        shard = dict(group.processes)["shard0"]
+        os.kill(shard.pid, signal.SIGSTOP)
+        self.wait_for("another coordinator", lambda: sum(self.coordinators(group, 3)) == 1, group, 30)
+        os.kill(shard.pid, signal.SIGCONT)
+        self.wait_for("a page without the job", lambda: not job_state(), group, 30)
+        with urllib.request.urlopen(page.replace("metrics", "status"), timeout=10) as answer:
+            self.assertIsNone(json.load(answer)["coordinator"])
+        self.wait_for_takeover(group, 3)
         self.end(group, 2)
 
     def test_a_shard_that_has_joined(self):
