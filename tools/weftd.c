@@ -92,14 +92,14 @@ static const char *pod_zero_address(uint32_t port, bool *is_wrong_out)
     return address;
 }
 
-/* Without --index a pod of a StatefulSet is the shard of its ordinal. false: it would coordinate a second
- * job. */
+/* Without --index a pod of a StatefulSet is the shard of its ordinal; with --join the coordinator assigns the
+ * number. false: it would coordinate a second job. */
 static bool take_ordinal(struct weftd_options *options, uint32_t *port)
 {
     uint32_t ordinal;
     const char *source;
     bool is_wrong = false;
-    if ((!options->coordinator && options->shards == 1) || !weft_launcher_ordinal(&ordinal, &source) ||
+    if (options->joins || (!options->coordinator && options->shards == 1) || !weft_launcher_ordinal(&ordinal, &source) ||
         ordinal >= WEFT_LIMIT_SHARDS)
         return true;
     options->index = (int)ordinal;

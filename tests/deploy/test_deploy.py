@@ -135,6 +135,16 @@ class Systemd(DeployTest):
         # The status is 0 also for a key that systemd does not know.
         self.assertEqual(self.call("systemd-analyze", "verify", "--man=no", self.unit()).stderr, "")
 
+    def test_drop_in_is_valid(self):
+        self.need("systemd-analyze")
+        unit = self.unit()
+        os.mkdir(unit + ".d")
+        drop_in = read("systemd", "shared-folder.conf")
+        self.write("weftd@job.service.d/shared-folder.conf", drop_in)
+        self.assertEqual(self.call("systemd-analyze", "verify", "--man=no", unit).stderr, "")
+        self.write("weftd@job.service.d/shared-folder.conf", drop_in.replace("ReadWritePaths", "ReadWritePath"))
+        self.assertIn("ReadWritePath", self.call("systemd-analyze", "verify", "--man=no", unit).stderr)
+
     def test_unit_is_hardened(self):
         self.need("systemd-analyze")
         done = self.call("systemd-analyze", "security", "--offline=true", "--no-pager", self.unit())
@@ -142,8 +152,15 @@ class Systemd(DeployTest):
         self.assertLessEqual(exposure, EXPOSURE_MAX)
 
     def test_weftd_accepts_the_command_line(self):
-        environment = dict(re.findall(r"^(\w+)=(.*)$", read("systemd", "job.env"), flags=re.M))
-        secret = self.write("secret", "0123456789abcdef0123456789abcdef\n")
+        text = read("systemd", "job.env")
+        self.check_command_line(dict(re.findall(r"^(\w+)=(.*)$", text, flags=re.M)))
+        every = dict(re.findall(r"^#?(\w+)=(.*)$", text, flags=re.M))  # with the lines that are comments
+        self.check_command_line({name: value.replace("/shared/mnist", self.directory) for name, value in every.items()})
+        for words in re.findall(r"^# +(WEFTD_OPTIONS)=(.*)$", text, flags=re.M):
+            self.check_command_line(dict([words]))
+
+    def check_command_line(self, environment):
+        secret = self.write("secret." + str(len(os.listdir(self.directory))), "0123456789abcdef0123456789abcdef\n")
         os.chmod(secret, 0o400)
         words = environment.pop("WEFTD_OPTIONS").split()
         for key in ("ExecStart", "ExecStartPre"):
@@ -195,24 +212,43 @@ class Kubernetes(DeployTest):
     def test_every_file_is_a_resource(self):
         self.assertEqual(sorted(self.resources() + ["kustomization.yaml"]), sorted(os.listdir(self.FOLDER)))
 
-    def test_the_overlay_patches_resources_of_the_base(self):
-        overlay = read("kubernetes-rdma", "kustomization.yaml")
-        self.assertIn("  - ../kubernetes\n", overlay)
-        for name in re.findall(r"^  - path: (\S+)$", overlay, flags=re.M):
-            base, patch = read("kubernetes", name), read("kubernetes-rdma", name)
-            for pattern in (r"^kind: \S+$", r"^  name: \S+$", r"^        - name: \S+$"):
-                self.assertEqual(re.search(pattern, base, flags=re.M)[0], re.search(pattern, patch, flags=re.M)[0], name)
+    def test_the_overlays_patch_resources_of_the_base(self):
+        for folder, count in (("kubernetes-rdma", 2), ("kubernetes-copies", 2)):
+            overlay = read(folder, "kustomization.yaml")
+            self.assertIn("bases:\n  - ../kubernetes\n", overlay)
+            names = re.findall(r"^  - (\S+)$", overlay.partition("patchesStrategicMerge:\n")[2], flags=re.M)
+            self.assertEqual(len(names), count)
+            for name in names:
+                base, patch = read("kubernetes", name), read(folder, name)
+                for pattern in (r"^kind: \S+$", r"^  name: \S+$") + ((r"^        - name: \S+$",) if "containers:" in base else ()):
+                    self.assertEqual(re.search(pattern, base, flags=re.M)[0], re.search(pattern, patch, flags=re.M)[0], name)
 
-    def test_weftd_accepts_the_command_of_each_shard(self):
-        """Runs the container's command with a weftd that only checks."""
-        text = read("kubernetes", "shards.yaml")
-        values = dict(re.findall(r"- \{name: (\w+), value: \"?([^\"}]*)\"?\}", text))
+    def command(self, *texts):
+        """The words of the first text's container, and the variables of all of them, as Kubernetes sets both."""
+        values = {}
+        for text in texts:
+            values.update(re.findall(r"- \{name: (\w+), value: \"?([^\"}]*)\"?\}", text))
         secret = self.write("secret", "0123456789abcdef0123456789abcdef\n")
         os.chmod(secret, 0o440)
         values.update(WEFT_SECRET_FILE=secret, POD_IP="10.0.0.1", KUBERNETES_SERVICE_HOST="10.0.0.1")
-        words = [word.strip().strip('"') for word in re.search(r"command: \[weftd, (.*)\]", text)[1].split(",")]
-        words = [re.sub(r"\$\((\w+)\)", lambda match: values[match[1]], word) for word in words]  # as Kubernetes does
+        for name in ("WEFT_SERVER_STORE", "WEFT_SNAPSHOT_FOLDER"):
+            if name in values:
+                values[name] = self.directory + values[name].replace("/shared", "")
+        words = [word.strip().strip('"') for word in re.search(r"command: \[weftd, (.*)\]", texts[0])[1].split(",")]
+        return [re.sub(r"\$\((\w+)\)", lambda match: values[match[1]], word) for word in words], values
+
+    def test_weftd_accepts_the_command_of_a_shard_that_joins(self):
+        """The number at the end of its pod's name has no meaning."""
+        words, values = self.command(read("kubernetes-copies", "more.yaml"))
+        done = self.call(WEFTD, "--check-config", *words, HOSTNAME="weftd-more-24567", **values)
+        self.assertRegex(done.stdout, r"(?m)^server.store +=  *\S+/train.store +\(WEFT_SERVER_STORE\)$")
+
+    def test_weftd_accepts_the_command_of_each_shard(self):
+        """Runs the container's command with a weftd that only checks."""
+        words, values = self.command(read("kubernetes", "shards.yaml"))
+        copies_words, copies = self.command(read("kubernetes", "shards.yaml"), read("kubernetes-copies", "shards.yaml"))
         for ordinal in ("0", "1"):
+            self.assertIn("server.copies", self.call(WEFTD, "--check-config", *copies_words, HOSTNAME="weftd-" + ordinal, **copies).stdout)
             done = self.call(WEFTD, "--check-config", *words, HOSTNAME="weftd-" + ordinal, **values)
             self.assertRegex(done.stdout, r"(?m)^job.name +=  *train +\(WEFT_JOB\)$")
             self.assertRegex(done.stdout, r"(?m)^server.listen +=  *10.0.0.1 +\(--listen\)$")

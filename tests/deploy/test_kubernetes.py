@@ -17,7 +17,8 @@ import unittest
 sys.dont_write_bytecode = True
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.abspath(os.environ.get("WEFT_BUILD", os.path.join(ROOT, "build")))
-KUBERNETES, RDMA, KUBEFLOW = (os.path.join(ROOT, "deploy", name) for name in ("kubernetes", "kubernetes-rdma", "kubeflow"))
+KUBERNETES, RDMA, COPIES, KUBEFLOW = (os.path.join(ROOT, "deploy", name)
+                                       for name in ("kubernetes", "kubernetes-rdma", "kubernetes-copies", "kubeflow"))
 LOAD = "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(sys.stdin))))"
 
 
@@ -85,6 +86,29 @@ class Base(KubernetesTest):
             self.assertIn("rdma/hca_shared_devices_a", containers[0]["resources"]["limits"])
             self.assertEqual(containers[0]["securityContext"]["capabilities"], {"add": ["IPC_LOCK"], "drop": ["ALL"]})
         self.assertEqual(set(rendered), {"Service", "StatefulSet", "Job", "PodDisruptionBudget"})
+
+    def test_copies(self):
+        """Shards have an hour to drain, on nodes of their own; one may be evicted, a worker may not."""
+        rendered = {(document["kind"], document["metadata"]["name"]): document for document in self.render(COPIES)}
+        self.assertEqual({kind for kind, _ in rendered}, {"Service", "StatefulSet", "Deployment", "Job", "PodDisruptionBudget"})
+        budgets = {name: document["spec"] for (kind, name), document in rendered.items() if kind == "PodDisruptionBudget"}
+        self.assertEqual({name: spec["maxUnavailable"] for name, spec in budgets.items()}, {"weft": 0, "weft-shards": 1})
+        for kind, name in (("StatefulSet", "weftd"), ("Deployment", "weftd-more")):
+            document = rendered[kind, name]
+            self.validate(document)
+            template = document["spec"]["template"]
+            self.assertEqual(template["spec"]["terminationGracePeriodSeconds"], 3600)
+            term, = template["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            for labels in (term["labelSelector"]["matchLabels"], budgets["weft-shards"]["selector"]["matchLabels"]):
+                self.assertLessEqual(labels.items(), template["metadata"]["labels"].items())
+            container, = template["spec"]["containers"]
+            self.assertRegex(container["image"], r"^weft:\d+\.\d+\.\d+$")
+            self.assertEqual({mount["name"] for mount in container["volumeMounts"]}, {"secret", "shared"})
+            self.assertEqual({volume["name"] for volume in template["spec"]["volumes"]}, {"secret", "shared"})
+        worker = rendered["Job", "weft-workers"]["spec"]["template"]["metadata"]["labels"]
+        self.assertLessEqual(budgets["weft"]["selector"]["matchLabels"].items(), worker.items())
+        for key in ("weft", "weft-shards"):
+            self.validate(rendered["PodDisruptionBudget", key])
 
     def test_a_misspelt_key_is_refused(self):
         document = self.documents(self.read(KUBERNETES, "shards.yaml"))[0]

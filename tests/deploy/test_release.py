@@ -119,8 +119,9 @@ class Tarball(ReleaseTest):
         self.replace("debian/changelog", r"^weft \(.*?\)", "weft (9.0.0-1)")
         refused = run([*release, "--check", build], expect=1)
         self.assertIn("tracked files differ from the last commit", refused)
-        self.assertIn("kustomization.yaml names the image 0.1.0: expected 9.0.0", refused)
-        self.replace("deploy/kubernetes/kustomization.yaml", r"newTag: .*", "newTag: 9.0.0")
+        for folder in ("kubernetes", "kubernetes-copies"):
+            self.assertIn(f"deploy/{folder}/kustomization.yaml names the image 0.1.0: expected 9.0.0", refused)
+            self.replace(f"deploy/{folder}/kustomization.yaml", r"newTag: .*", "newTag: 9.0.0")
         self.git("commit", "--quiet", "-a", "-m", "release")
         self.assertIn("ready for 9.0.0", run([*release, "--check", build]))
         self.assertIn("git tag -s v9.0.0", run([*release, build]))
