@@ -53,6 +53,8 @@ struct pair {
 };
 void pair_open(struct pair *pair, struct harness *harness);
 void pair_open_in(struct pair *pair, struct harness *harness, void *send_context, void *recv_context);
+/* The same, but returns an error of connect or accept; then one end may be NULL. pair_close in any case. */
+enum nccl_result pair_open_under_faults(struct pair *pair, struct harness *harness);
 /* Calls connect and accept in turn until both have a connection. */
 void pair_connect(struct pair *pair, void *listener, void *handle);
 void pair_close(struct pair *pair);

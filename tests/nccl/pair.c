@@ -21,14 +21,22 @@ void point_fail(const char *file, int line, const char *format, ...)
 
 /* ---- pairs ---- */
 
-void pair_connect(struct pair *pair, void *listener, void *handle)
+static enum nccl_result connect_both(struct pair *pair, void *listener, void *handle)
 {
+    enum nccl_result result = NCCL_RESULT_SUCCESS;
     pair->send = pair->recv = NULL;
-    while (!pair->send || !pair->recv) {
-        if (!pair->send) CHECK_OK(driver_connect(pair->driver, pair->send_context, 0, handle, &pair->send));
-        if (!pair->recv) CHECK_OK(driver_accept(pair->driver, listener, &pair->recv));
+    while (result == NCCL_RESULT_SUCCESS && (!pair->send || !pair->recv)) {
+        if (!pair->send) result = driver_connect(pair->driver, pair->send_context, 0, handle, &pair->send);
+        if (result == NCCL_RESULT_SUCCESS && !pair->recv)
+            result = driver_accept(pair->driver, listener, &pair->recv);
         sched_yield();
     }
+    return result;
+}
+
+void pair_connect(struct pair *pair, void *listener, void *handle)
+{
+    CHECK_OK(connect_both(pair, listener, handle));
 }
 
 void pair_open_in(struct pair *pair, struct harness *harness, void *send_context, void *recv_context)
@@ -54,10 +62,23 @@ void pair_open(struct pair *pair, struct harness *harness)
     pair->owns = true;
 }
 
+enum nccl_result pair_open_under_faults(struct pair *pair, struct harness *harness)
+{
+    char handle[NCCL_HANDLE_BYTES];
+    void *listener = NULL;
+    *pair = (struct pair){.driver = &harness->driver, .owns = true};
+    CHECK_OK(driver_init(pair->driver, 1, &pair->send_context));
+    CHECK_OK(driver_init(pair->driver, 1, &pair->recv_context));
+    CHECK_OK(driver_listen(pair->driver, pair->recv_context, 0, handle, &listener));
+    const enum nccl_result result = connect_both(pair, listener, handle);
+    CHECK_OK(driver_close_listen(pair->driver, listener));
+    return result;
+}
+
 void pair_close(struct pair *pair)
 {
-    CHECK_OK(driver_close_send(pair->driver, pair->send));
-    CHECK_OK(driver_close_recv(pair->driver, pair->recv));
+    if (pair->send) CHECK_OK(driver_close_send(pair->driver, pair->send));
+    if (pair->recv) CHECK_OK(driver_close_recv(pair->driver, pair->recv));
     if (!pair->owns) return;
     CHECK_OK(driver_finalize(pair->driver, pair->send_context));
     CHECK_OK(driver_finalize(pair->driver, pair->recv_context));

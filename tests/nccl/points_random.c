@@ -85,9 +85,9 @@ static void seed_run(struct harness *harness, struct flow *flows, uint64_t seed)
     uint64_t random = seed;
     for (int i = 0; i < PAIRS; i++) {
         struct flow *flow = &flows[i];
-        pair_open(&flow->pair, harness);
         flow->posted = flow->sent = flow->asked = flow->received = 0;
         flow->has_failed = false;
+        goes_on(flow, pair_open_under_faults(&flow->pair, harness), seed); /* it may exceed the deadline */
         /* most programs begin when the endpoints are connected */
         bool begins_connected = random_next(&random) % 4 > 0;
         while (begins_connected && flow->received == 0 && !flow->has_failed) {
