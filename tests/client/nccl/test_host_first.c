@@ -446,6 +446,9 @@ static int failure(struct fleet *fleet, uint32_t rank)
     MUST(&rig, weft_nccl_open(rig.session, 0));
     const struct variant before = {COUNT, WEFT_F32, WEFT_SUM, true, false, false, true};
     if (one(&rig, &before) != 0) return 1;
+    /* else rank 1 could end the session while another rank checks its bits; the barrier itself may fail */
+    if (job.number != STOPS_CALLING && weft_barrier(rig.session, &request) >= 0)
+        (void)weft_wait(&request, 0);
     if (rank == 1 && job.number == KILLED) raise(SIGKILL);
     if (rank == 1 && job.number == GROUP_FAILS) fake_nccl_fail_group(1);
     if (rank == 1 && job.number == GATHER_FAILS) fake_nccl_fail_group(2);
