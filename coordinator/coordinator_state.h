@@ -447,6 +447,8 @@ void coordinator_snapshot_finish(struct weft_coordinator *coordinator);
 /* A shard is lost or has joined, and the job continues: a snapshot under way has failed. */
 void coordinator_snapshot_shards_changed(struct weft_coordinator *coordinator, const char *why);
 
+/* A worker has ended the step. */
+void coordinator_snapshot_passed(struct weft_coordinator *coordinator);
 /* The snapshot has failed, and the job continues. */
 void coordinator_snapshot_abandon(struct weft_coordinator *coordinator, const char *why);
 /* Call when fewer members are waited for: continues if there is none. */
@@ -596,6 +598,8 @@ bool coordinator_slots_fail_over(struct weft_coordinator *coordinator, const str
                                  const char *why, char *why_out, size_t why_bytes);
 
 /* declare.c */
+/* A tensor has consistency ssp or asp. */
+bool coordinator_has_clocks(const struct weft_coordinator *coordinator);
 /* A tensor that all workers have declared, as the store has it. Ordinals rise. */
 enum weft_status coordinator_tensor_restore(struct weft_coordinator *coordinator,
                                             const Weft__Control__StoredTensor *stored);

@@ -137,18 +137,17 @@ void coordinator_tensors_free(struct weft_coordinator *coordinator)
     weft_free_bytes(coordinator->env, coordinator->names);
 }
 
-/* What the shards of this job can keep. */
-static enum weft_status check_shards(const struct weft_coordinator *coordinator,
-                                     const Weft__Control__Declare *declare,
-                                     const struct weft_consistency *consistency, struct weft_error *error)
+bool coordinator_has_clocks(const struct weft_coordinator *coordinator)
 {
-    const bool has_rounds = consistency->kind == WEFT_CONSISTENCY_BSP;
-    const bool has_snapshots = coordinator->snapshot.answered || coordinator->options.restored_step > 0;
-    if (has_snapshots && !has_rounds)
-        return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
-                              "snapshots have one step for all tensors, and %s has none: use consistency "
-                              "bsp, or start weftd without snapshots and without --restore",
-                              declare->consistency);
+    for (uint32_t i = 0; i < coordinator->tensor_count; i++) {
+        const struct coordinator_tensor *tensor = coordinator->tensors[i];
+        if (tensor && strcmp(consistency_name(&tensor->declare), "bsp") != 0) return true;
+    }
+    return false;
+}
+
+static enum weft_status check_shards(const struct weft_coordinator *coordinator, struct weft_error *error)
+{
     if (coordinator->options.shards == 0)
         return weft_error_set(
             error, WEFT_ERR_UNSUPPORTED,
@@ -204,8 +203,7 @@ static enum weft_status check_declare(struct weft_coordinator *coordinator,
                                               .has_rounds = consistency.kind == WEFT_CONSISTENCY_BSP};
     WEFT_TRY(weft_tensor_dtypes_check(&dtypes, error));
     WEFT_TRY(check_version(coordinator, declare, dtypes.is_dense, error));
-    if (declare->mode == WEFT_WIRE_MODE_SERVER)
-        return check_shards(coordinator, declare, &consistency, error);
+    if (declare->mode == WEFT_WIRE_MODE_SERVER) return check_shards(coordinator, error);
     return WEFT_OK;
 }
 

@@ -7,6 +7,9 @@
  *
  * "All" includes the workers that send a part (snapshot_parts.c), in ARMING and WRITING.
  *
+ * Shards see the steps of bsp tensors only. So in a job with consistency ssp or asp the workers
+ * report the newest step, too, and the first part of a worker means that the step has passed.
+ *
  * The step must lie above all steps that workers have pushed when the shards arm it. With an interval in time
  * the first Snap names step 0, which requests the newest step. Each further try doubles the distance, because
  * steps may be shorter than a message. A snapshot that fails changes nothing for the job. */
@@ -135,7 +138,8 @@ static void arm(struct weft_coordinator *coordinator)
     enter(coordinator, SNAPSHOT_ARMING);
     coordinator_records_snapshots(coordinator); /* Snap is sent with this number in the store */
     coordinator_parts_end(coordinator);
-    if (!is_question(coordinator)) coordinator_parts_begin(coordinator);
+    if (!is_question(coordinator) || coordinator_has_clocks(coordinator))
+        coordinator_parts_begin(coordinator);
     send_snap(coordinator, false);
 }
 
@@ -189,6 +193,12 @@ void coordinator_snapshot_check(struct weft_coordinator *coordinator)
 
 /* ---- messages ---- */
 
+void coordinator_snapshot_passed(struct weft_coordinator *coordinator)
+{
+    coordinator->snapshot.has_passed = true;
+    if (coordinator->snapshot.state == SNAPSHOT_ARMED) pass(coordinator);
+}
+
 /* The shard's answer in this state; false: a repeated one. */
 static bool answer(struct weft_coordinator *coordinator, const struct coordinator_member *shard)
 {
@@ -234,8 +244,7 @@ void coordinator_snapshot_message(struct weft_coordinator *coordinator, struct c
     if (message->body_case == WEFT__CONTROL__CONTROL__BODY_SNAP_PIECES) {
         on_pieces(coordinator, member, message->snap_pieces);
     } else if (message->body_case == WEFT__CONTROL__CONTROL__BODY_SNAP_PASSED) {
-        snapshot->has_passed = true;
-        if (snapshot->state == SNAPSHOT_ARMED) pass(coordinator);
+        coordinator_snapshot_passed(coordinator);
     } else if (snapshot->state == SNAPSHOT_ARMING &&
                (is_shard ? answer(coordinator, member) : coordinator_parts_answer(coordinator, member))) {
         if (message->snap_armed->newest > snapshot->newest) snapshot->newest = message->snap_armed->newest;

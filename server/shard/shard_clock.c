@@ -329,6 +329,7 @@ static void apply_received(struct shard_chunk *chunk)
     struct shard_clock *clock = chunk->clock;
     const uint64_t elements = update_elements(chunk);
     while (clock->first && can_change(chunk)) {
+        shard_snapshot_capture(chunk);
         struct shard_version *target = version_for_update(chunk, elements > WEFT_LOOP_SLICE);
         if (!target) return;
         chunk->folding = clock->first;

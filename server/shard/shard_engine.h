@@ -753,6 +753,8 @@ void shard_hash_step(struct shard_chunk *chunk);
 /* Call before a push is accepted. false: the chunk must be captured first, and there is no memory for that;
  * defer the push. */
 bool shard_snapshot_admit(struct shard_chunk *chunk, const struct weft_wire_header *header);
+/* Call before an update of a chunk with a clock: captures it if it is due and there is memory. */
+void shard_snapshot_capture(struct shard_chunk *chunk);
 void shard_snapshot_forget(struct weft_shard_engine *engine); /* of the armed snapshot: frees the memory */
 
 /* shard_members.c */

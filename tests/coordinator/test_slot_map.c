@@ -358,8 +358,8 @@ static Control *read_all(struct harness *h, uint64_t id, struct view *view,
     return found;
 }
 
-/* Declares a tensor of one chunk, with a codec or this consistency; returns its slot. `at`: whose messages are
- * read. */
+/* Declares a tensor of one chunk, with a codec or this consistency; returns its slot. `at`: whose messages
+ * are read. */
 static uint32_t declare_one(struct harness *h, const uint64_t *c, uint32_t ordinal, const char *consistency,
                             uint64_t at)
 {

@@ -348,6 +348,41 @@ static void a_late_worker(void **state)
     harness_free(h);
 }
 
+/* Shards see no step of a tensor with consistency asp: workers report the newest step and its end. */
+static void workers_report_the_steps(void **state)
+{
+    uint64_t ids[MEMBERS];
+    struct harness_declare declare;
+    struct harness *h = running(0, WEFT_SECONDS(60), ids);
+    harness_declare_init(&declare, 0, "w");
+    declare.declare.consistency = (char *)"asp";
+    for (uint32_t i = 0; i < WORKERS; i++) harness_declare(h, ids[i], &declare);
+    for (uint32_t i = 0; i < WORKERS; i++) h->coordinator->workers[i]->has_snapshots = true;
+    for (uint32_t i = WORKERS; i < MEMBERS; i++)
+        while (harness_next(h, ids[i])) continue; /* Declared */
+    tick(h, WEFT_SECONDS(61));
+    uint32_t id = expect_snap(h, ids, 0, false);
+    answer_all(h, ids, id, 0, false);
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        assert_int_equal(harness_expect(h, ids[i], BODY(SNAP))->snap->step, 0);
+        answer(h, ids[i], id, 5 + i, true);
+    }
+    (void)expect_snap(h, ids, 0, true);
+    id = expect_snap(h, ids, 7, false);
+    answer_all(h, ids, id, 0, false);
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        assert_true(harness_expect(h, ids[i], BODY(SNAP))->snap->drop);
+        assert_int_equal(harness_expect(h, ids[i], BODY(SNAP))->snap->step, 7);
+        answer(h, ids[i], id, 0, false);
+    }
+    harness_expect_nothing(h, ids[WORKERS]);
+    send_part(h, ids[1], id, 1, 50, "");
+    expect_passed(h, ids);
+    send_part(h, ids[0], id, 0, 50, "");
+    harness_expect_nothing(h, ids[WORKERS]);
+    harness_free(h);
+}
+
 static void leave(struct harness *h, uint64_t connection, uint64_t committed)
 {
     Weft__Control__Leave body = WEFT__CONTROL__LEAVE__INIT;
@@ -479,6 +514,7 @@ int main(void)
         cmocka_unit_test(needs_every_shard),
         cmocka_unit_test(parts_are_stored),
         cmocka_unit_test(a_late_worker),
+        cmocka_unit_test(workers_report_the_steps),
         cmocka_unit_test(parts_fail_alone),
         cmocka_unit_test(ends_with_the_membership),
         cmocka_unit_test(refuses_unasked_bytes),

@@ -11,11 +11,12 @@ TRAINER = os.path.join(harness.BUILD, "tests", "system", "snapshot_trainer")
 
 
 class SnapshotTest(harness.JobTest):
-    def train_to(self, last, shards=2, workers=2, pause_ms=0, codec="dense", **options):
+    def train_to(self, last, shards=2, workers=2, pause_ms=0, codec="dense", consistency=None, **options):
         """Runs one job. Returns (its first step, the hash of its weights); None if it did not finish."""
         self.jobs = getattr(self, "jobs", 0) + 1
         environment = {"WEFT_" + name.upper(): value for name, value in options.items()}
-        done = self.run_job(shards, workers, [TRAINER, str(last), str(pause_ms), codec], name=f"run{self.jobs}",
+        words = [TRAINER, str(last), str(pause_ms), codec] + ([consistency] if consistency else [])
+        done = self.run_job(shards, workers, words, name=f"run{self.jobs}",
                             environment={"WEFT_LOG_LEVEL": "info", **environment})
         self.output = done.stdout
         found = re.search(r"steps (\d+) to \d+: (\S+)", done.stdout)

@@ -1,11 +1,12 @@
 /* snapshot_trainer.c - a trainer for tests of snapshots: every step depends on all weights and on its number.
  *
- *     snapshot_trainer LAST [MILLISECONDS [CODEC]]     steps weft_step_next .. LAST, each at least so long
+ *     snapshot_trainer LAST [MILLISECONDS [CODEC [CONSISTENCY]]]     steps weft_step_next .. LAST, each at
+ *                                                                    least so long
  *
  * Each step sets a blob with its number and rank. A restored job prints "rank R: blob of step S, rank B" for
  * each blob that its rank reads, those of ranks R, R + ranks, ... At the end it prints
  * "steps FIRST to LAST: HASH", the FNV-1a of the weights of all tensors. The tensor `frozen` moves in step 1
- * only, and `mean` has no optimizer. */
+ * only, and `mean` has no optimizer: with a CONSISTENCY it is not declared. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +27,7 @@ static struct model models[] = {
     {.name = "frozen", .optimizer = "sgd:momentum=0.9", .count = 5000, .last_step = 1},
     {.name = "mean", .optimizer = "none", .count = 400},
 };
-enum { MODELS = sizeof models / sizeof models[0] };
+static int model_count = sizeof models / sizeof models[0];
 
 static int fail(struct weft_session *session, const char *what)
 {
@@ -34,9 +35,9 @@ static int fail(struct weft_session *session, const char *what)
     return 1;
 }
 
-static int declare(struct weft_session *session, const char *codec)
+static int declare(struct weft_session *session, const char *codec, const char *consistency)
 {
-    for (int m = 0; m < MODELS; m++) {
+    for (int m = 0; m < model_count; m++) {
         struct weft_tensor_options options;
         weft_tensor_options_init(&options);
         options.name = models[m].name;
@@ -44,6 +45,7 @@ static int declare(struct weft_session *session, const char *codec)
         options.dims[0] = models[m].count;
         options.optimizer = models[m].optimizer;
         options.codec = m == 0 ? codec : "dense";
+        options.consistency = consistency;
         if (weft_declare(session, &options, &models[m].tensor) < 0) return fail(session, "declare");
         models[m].weights = calloc(models[m].count, sizeof(float));
         models[m].gradient = calloc(models[m].count, sizeof(float));
@@ -76,7 +78,7 @@ static int train(struct weft_session *session, uint64_t step, uint32_t milliseco
 {
     const struct weft_step begun = {.step = step, .lr = 0.01f, .weight = 1};
     if (weft_step_begin(session, &begun) < 0) return fail(session, "step_begin");
-    for (int m = 0; m < MODELS; m++) {
+    for (int m = 0; m < model_count; m++) {
         struct model *model = &models[m];
         if (!moves(model, step)) continue;
         const float pull = strcmp(model->optimizer, "none") == 0 ? 0 : 1; /* no snapshot has the last mean */
@@ -86,7 +88,7 @@ static int train(struct weft_session *session, uint64_t step, uint32_t milliseco
         if (weft_push_pull(model->tensor, model->gradient, model->weights, &model->request) < 0)
             return fail(session, "push_pull");
     }
-    for (int m = 0; m < MODELS; m++)
+    for (int m = 0; m < model_count; m++)
         if (moves(&models[m], step) && weft_wait(&models[m].request, 0) < 0) return fail(session, "wait");
     const struct timespec pause = {milliseconds / 1000, milliseconds % 1000 * 1000000L};
     if (milliseconds > 0) nanosleep(&pause, NULL);
@@ -100,7 +102,7 @@ static int train(struct weft_session *session, uint64_t step, uint32_t milliseco
 static uint64_t hash_weights(void)
 {
     uint64_t hash = 1469598103934665603u;
-    for (int m = 0; m < MODELS; m++) {
+    for (int m = 0; m < model_count; m++) {
         const unsigned char *bytes = (const unsigned char *)models[m].weights;
         for (uint64_t i = 0; i < models[m].count * sizeof(float); i++)
             hash = (hash ^ bytes[i]) * 1099511628211u;
@@ -117,14 +119,15 @@ int main(int argc, char **argv)
     if (weft_init(NULL, &session) < 0) return fail(NULL, "init");
     const uint64_t first = weft_step_next(session);
     int status = read_blobs(session);
-    if (status == 0) status = declare(session, argc > 3 ? argv[3] : "dense");
+    if (argc > 4) model_count--;
+    if (status == 0) status = declare(session, argc > 3 ? argv[3] : "dense", argc > 4 ? argv[4] : "bsp");
     for (uint64_t step = first; status == 0 && step <= last; step++)
         status = train(session, step, milliseconds);
     if (status == 0)
         printf("steps %llu to %llu: %016llx\n", (unsigned long long)first, (unsigned long long)last,
                (unsigned long long)hash_weights());
     weft_finalize(session);
-    for (int m = 0; m < MODELS; m++) {
+    for (int m = 0; m < model_count; m++) {
         free(models[m].weights);
         free(models[m].gradient);
     }

@@ -46,18 +46,19 @@ class Failover(CountingTest):
     def test_shm(self):
         self.check("shm")
 
-    def check_clocks(self, consistency):
-        """Each push is applied as it arrives, and once, although the leader of some chunks is killed."""
-        group = self.start(3, 2, {**COPIES, "WEFT_TRANSPORT_BACKEND": "tcp"}, CLOCKS, consistency)
-        self.kill_shard(group, 2)
+    def check_clocks(self, consistency, disturb):
+        """Each push is applied as it arrives, and once, although the leader of some chunks is lost."""
+        group = self.start(4, 2, {**COPIES, "WEFT_TRANSPORT_BACKEND": "tcp"}, CLOCKS, consistency)
+        disturb(group)
         self.end(group, 2)
         self.assert_nothing_left(self.directory)
 
     def test_asp(self):
-        self.check_clocks("asp")
+        self.check_clocks("asp", lambda group: self.kill_shard(group, 2))
 
     def test_ssp(self):
-        self.check_clocks("ssp:2")
+        """A loss, copies made again, a shard that leaves, and another loss."""
+        self.check_clocks("ssp:2", self.lose_two)
 
     def bits(self, group, workers):
         """{step: hash} of each worker; they are equal in one job."""

@@ -51,6 +51,28 @@ class Snapshot(snapshot_jobs.SnapshotTest):
                 self.assertEqual(self.train_to(12, workers=workers, codec=codec, snapshot_restore=f"{folder}:10")[0], 11, self.output)
                 self.assertEqual(self.blobs(), blobs, self.output)
 
+    def test_clocks(self):
+        """Consistency ssp and asp: one rank continues bit for bit, also when no tensor has a common step."""
+        folder = self.path("snapshots")
+        options = {"workers": 1, "consistency": "asp"}
+        whole = self.train_to(30, pause_ms=10, snapshot_folder=folder, snapshot_every="10 steps", **options)
+        self.assertIsNotNone(whole, self.output)
+        self.assertIn(10, self.snapshots(folder), self.output)
+        again = self.train_to(30, shards=1, snapshot_restore=f"{folder}:10", **options)
+        self.assertEqual(again, (11, whole[1]), self.output)
+        environment = {**os.environ, "WEFT_SNAPSHOT_FOLDER": folder, "WEFT_SNAPSHOT_EVERY": "100ms", "WEFT_SNAPSHOT_RESTORE": folder}
+        words = ["run", "-s", "2", "-n", "2", "--log-dir", self.path("clocks"), "--", snapshot_jobs.TRAINER, "1000000", "1", "dense", "ssp:2"]
+        launcher = subprocess.Popen([harness.PROGRAMS.weft, *words], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            self.wait_for("a snapshot of two ranks", lambda: self.snapshots(folder)[-1] > 30)
+            for shard in self.shards_of(launcher):
+                os.kill(shard, signal.SIGKILL)
+            self.assertNotEqual(launcher.wait(60), 0)
+        finally:
+            launcher.kill()
+            launcher.wait()
+        self.assertIn("is whole", self.weft("verify", folder))
+
     def blobs(self):
         """(rank, step, rank of the blob) of all blobs that the last job has read."""
         found = re.findall(r"rank (\d+): blob of step (\d+), step (\d+), rank (\d+)", self.output)

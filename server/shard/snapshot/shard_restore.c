@@ -1,9 +1,12 @@
 /* shard_restore.c - fills chunks from a piece of a snapshot, before the first step.
  *
  * A piece may have been written for another placement: an array is copied where it overlaps the engine's
- * chunks. The chunk then stands at the array's step, as if it had closed that step here. */
+ * chunks. The chunk then stands at the array's step, as if it had closed that step here. With consistency ssp
+ * or asp the clocks begin anew, as the workers' do, and the optimiser counts one update of each worker for
+ * each step. */
 #include <inttypes.h>
 
+#include "server/shard/shard_clock.h"
 #include "server/shard/shard_engine.h"
 #include "server/shard/snapshot/shard_snapshot.h"
 
@@ -41,7 +44,7 @@ static enum weft_status chunk_restore(struct shard_chunk *chunk, const struct we
             error, WEFT_ERR_MISMATCH,
             "the snapshot has a state %d of tensor '%.100s' that its optimizer does not have",
             array->part - WEFT_PIECE_STATE, array->tensor);
-    if (chunk->initialised && chunk->closed_step != array->step)
+    if (chunk->initialised && !chunk->clock && chunk->closed_step != array->step)
         return weft_error_set(error, WEFT_ERR_MALFORMED,
                               "the snapshot has steps %" PRIu64 " and %" PRIu64 " of tensor '%.100s'",
                               chunk->closed_step, array->step, array->tensor);
@@ -51,7 +54,8 @@ static enum weft_status chunk_restore(struct shard_chunk *chunk, const struct we
         return weft_error_set(error, WEFT_ERR_MALFORMED,
                               "the snapshot has a state of tensor '%.100s' that is not finite",
                               array->tensor);
-    chunk->closed_step = array->step;
+    if (chunk->clock) chunk->clock->counts->updates = array->step * chunk->tensor->engine->workers;
+    else chunk->closed_step = array->step;
     chunk->initialised = true;
     return WEFT_OK;
 }

@@ -7,6 +7,9 @@
  * captured before its own push of a later step is accepted; other chunks follow on a timer, one group per
  * step of the loop. If no memory is reserved, the push is deferred, which is the only stall.
  *
+ * A chunk with consistency ssp or asp has no step: it is captured between two updates, on the timer or before
+ * its next update, and its arrays have the snapshot's step.
+ *
  * A step may be skipped (shard_skip.c): a chunk whose last close may be undone is captured at its own next
  * push, which undoes it first. Groups are chunks in the order of the table, up to `piece_bytes` or one
  * larger chunk: the layout of a piece is the same in each snapshot, so that one can be the base of the
@@ -17,6 +20,7 @@
 #include "server/shard/snapshot/shard_snapshot.h"
 
 #define STALL_NS WEFT_SECONDS(30)
+#define BUSY_NS WEFT_MS(1) /* a chunk that is being updated is tried again after that */
 
 struct capture_entry {
     struct shard_chunk *chunk; /* NULL: captured */
@@ -217,7 +221,7 @@ static void group_hand_over(struct shard_snapshot *snapshot, struct capture_grou
     snapshot->groups_left--;
 }
 
-static void copy_chunk(const struct capture_group *group, const struct capture_entry *entry)
+static void copy_chunk(const struct capture_group *group, const struct capture_entry *entry, uint64_t step)
 {
     const struct shard_chunk *chunk = entry->chunk;
     uint32_t piece = entry->piece, index = entry->array;
@@ -231,7 +235,7 @@ static void copy_chunk(const struct capture_group *group, const struct capture_e
             struct weft_piece_array *array = &group->pieces[piece]->arrays[index];
             WEFT_ASSERT(array->part == part && array->offset == chunk->offset + done);
             memcpy(group->pieces[piece]->data + array->at, from + done, array->count * sizeof *from);
-            array->step = chunk->closed_step;
+            array->step = step;
             done += array->count;
         }
     }
@@ -241,7 +245,7 @@ static void copy_chunk(const struct capture_group *group, const struct capture_e
 static void capture_chunk(struct shard_snapshot *snapshot, struct capture_entry *entry)
 {
     struct capture_group *group = &snapshot->groups[entry->group];
-    copy_chunk(group, entry);
+    copy_chunk(group, entry, entry->chunk->clock ? snapshot->step : entry->chunk->closed_step);
     entry->chunk->capture = 0;
     entry->chunk = NULL;
     if (--group->left > 0) return;
@@ -271,6 +275,26 @@ static enum weft_status capture_group(struct shard_snapshot *snapshot, uint32_t 
     return WEFT_OK;
 }
 
+void shard_snapshot_capture(struct shard_chunk *chunk)
+{
+    struct shard_snapshot *snapshot = chunk->tensor->engine->snapshot;
+    if (!snapshot || chunk->capture == 0) return;
+    struct capture_entry *entry = &snapshot->entries[chunk->capture - 1];
+    if (is_final(snapshot, chunk) && group_reserve(snapshot, &snapshot->groups[entry->group]) == WEFT_OK)
+        capture_chunk(snapshot, entry);
+}
+
+/* Of the group at the cursor, a chunk with a clock was being updated. No later push captures it. */
+static bool has_clocks_left(const struct shard_snapshot *snapshot)
+{
+    const struct capture_group *group = &snapshot->groups[snapshot->cursor];
+    for (uint32_t i = 0; i < group->count && group->left > 0; i++) {
+        const struct shard_chunk *chunk = snapshot->entries[group->first + i].chunk;
+        if (chunk && chunk->clock) return true;
+    }
+    return false;
+}
+
 /* ---- the step has passed ---- */
 
 static void on_timer(struct weft_timer *timer)
@@ -289,8 +313,11 @@ static void on_timer(struct weft_timer *timer)
         weft_shard_engine_snapshot_abandon(engine, "no memory for a piece");
         return;
     }
-    if (status == WEFT_OK) snapshot->cursor++;
-    if (status == WEFT_OK && snapshot->cursor < snapshot->group_count)
+    const bool is_busy =
+        status == WEFT_OK && snapshot->cursor < snapshot->group_count && has_clocks_left(snapshot);
+    if (status == WEFT_OK && !is_busy) snapshot->cursor++;
+    if (is_busy) (void)weft_timer_start(engine->loop, timer, now_ns + BUSY_NS);
+    else if (status == WEFT_OK && snapshot->cursor < snapshot->group_count)
         (void)weft_timer_start_now(engine->loop, timer);
     else if (snapshot->blocked_ns)
         (void)weft_timer_start(engine->loop, timer, weft_deadline_ns(snapshot->blocked_ns, STALL_NS));

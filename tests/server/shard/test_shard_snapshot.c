@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/shard/shard_clock.h"
 #include "server/shard/snapshot/shard_snapshot.h"
 
 enum { WORKERS = 3, STEP = 4, LAST = 8, PIECES_MAX = 64 };
@@ -267,6 +268,74 @@ static void abandoned(void **state)
     fleet_free(fleet);
 }
 
+static const struct fleet_tensor_spec clock_spec = {.name = "clock",
+                                                    .codec = "dense",
+                                                    .optimizer = "sgd",
+                                                    .dim_count = 1,
+                                                    .dims = {4000},
+                                                    .consistency = "asp"};
+static const struct fleet_options clock_options = {
+    .seed = 5, .shards = 2, .workers = 4, .tensors = &clock_spec, .tensor_count = 1, .copies = true};
+
+/* A restored chunk has the values, and clocks that begin anew. */
+static void check_restored_clock(const struct weft_piece *piece)
+{
+    struct fleet *fleet = fleet_create(&clock_options);
+    const struct shard_chunk *chunk = fleet_shard_chunk(fleet, 0);
+    struct weft_error error = {0};
+    float values[4000];
+    struct weft_shard_engine *engine = fleet->shard[fleet->chunk[0].shard].engine;
+    assert_int_equal(weft_shard_engine_restore(engine, 0, piece, 0, &error), WEFT_OK);
+    weft_piece_values(piece, 0, 0, chunk->count, values);
+    assert_memory_equal(chunk->values, values, sizeof values);
+    assert_true(chunk->initialised);
+    assert_int_equal(chunk->closed_step, 0);
+    assert_int_equal(chunk->clock->counts->updates, STEP * clock_options.workers);
+    assert_int_equal(chunk->clock->counts->clock[0], 0);
+    fleet_free(fleet);
+}
+
+/* Chunks with clocks are captured between two updates. by_update: before the next one, else on the timer. */
+static void check_clocks(bool by_update)
+{
+    struct fleet *fleet = fleet_create(&clock_options);
+    struct owner owner = {.used = by_update, .most = 1, .piece_bytes = 1 << 20};
+    const struct shard_snapshot_ops ops = ops_of(&owner);
+    uint64_t newest;
+    fleet_install(fleet);
+    assert_true(fleet_train(fleet, 1, STEP - 1));
+    struct shard_chunk *chunk = fleet_shard_chunk(fleet, 0);
+    struct weft_shard_engine *engine = fleet->shard[fleet->chunk[0].shard].engine;
+    assert_true(weft_shard_engine_snapshot_arm(engine, 7, STEP, &ops, &newest));
+    assert_int_equal(newest, 0);
+    chunk->computing = !by_update; /* an update is under way */
+    weft_shard_engine_snapshot_passed(engine, 7);
+    fleet_settle(fleet, WEFT_MS(10));
+    assert_int_equal(owner.ended, 0);
+    assert_int_equal(owner.refused > 0, by_update);
+    chunk->computing = false;
+    owner.used = 0;
+    if (by_update) assert_true(fleet_train(fleet, STEP, LAST));
+    fleet_settle(fleet, WEFT_SECONDS(1));
+    assert_int_equal(fleet->wrong, 0);
+    assert_int_equal(owner.ended, 1);
+    assert_int_equal(owner.status, WEFT_OK);
+    assert_int_equal(owner.count, 1);
+    assert_int_equal(owner.pieces[0]->arrays[0].step, STEP);
+    float values[4000];
+    weft_piece_values(owner.pieces[0], 0, 0, 4000, values);
+    assert_memory_equal(values, reference_values(fleet->reference, 0, STEP - 1), sizeof values);
+    check_restored_clock(owner.pieces[0]);
+    owner_fini(&owner);
+    fleet_free(fleet);
+}
+
+static void captures_clocks(void **state)
+{
+    check_clocks(false);
+    check_clocks(true);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -276,6 +345,7 @@ int main(void)
         cmocka_unit_test(too_late),
         cmocka_unit_test(last_step_may_be_skipped),
         cmocka_unit_test(abandoned),
+        cmocka_unit_test(captures_clocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
