@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "server/shard/shard_clock.h"
 #include "shard_check.h"
 
 enum { WORKERS = 2, SHARDS = 2 };
@@ -345,6 +346,62 @@ static void a_new_copy_in_a_later_epoch(void **state)
     new_copy_follows_an_epoch(true);
 }
 
+static void hand_over(struct fleet *fleet, uint32_t leader)
+{
+    fleet_hand_over(fleet, 0);
+    fleet_settle(fleet, WEFT_MS(10));
+    assert_int_equal(fleet->chunk[0].shard, leader);
+}
+
+/* A contribution to a chunk with a clock is being received while two changes of leader pass. Its worker has
+ * sent it to the other leader, so it is not applied again. The next one waits until it has arrived. */
+static void a_late_contribution_counts_once(void **state)
+{
+    enum { LONG = 4000 };
+    static const struct fleet_tensor_spec spec = {.name = "clock",
+                                                  .codec = "dense",
+                                                  .optimizer = "sgd",
+                                                  .dim_count = 1,
+                                                  .dims = {LONG},
+                                                  .consistency = "asp"};
+    const struct fleet_options options = {
+        .seed = 3, .shards = SHARDS, .workers = WORKERS, .tensors = &spec, .tensor_count = 1, .copies = true};
+    struct fleet *fleet = fleet_create(&options);
+    struct fleet_request late = {0}, again = {0}, next = {0};
+    float first[LONG], second[LONG];
+    fleet_install(fleet);
+    fleet_settle(fleet, WEFT_MS(10));
+    const struct shard_chunk *chunk = chunk_at(fleet, 0, 0);
+    fleet_push(fleet, 0, 0, WEFT_WIRE_PUSH_PULL, 1, &late);
+    while (shard_contribution_state(chunk, 0) != SHARD_CONTRIBUTION_RECEIVING) {
+        assert_false(late.done);
+        fleet_settle(fleet, 100);
+    }
+    weft_sim_partition(fleet->sim, 0, SHARDS, true); /* the first shard and the first worker */
+    hand_over(fleet, 1);
+    fleet_push(fleet, 0, 0, WEFT_WIRE_PUSH_PULL, 1, &again);
+    fleet_settle(fleet, WEFT_MS(10));
+    hand_over(fleet, 0);
+    assert_int_equal(chunk->clock->counts->clock[0], 1);
+    assert_int_equal(shard_contribution_state(chunk, 0), SHARD_CONTRIBUTION_RECEIVING);
+    fleet_push(fleet, 0, 0, WEFT_WIRE_PUSH_PULL, 2, &next);
+    weft_sim_partition(fleet->sim, 0, SHARDS, false);
+    assert_true(fleet_await(fleet, &next));
+    assert_int_equal(next.status, WEFT_OK);
+    fleet_settle(fleet, WEFT_MS(10));
+    fleet_gradient(fleet, 0, 0, 1, first);
+    fleet_gradient(fleet, 0, 0, 2, second);
+    for (uint32_t s = 0; s < SHARDS; s++) {
+        const struct shard_chunk *at = chunk_at(fleet, s, 0);
+        assert_int_equal(at->clock->counts->clock[0], 2);
+        for (int i = 0; i < LONG; i++) assert_true(at->values[i] == -(first[i] + second[i]) / WORKERS);
+    }
+    fleet_request_free(fleet, &late);
+    fleet_request_free(fleet, &again);
+    fleet_request_free(fleet, &next);
+    fleet_free(fleet);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(first_weights_are_copied),
@@ -354,6 +411,7 @@ int main(void)
                                        cmocka_unit_test(other_steps_and_terms),
                                        cmocka_unit_test(skipped_step),
                                        cmocka_unit_test(rounds_are_repeated),
+                                       cmocka_unit_test(a_late_contribution_counts_once),
                                        cmocka_unit_test(a_new_copy_without_memory),
                                        cmocka_unit_test(a_new_copy_in_the_epoch_of_the_leader),
                                        cmocka_unit_test(a_new_copy_in_a_later_epoch)};
