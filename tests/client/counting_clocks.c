@@ -13,7 +13,7 @@
 
 #include "stop_file.h"
 
-enum { COUNT = 100000, STEPS_MAX = 4000, STEPS_TOGETHER = 20 };
+enum { COUNT = 100000, STEPS_MAX = 1000000, STEPS_TOGETHER = 20 };
 #define UNIT(i) ((float)(1 + (i) % 3))
 
 static float grad[COUNT], weights[COUNT];

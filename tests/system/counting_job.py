@@ -9,6 +9,7 @@ import subprocess
 import harness
 
 COUNTING = os.path.join(harness.BUILD, "tests", "client", "counting")
+CLOCKS = os.path.join(harness.BUILD, "tests", "client", "counting_clocks")
 END = re.compile(r"^steps (\d+) wrong (\d+) longest (\d+) ms$", re.MULTILINE)
 
 

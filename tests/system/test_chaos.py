@@ -3,8 +3,8 @@
     host a: shard 0 with the coordinator, rank 0      host b: shard 3, rank 1
     host c: shard 1                                   host d: shard 2
 
-The hosts are network namespaces. The workers (tests/client/counting.c) push whole numbers and check each result after
-each step: none is lost, none is counted twice. A job loses up to three of its shards, one after another. Before each
+The hosts are network namespaces. The workers (tests/client/counting.c; in two of three jobs counting_clocks.c, with
+consistency asp and ssp) push whole numbers and check each result after each step: none is lost, none is counted twice. A job loses up to three of its shards, one after another. Before each
 loss all slots have copies again. Between the losses links are slow and processes stop for a moment. The seed and the
 number of the job name this schedule, which is printed; only the moments depend on the machine. By hand, for an hour:
 
@@ -24,11 +24,12 @@ import time
 import harness
 import jobs
 import netns
-from counting_job import COUNTING, CountingTest
+from counting_job import CLOCKS, COUNTING, CountingTest
 
 HOSTS = {"shard0": "a", "worker0": "a", "worker1": "b", "shard3": "b", "shard1": "c", "shard2": "d"}
 WORKERS = ("worker0", "worker1")
 ENVIRONMENT = {"WEFT_SERVER_COPIES": "1", "WEFT_SERVER_HEARTBEAT": "3s", "WEFT_TRANSPORT_BACKEND": "tcp"}
+PROGRAMS = ([COUNTING], [CLOCKS, "asp"], [CLOCKS, "ssp:2"])  # of jobs 1, 2, 3, and so on
 RATE = "1gbit"
 STEPS_BETWEEN = 20
 WAIT_SECONDS = 60
@@ -81,7 +82,9 @@ class Chaos(CountingTest):
         self.groups.insert(0, self.job)
         self.stop_file = f"stop{self.number}"
         self.lost = 0
-        jobs.start_by_hand(harness.PROGRAMS, self.job, 4, 2, [COUNTING, self.path(self.stop_file)], Hosts(self.network, HOSTS), ENVIRONMENT)
+        program, *words = PROGRAMS[(self.number - 1) % len(PROGRAMS)]
+        jobs.start_by_hand(harness.PROGRAMS, self.job, 4, 2, [program, self.path(self.stop_file), *words], Hosts(self.network, HOSTS),
+                           ENVIRONMENT)
         self.wait_for_steps(1)
 
     def wait_for_steps(self, more):

@@ -12,10 +12,9 @@ import urllib.request
 
 import harness
 import jobs
-from counting_job import COUNTING, CountingTest
+from counting_job import CLOCKS, COUNTING, CountingTest
 
 CODED = os.path.join(harness.BUILD, "tests", "client", "coded_steps")
-CLOCKS = os.path.join(harness.BUILD, "tests", "client", "counting_clocks")
 COPIES = {"WEFT_SERVER_COPIES": "1", "WEFT_SERVER_COPIES_ON_ONE_HOST": "yes"}
 
 
