@@ -12,6 +12,7 @@
 #include "base/net/log_limit.h"
 #include "base/net/net_internal.h"
 #include "base/os/fork_close.h"
+#include "base/os/system_limit.h"
 
 #define PAUSE_MS 100
 #define CONNECTIONS_MAX 4096
@@ -43,8 +44,12 @@ void net_listener_pause(struct evconnlistener *listener)
 static void on_accept_error(struct evconnlistener *evlistener, void *argument)
 {
     struct weft_net_listener *listener = argument;
-    char event[100];
-    snprintf(event, sizeof event, "cannot accept a connection: %s", strerror(errno));
+    char event[280];
+    const int reason = errno;
+    snprintf(event, sizeof event, "cannot accept a connection: %s",
+             reason == EMFILE || reason == ENFILE
+                 ? weft_reason_text(weft_limit_status("a control connection", reason))
+                 : strerror(reason));
     weft_log_limited(listener->net->env, &listener->refusals, "control port", event);
     net_listener_pause(evlistener);
 }

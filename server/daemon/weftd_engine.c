@@ -21,8 +21,10 @@ static void on_peer_failed(void *context, uint32_t peer_id, enum weft_status sta
 {
     struct weftd_engine *engine = context;
     /* Also called when a worker that has left closes. The coordinator decides which member is lost. */
-    weft_log(engine->weftd->env, WEFT_LOG_INFO, "weftd", "engine %u: endpoint %u is lost: %s", engine->index,
-             peer_id, text ? text : weft_reason_text(status));
+    const bool is_closed = status == WEFT_ERR_PEER_LOST || status == WEFT_ERR_CLOSED;
+    weft_log(engine->weftd->env, is_closed ? WEFT_LOG_INFO : WEFT_LOG_WARN, "weftd",
+             "engine %u: endpoint %u is lost: %s", engine->index, peer_id,
+             text ? text : weft_reason_text(status));
 }
 
 /* Eager pushes of all workers that wait for receive memory: a quarter of it, or the least that transports

@@ -252,12 +252,11 @@ static void *writer_main(void *argument)
 enum weft_status weftd_snapshot_writer_start(struct weftd_snapshots *snapshots, struct weft_error *error)
 {
     if (env_of(snapshots)->virtual_time) return WEFT_OK;
-    snapshots->writer.has_thread =
-        pthread_create(&snapshots->writer.thread, NULL, writer_main, snapshots) == 0;
-    return snapshots->writer.has_thread
-               ? WEFT_OK
-               : weft_error_set(error, weft_limit_status("threads", errno),
-                                "cannot start the snapshot thread: %s", weft_reason_text(WEFT_ERR_LIMIT));
+    const int reason = pthread_create(&snapshots->writer.thread, NULL, writer_main, snapshots);
+    snapshots->writer.has_thread = reason == 0;
+    if (reason == 0) return WEFT_OK;
+    const enum weft_status status = weft_limit_status("the snapshot thread", reason);
+    return weft_error_set(error, status, "cannot start the snapshot thread: %s", weft_reason_text(status));
 }
 
 void weftd_snapshot_writer_fini(struct weftd_snapshots *snapshots)

@@ -6,10 +6,12 @@ UCX ends a process that uses one of its sockets after the program has closed it,
 import glob
 import os
 import re
+import subprocess
 
 import harness
 
 PROGRAM = os.path.join(harness.BUILD, "tests", "client", "closed_descriptors")
+LEAVER = os.path.join(harness.BUILD, "tests", "client", "leaver")
 CAUSE = "the program closed or replaced descriptors that weft opened"
 LINES = 24  # of both ranks
 LINE = re.compile(r"^rank (\d): wait (-?\d+) after (\d+) ms, finalize (-?\d+) after (\d+) ms$", re.M)
@@ -39,6 +41,23 @@ class Descriptors(harness.JobTest):
         for shards in (0, 1):
             self.check(backend, shards, "close", "all")
             self.check(backend, shards, "null", "all", "wait")
+
+    def test_few(self):
+        """Too few descriptors for a job with shards: the reason is in the log of the process that lacks them."""
+        for limit in (38, 31, 20):
+            with self.subTest(limit=limit):
+                name = f"few-{limit}"
+                command = ["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", harness.PROGRAMS.weft, "run", "-s", "1", "-n", "3", "-l", self.path(name),
+                           "--", LEAVER, "push_pull", "dense"]
+                done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
+                                      env={**os.environ, "WEFT_DEADLINE_MS": "10000"})
+                text = done.stdout
+                for path in glob.glob(os.path.join(self.path(name), "*.log")):
+                    with open(path, errors="replace") as file:
+                        text += file.read()
+                if limit < 32 or "ended WEFT_ERR_PEER_LOST" not in text:  # else there were enough, and rank 2 has left in order
+                    self.assertIn("ulimit -n", text)
+                self.assertNotIn("a limit is reached", text)
 
     def test_auto(self):
         self.check_backend("auto")

@@ -2,6 +2,7 @@
  * them. */
 #include "transport/auto/auto.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -101,9 +102,10 @@ static uint64_t host_hash(void)
 {
     char text[64];
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
+    if (fd < 0) return 0; /* errno is the reason */
     ssize_t bytes = read(fd, text, sizeof text);
     close(fd);
+    errno = 0;
     return bytes > 0 ? hash(text, (size_t)bytes) : 0;
 }
 
@@ -201,7 +203,7 @@ static enum weft_status open_child(struct auto_endpoint *auto_endpoint, int kind
     if (status < 0) {
         snprintf(auto_endpoint->why[kind], sizeof auto_endpoint->why[kind], "%.*s",
                  (int)sizeof auto_endpoint->why[kind] - 1, why.text);
-        bool meant = status == WEFT_ERR_NO_MEMORY || status == WEFT_ERR_INVALID ||
+        bool meant = status == WEFT_ERR_NO_MEMORY || status == WEFT_ERR_INVALID || status == WEFT_ERR_LIMIT ||
                      is_requested(kind, settings, options->lanes);
         return meant ? weft_error_set(error, status, "%s", why.text) : WEFT_OK;
     }
@@ -235,6 +237,10 @@ static enum weft_status make_address(struct auto_endpoint *auto_endpoint, struct
     address_list->nonce_hash = core_nonce_hash(parent->nonce);
     address_list->id = parent->id;
     address_list->host = host_hash();
+    if (address_list->host == 0 && errno == EMFILE) {
+        const enum weft_status status = weft_limit_status("the identity of the host", errno);
+        return weft_error_set(error, status, "%s", weft_reason_text(status));
+    }
     address_list->net_namespace = namespace_hash(auto_endpoint->secret);
     for (uint32_t i = 0; i < parent->child_count; i++) {
         const void *blob;

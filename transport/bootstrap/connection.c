@@ -323,6 +323,15 @@ static bool queue_descriptors(struct connection *connection, struct msghdr *mess
     return fine;
 }
 
+/* The kernel drops descriptors that the process has no space for. */
+static bool lacks_descriptors(const struct connection *connection, const struct msghdr *message)
+{
+    if (!(message->msg_flags & MSG_CTRUNC)) return false;
+    const int copy = fcntl(connection->fd, F_DUPFD_CLOEXEC, 0);
+    if (copy >= 0) close(copy);
+    return copy < 0;
+}
+
 /* One recvmsg. Returns whether the socket may hold more. */
 static bool read_once(struct connection *connection)
 {
@@ -345,7 +354,8 @@ static bool read_once(struct connection *connection)
         return false;
     }
     if (!queue_descriptors(connection, &message)) {
-        connection_refuse(connection, BOOTSTRAP_DESCRIPTORS);
+        connection_refuse(connection, lacks_descriptors(connection, &message) ? BOOTSTRAP_NO_RESOURCE
+                                                                              : BOOTSTRAP_DESCRIPTORS);
         return false;
     }
     if (kept > 0) memcpy(bootstrap->scratch, connection->partial, kept);

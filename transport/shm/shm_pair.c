@@ -39,9 +39,10 @@ static uint64_t host_hash(void)
 {
     char text[64] = {0};
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
+    if (fd < 0) return 0; /* errno is the reason */
     ssize_t bytes = read(fd, text, sizeof text);
     close(fd);
+    errno = 0;
     return bytes > 0 ? weft_fnv_bytes(WEFT_FNV_BASIS, text, (size_t)bytes) : 0;
 }
 
@@ -67,6 +68,7 @@ enum weft_status shm_address_make(struct shm_endpoint *endpoint)
             "the address of an endpoint has %zu bytes, at most %zu fit; use a shorter TMPDIR", bytes,
             sizeof endpoint->address - sizeof head);
     head.host = host_hash();
+    if (head.host == 0 && errno == EMFILE) return weft_limit_status("the identity of the host", errno);
     head.bytes = (uint32_t)(sizeof head + bytes);
     head.check = address_check(&head, meeting, bytes);
     memcpy(endpoint->address, &head, sizeof head);
@@ -75,10 +77,11 @@ enum weft_status shm_address_make(struct shm_endpoint *endpoint)
     return WEFT_OK;
 }
 
-static enum weft_status address_read(const struct weft_transport *transport, uint32_t peer_id,
-                                     const void *blob, size_t bytes)
+static enum weft_status address_read(const struct shm_endpoint *endpoint, uint32_t peer_id, const void *blob,
+                                     size_t bytes)
 {
-    struct address head;
+    const struct weft_transport *transport = endpoint->transport;
+    struct address head, own;
     if (bytes < sizeof head) return WEFT_ERR_MALFORMED;
     memcpy(&head, blob, sizeof head);
     if (head.magic != ADDRESS_MAGIC) return WEFT_ERR_MALFORMED;
@@ -87,7 +90,8 @@ static enum weft_status address_read(const struct weft_transport *transport, uin
     if (head.bytes != bytes || head.id != peer_id) return WEFT_ERR_MALFORMED;
     if (head.check != address_check(&head, (const uint8_t *)blob + sizeof head, bytes - sizeof head))
         return WEFT_ERR_MALFORMED;
-    return head.host == host_hash() ? WEFT_OK : WEFT_ERR_UNREACHABLE;
+    memcpy(&own, endpoint->address, sizeof own);
+    return head.host == own.host ? WEFT_OK : WEFT_ERR_UNREACHABLE;
 }
 
 /* ---- connect ---- */
@@ -206,7 +210,7 @@ enum weft_status shm_connect(struct weft_transport *transport, struct weft_peer 
                              size_t bytes)
 {
     struct shm_endpoint *endpoint = transport->backend;
-    WEFT_TRY(address_read(transport, peer->id, blob, bytes));
+    WEFT_TRY(address_read(endpoint, peer->id, blob, bytes));
     struct shm_pair *pair = weft_alloc_zero(transport->env, sizeof *pair);
     if (!pair) return WEFT_ERR_NO_MEMORY;
     pair->credit_max = SHM_CREDIT_FIRST;

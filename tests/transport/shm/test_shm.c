@@ -1,9 +1,11 @@
 /* test_shm.c - specific to the shared memory backend: weft_memory_alloc, windows by every copy method,
  * close under a slow user, copy counts, and a corrupted ring. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "tests/transport/net.h"
 #include "transport/memory/memory.h"
@@ -418,6 +420,24 @@ static void test_memory(void **state)
     assert_true(memory_offset(&elsewhere, 1) == MEMORY_NO_OFFSET);
 }
 
+/* A file beyond ulimit -f is refused. Without the check SIGXFSZ would end the process. */
+static void test_file_limit(void **state)
+{
+    struct rlimit before, small;
+    void *memory;
+    int fd = -1;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = (struct rlimit){8192, before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    memory = memory_file_create("weft-test", 8193, true, &fd);
+    const int reason = errno;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_null(memory);
+    assert_int_equal(reason, EFBIG);
+    assert_int_equal(weft_limit_status("the ring", reason), WEFT_ERR_LIMIT);
+    assert_non_null(strstr(weft_reason_text(WEFT_ERR_LIMIT), "ulimit -f"));
+}
+
 /* Non-temporal copy: any length and alignment, no other byte is changed. */
 static void test_copy_nontemporal(void **state)
 {
@@ -455,6 +475,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_file_limit),
         cmocka_unit_test(test_put_and_get),
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_close_under_a_user),
