@@ -16,6 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/session/control/heartbeat.h"
 #include "client/session/failure.h"
 #include "client/session/flight.h"
 #include "client/session/membership.h"
@@ -24,7 +25,6 @@
 #include "client/session/topology.h"
 #include "client/session/wait.h"
 
-#define WAIT_REASON_NS WEFT_MS(500) /* for the coordinator's answer */
 #define PROGRESS_NS WEFT_SECONDS(1)
 
 struct outgoing {
@@ -44,8 +44,7 @@ static void set_phase(struct weft_session *session, enum client_phase phase)
 
 /* ---- sending ---- */
 
-/* The roster has the name of the process, which may be shard 0. */
-static const char *coordinator_name(const struct weft_session *session)
+const char *client_control_coordinator_name(const struct weft_session *session)
 {
     if (session->control.link.is_replaced) return "the coordinator";
     if (session->control.roster) return session->control.roster->roster->coordinator;
@@ -115,138 +114,12 @@ void client_control_send_abort(struct weft_session *session, enum weft_status st
                  text);
 }
 
-/* On the net thread. */
-static void send_now(struct weft_session *session, const Weft__Control__Control *message)
+void client_control_send_now(struct weft_session *session, const Weft__Control__Control *message)
 {
     const enum weft_status status = weft_control_link_send(&session->control.link, message);
     if (status < 0 && status != WEFT_ERR_CLOSED)
         client_fail(session, status, false, "cannot send to the coordinator at %s:%u: %s",
                     session->settings.host, session->settings.port, weft_reason_text(status));
-}
-
-static Weft__Control__Control heartbeat_of(struct weft_session *session, Weft__Control__Heartbeat *body)
-{
-    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    body->time_ns = weft_now_ns(session->env);
-    message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
-    message.heartbeat = body;
-    return message;
-}
-
-/* Adds the progress of this worker's operations, once data may move. Returns whether one is stalled. */
-static bool add_progress(struct weft_session *session, Weft__Control__Progress *progress,
-                         Weft__Control__Heartbeat *heartbeat)
-{
-    if (client_control_phase(&session->control) != CLIENT_GO) return false;
-    session->ops.progress(session, progress);
-    heartbeat->progress = progress;
-    return progress->is_stalled;
-}
-
-/* answer: the number of the coordinator's liveness check; 0: a periodic heartbeat. */
-static void send_alive(struct weft_session *session, uint32_t answer)
-{
-    if (!session->control.link.connection || client_control_phase(&session->control) < CLIENT_WELCOME) return;
-    Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
-    Weft__Control__Progress progress;
-    body.answer = answer;
-    session->control.stall_is_reported = add_progress(session, &progress, &body);
-    Weft__Control__Control message = heartbeat_of(session, &body);
-    send_now(session, &message);
-}
-
-/* Begin and end of a stall are reported at once; otherwise nothing is sent. */
-static void check_progress(void *context)
-{
-    struct weft_session *session = context;
-    Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
-    Weft__Control__Progress progress;
-    const bool is_stalled = add_progress(session, &progress, &body);
-    if (is_stalled != session->control.stall_is_reported) send_alive(session, 0);
-}
-
-static void check_silence(struct weft_session *session)
-{
-    struct client_control *control = &session->control;
-    const uint64_t silent_ns = weft_silence_check(&control->silence, weft_now_ns(session->env));
-    if (silent_ns == 0 || !control->link.connection || weft_control_link_replace(&control->link)) return;
-    client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s at %s:%u: %s for %.0f s",
-                coordinator_name(session), control->link.host, control->link.port, WEFT_CUT_OFF_TEXT,
-                (double)silent_ns / 1e9);
-    weft_control_link_close(&session->control.link);
-}
-
-static void on_heartbeat(void *context)
-{
-    check_silence(context);
-    send_alive(context, 0);
-}
-
-static void send_report(void *context)
-{
-    struct weft_session *session = context;
-    if (session->control.link.connection && client_control_phase(&session->control) == CLIENT_GO)
-        session->ops.report(session);
-}
-
-void client_control_send_report(struct weft_session *session, Weft__Control__Report *report)
-{
-    if (!session->control.link.connection || client_control_phase(&session->control) != CLIENT_GO) return;
-    Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
-    body.report = report;
-    Weft__Control__Control message = heartbeat_of(session, &body);
-    send_now(session, &message);
-}
-
-void client_control_check_liveness(struct weft_session *session)
-{
-    Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
-    body.ask = 1;
-    Weft__Control__Control message = heartbeat_of(session, &body);
-    /* if it is not sent, the coordinator declares a silent member lost later */
-    (void)post_outgoing(session, &message, false);
-}
-
-static bool has_wait_reason_or_failed(void *context)
-{
-    struct weft_session *session = context;
-    pthread_mutex_lock(&session->control.lock);
-    bool has_reason = session->control.has_wait_reason;
-    pthread_mutex_unlock(&session->control.lock);
-    return has_reason || client_failed(session) < 0;
-}
-
-static void take_wait_reason(struct weft_session *session, const char *text)
-{
-    struct client_control *control = &session->control;
-    pthread_mutex_lock(&control->lock);
-    snprintf(control->wait_reason, sizeof control->wait_reason, "%s", text);
-    control->has_wait_reason = true;
-    pthread_mutex_unlock(&control->lock);
-    weft_loop_notify(session->loop);
-}
-
-void client_control_wait_reason(struct weft_session *session, char *out, size_t out_bytes)
-{
-    struct client_control *control = &session->control;
-    Weft__Control__Heartbeat body = WEFT__CONTROL__HEARTBEAT__INIT;
-    body.wait_reason = true;
-    Weft__Control__Control message = heartbeat_of(session, &body);
-    pthread_mutex_lock(&control->lock);
-    control->has_wait_reason = false;
-    control->wait_reason[0] = 0;
-    pthread_mutex_unlock(&control->lock);
-    if (client_control_phase(control) >= CLIENT_WELCOME && post_outgoing(session, &message, false) == WEFT_OK)
-        (void)client_wait_for(session, has_wait_reason_or_failed, session,
-                              client_deadline(session, WAIT_REASON_NS));
-    pthread_mutex_lock(&control->lock);
-    if (!control->has_wait_reason)
-        snprintf(out, out_bytes, "the coordinator at %.100s:%u does not report which members it waits for",
-                 session->settings.host, session->settings.port);
-    else
-        snprintf(out, out_bytes, "%s",
-                 control->wait_reason[0] ? control->wait_reason : "no member is missing now");
-    pthread_mutex_unlock(&control->lock);
 }
 
 void client_control_send_hash(struct weft_session *session, uint32_t tensor, uint64_t step, uint32_t endpoint,
@@ -261,7 +134,7 @@ void client_control_send_hash(struct weft_session *session, uint32_t tensor, uin
     body.home = endpoint + 1;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH;
     message.weight_hash = &body;
-    send_now(session, &message);
+    client_control_send_now(session, &message);
 }
 
 /* ---- receiving ---- */
@@ -329,7 +202,7 @@ static void take_challenge(struct weft_session *session, const Weft__Control__Ch
     }
     message.body_case = WEFT__CONTROL__CONTROL__BODY_HELLO;
     message.hello = &hello;
-    send_now(session, &message);
+    client_control_send_now(session, &message);
     set_phase(session, CLIENT_HELLO_SENT);
 }
 
@@ -368,13 +241,15 @@ static void take_welcome(struct weft_session *session, const Weft__Control__Welc
     weft_silence_start(&session->control.silence, weft_control_silence_limit_ns(welcome), period_ns,
                        weft_now_ns(session->env));
     enum weft_status status =
-        weft_net_timer_periodic(session->control.net, period_ns, on_heartbeat, session);
+        weft_net_timer_periodic(session->control.net, period_ns, client_heartbeat_periodic, session);
     uint64_t report_ns = session->settings.report_period_ns;
     if (report_ns > 0 && report_ns < WEFT_MS(50)) report_ns = WEFT_MS(50);
     if (status == WEFT_OK && report_ns > 0)
-        status = weft_net_timer_periodic(session->control.net, report_ns, send_report, session);
+        status = weft_net_timer_periodic(session->control.net, report_ns, client_heartbeat_request_report,
+                                         session);
     if (status == WEFT_OK)
-        status = weft_net_timer_periodic(session->control.net, PROGRESS_NS, check_progress, session);
+        status = weft_net_timer_periodic(session->control.net, PROGRESS_NS, client_heartbeat_check_progress,
+                                         session);
     if (status < 0)
         client_fail(session, status, true, "no timer for heartbeats: %s", weft_reason_text(status));
 }
@@ -560,9 +435,9 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
         return false;
     case WEFT__CONTROL__CONTROL__BODY_HEARTBEAT:
         if (message->heartbeat->ask || message->heartbeat->ask_progress)
-            send_alive(session, message->heartbeat->ask);
+            client_heartbeat_send(session, message->heartbeat->ask);
         if (message->heartbeat->answer) session->ops.all_alive(session);
-        if (message->heartbeat->wait_reason) take_wait_reason(session, message->heartbeat->text);
+        if (message->heartbeat->wait_reason) client_heartbeat_wait_reason(session, message->heartbeat->text);
         return false;
     case WEFT__CONTROL__CONTROL__BODY_FINISHED:
         return false;
@@ -594,8 +469,9 @@ static bool take_seal(struct weft_session *session, const uint8_t *data, size_t 
     }
     if (weft_seal_check(&control->link.seal, data, bytes)) return true;
     if (client_control_phase(control) > CLIENT_HELLO_SENT)
-        client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s at %s:%u: %s", coordinator_name(session),
-                    settings->host, settings->port, WEFT_SEAL_BROKEN_TEXT);
+        client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s at %s:%u: %s",
+                    client_control_coordinator_name(session), settings->host, settings->port,
+                    WEFT_SEAL_BROKEN_TEXT);
     else if (weft_control_is_refusal(session->env, data, *bytes)) return true;
     else
         client_fail(session, WEFT_ERR_AUTH, false,
@@ -658,14 +534,14 @@ static void on_ended(void *context, enum weft_status reason, const char *text)
         client_fail(session, WEFT_ERR_UNREACHABLE, false, "cannot reach the coordinator at %s:%u: %s",
                     link->host, link->port, text);
     } else if (reason == WEFT_ERR_ABORTED) { /* it has refused to resume */
-        client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s at %s:%u: %s", coordinator_name(session),
-                    link->host, link->port, text);
+        client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s at %s:%u: %s",
+                    client_control_coordinator_name(session), link->host, link->port, text);
     } else if (session->control.roster) {
         client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s: the control connection with %s:%u closed",
-                    coordinator_name(session), link->host, link->port);
+                    client_control_coordinator_name(session), link->host, link->port);
     } else {
-        client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s at %s:%u: %s", coordinator_name(session),
-                    link->host, link->port, text);
+        client_fail(session, WEFT_ERR_PEER_LOST, false, "lost %s at %s:%u: %s",
+                    client_control_coordinator_name(session), link->host, link->port, text);
     }
     set_phase(session, CLIENT_ENDED);
 }

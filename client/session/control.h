@@ -63,6 +63,10 @@ enum weft_status client_control_start(struct weft_session *session, struct weft_
 void client_control_stop(struct weft_session *session);
 /* Packs and queues one message for the coordinator. Any thread. */
 enum weft_status client_control_send(struct weft_session *session, const Weft__Control__Control *message);
+/* The same without a queue. Net thread. */
+void client_control_send_now(struct weft_session *session, const Weft__Control__Control *message);
+/* Name of the coordinating process, which may be shard 0. Net thread. */
+const char *client_control_coordinator_name(const struct weft_session *session);
 /* This rank suspects a loss: are all members alive? If they are, the coordinator answers and
  * session->ops.all_alive runs. Any thread. */
 void client_control_check_liveness(struct weft_session *session);
