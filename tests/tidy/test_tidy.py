@@ -70,12 +70,16 @@ class TidyTest(unittest.TestCase):
         self.add("base/list.h", "/* " + "x" * 120 + " */", "at most 110")
         self.add("proto/README.md", "| `proto.c` | |", "proto.c does not exist")
         self.add("proto/README.md", "[wire](wire.md)", "wire.md does not exist")
+        self.expect("HACKING.md", "| `proto/none.c` |\n", "proto/none.c does not exist")
+        self.assertEqual(self.breaches({"HACKING.md": "| `proto/NAME.c` |\n"}), [])
         found = self.breaches({f"proto/part{i}.h": OPENING for i in range(26)})
         self.assertTrue(any("proto:1: 27 C files; at most 25" in line for line in found), found)
 
     def test_comment_words(self):
         self.expect_tree({"base/list.h": OPENING + "/* nobody is told */\n"}, "nobody|somebody|everybody per 10,000 words")
-        self.assertEqual(self.breaches({"tests/base/test_list.c": "/* nobody */\n" + GOOD["tests/base/test_list.c"]}), [])
+        self.expect_tree({"tests/base/test_list.c": "/* nobody */\n" + GOOD["tests/base/test_list.c"]}, "tests:1: ")
+        self.expect_tree({"proto/README.md": "Nobody is told.\n"}, "documents:1: ")
+        self.assertEqual(self.breaches({"proto/README.md": "`nobody`\n"}), [])
 
     def test_third_party(self):
         self.add("base/list.c", "#include <ucp/api/ucp.h>", "belongs in transport/ucx/")

@@ -30,6 +30,7 @@ GROUPS = {
     "private": r"letters?|rooms?|halls?|brief|ahead",
 }
 SOURCES = (".c", ".h", ".cu")
+RELEASED = "weft-"  # folders of headers as they were released; not edited
 TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
 WORD = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]+(?:'[a-z]+)?(?![A-Za-z0-9_])")
 PATTERNS = {name: re.compile(rf"(?<![A-Za-z0-9_-])(?:{words})(?![A-Za-z0-9_-])", re.I) for name, words in GROUPS.items()}
@@ -49,7 +50,7 @@ def plain(comment):
 
 def sources(root, tests):
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(f for f in folders if not f.startswith((".", "build")) and (tests or folder != root or f != "tests"))
+        folders[:] = sorted(f for f in folders if not f.startswith((".", "build", RELEASED)) and (tests or folder != root or f != "tests"))
         for name in sorted(names):
             if name.endswith(SOURCES):
                 yield os.path.relpath(os.path.join(folder, name), root)
@@ -82,8 +83,26 @@ def count_tree(root, depth=1, tests=False):
     return found
 
 
+def count_documents(root):
+    """The row of all .md files but docs/decisions, without code in backquotes."""
+    words, counts = 0, dict.fromkeys(GROUPS, 0)
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(f for f in folders if not f.startswith((".", "build")) and f != "decisions")
+        for name in sorted(names):
+            if not name.endswith(".md"):
+                continue
+            with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
+                text = re.sub(r"```.*?```|`[^`\n]*`", "", file.read(), flags=re.S)
+            words += len(WORD.findall(text))
+            for group, pattern in PATTERNS.items():
+                counts[group] += len(pattern.findall(text))
+    per_10000 = {group: round(1e4 * count / words, 1) if words else 0.0 for group, count in counts.items()}
+    return {"words": words, "counts": counts, "per_10000": per_10000}
+
+
 def print_table(found):
-    folders = sorted(f for f in found if f != "total") + ["total"]
+    last = [f for f in ("total", "tests", "documents") if f in found]  # tests and documents are not part of the total
+    folders = sorted(f for f in found if f not in last) + last
     lines = [["per 10,000 words", "words"] + list(GROUPS)]
     for folder in folders:
         row = found[folder]

@@ -1,6 +1,6 @@
-/* heartbeat.c - what this worker sends with heartbeats: that it lives, the progress of its operations, its
- * figures. Questions that the coordinator answers by a heartbeat: are all members alive, which member does the
- * job wait for? Ends the session if the coordinator is silent for too long.
+/* heartbeat.c - what this worker sends with heartbeats: a sign of life, the progress of its operations, its
+ * figures. The coordinator answers two questions by a heartbeat: are all members alive, and which members
+ * block the job? A coordinator that is silent for too long ends the session.
  *
  * The coordinator sets the period in Welcome (option server.heartbeat). */
 #include "client/session/control/heartbeat.h"
