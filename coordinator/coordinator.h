@@ -39,8 +39,8 @@ struct weft_coordinator_options {
     uint32_t copies;          /* of each slot of chunks: a lost shard does not end the job while every slot
                                * has a copy; 0 to WEFT_LIMIT_COPIES; default 0 */
     const char *store;        /* the driver's: path of a file in which another process finds the job if this
-                               * one ends (candidate below); needs copies and resume_ns, and with workers_min wire version 2;
-                               * default NULL: none */
+                               * one ends (candidate below); needs copies and resume_ns, and with
+                               * workers_min wire version 2; default NULL: none */
     bool copies_on_one_host;  /* a copy may be on the host of the original; default false */
     uint32_t wire_newest;     /* newest wire version that this process speaks; default 0: WEFT_WIRE_VERSION */
     uint64_t heartbeat_ns;    /* a member without messages for this time is lost; default 30 s */
@@ -244,6 +244,11 @@ void weft_candidate_suspect(struct weft_candidate *candidate, uint64_t reign);
 /* The job ends for this process: it will not take over. Net thread. */
 void weft_candidate_stop(struct weft_candidate *candidate);
 void weft_candidate_free(struct weft_candidate *candidate); /* NULL has no effect */
+/* HOST:PORT of the process that coordinates the job now, as the store at `path` has it. Any thread; may wait
+ * for another process that is in a call of the store. WEFT_ERR_CLOSED: no process coordinates.
+ * WEFT_ERR_MISMATCH: the store is another job's. */
+enum weft_status weft_takeover_address(struct weft_env *env, const char *path, const char *job,
+                                       char address_out[256], struct weft_error *error);
 
 /* ---- coordinator on a net thread of its own ---- */
 struct weft_coordinator_thread;

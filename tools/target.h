@@ -10,7 +10,7 @@
 struct tool_target {
     struct weft_control_client_options options; /* host, job and secret point into this struct */
     const char *secret_file, *address;          /* address: HOST:PORT; NULL: none given */
-    char *secret;                               /* owned */
+    char *secret, *store;                       /* owned; store: server.store; NULL: none */
     char host[256];
     uint64_t seconds; /* longest wait for an answer */
 };
@@ -29,14 +29,15 @@ void tool_target_init(struct tool_target *target);
     {                                                                                                       \
         "timeout", 0, "SECONDS", "longest wait for the answer", CLI_U64(&(target)->seconds, 1, 3600)        \
     }
-/* Takes HOST:PORT from the arguments and reads the secret. -1: ready; otherwise the exit status, and the
- * sentence is on stderr. */
+/* Takes HOST:PORT from the arguments, and reads the secret and server.store. Without HOST:PORT the store has
+ * the address. -1: ready; otherwise the exit status, and the sentence is on stderr. */
 int tool_target_resolve(const char *command, struct tool_target *target, int argc, char **argv, int first);
 void tool_target_free(struct tool_target *target);
 
-/* Joins the coordinator as an observer, sends one request, leaves. Returns the text of the answer: of a
- * StatusRequest the JSON, of Drain and Rebalance "" or the reason of the refusal. NULL: *error has the
- * sentence. Free with free(). (target_status.c) */
+/* Joins the coordinator as an observer, sends one request, leaves. If the coordinator does not answer, and
+ * server.store names another one, that one is tried: within `seconds`, since a take-over may be under way.
+ * Returns the text of the answer: of a StatusRequest the JSON, of Drain and Rebalance "" or the reason of the
+ * refusal. NULL: *error has the sentence. Free with free(). (target_status.c) */
 char *tool_target_request(const struct tool_target *target, const Weft__Control__Control *request,
                           struct weft_error *error);
 /* The same for the status. */

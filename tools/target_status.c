@@ -1,13 +1,15 @@
 /* target_status.c - a request to a running job: joins its coordinator as an observer, sends it, returns the
  * answer. */
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/target.h"
 
-#define REFUSAL_MS 500 /* a refusal needs one round trip */
+#define REFUSAL_MS 500   /* a refusal needs one round trip */
+#define STORE_POLL_MS 50 /* until the lease of a lost coordinator has ended */
 
 struct query {
     struct weft_control_client *member;
@@ -82,22 +84,58 @@ static void ask(struct weft_env *env, const struct weft_control_client_options *
     weft_control_client_free(query->member);
 }
 
-static char *answer_of(const struct tool_target *target, struct query query, struct weft_error *error)
+static char *answer_at(const struct weft_control_client_options *options, struct query query,
+                       struct weft_error *error)
 {
-    const char *host = target->options.host;
+    const char *host = options->host;
     char port[8];
-    snprintf(port, sizeof port, "%u", target->options.port);
+    snprintf(port, sizeof port, "%u", options->port);
     /* a member waits for a coordinator that starts later; a query does not. It names other failures itself */
     if (weft_net_probe(host, port, REFUSAL_MS) == ECONNREFUSED) {
         weft_error_set(error, WEFT_ERR_UNREACHABLE,
                        "no process listens at %s:%u (connection refused); start weftd or weft run there, or "
                        "correct the address",
-                       host, target->options.port);
+                       host, options->port);
         return NULL;
     }
-    ask(weft_env_system(), &target->options, &query);
+    ask(weft_env_system(), options, &query);
     if (!query.answer) *error = query.error;
     return query.answer;
+}
+
+/* Waits while the store names the process that has not answered: its lease may not have ended. false: there
+ * is no other one. */
+static bool find_other(const struct tool_target *target, char host_out[256], uint16_t *port_out)
+{
+    struct weft_env *env = weft_env_system();
+    const uint64_t until_ns = weft_deadline_ns(weft_now_ns(env), WEFT_SECONDS(target->seconds));
+    char address[256];
+    bool was_named = false;
+    for (;;) {
+        const enum weft_status status =
+            weft_takeover_address(env, target->store, target->options.job, address, NULL);
+        if (status == WEFT_OK && weft_host_port_parse(address, host_out, port_out, NULL) < 0) return false;
+        const bool is_same = status == WEFT_OK && *port_out == target->options.port &&
+                             strcmp(host_out, target->options.host) == 0;
+        was_named |= is_same;
+        if (status == WEFT_OK && !is_same) return true;
+        if (!was_named || (status < 0 && status != WEFT_ERR_CLOSED) || weft_now_ns(env) >= until_ns)
+            return false;
+        (void)poll(NULL, 0, STORE_POLL_MS);
+    }
+}
+
+static char *answer_of(const struct tool_target *target, struct query query, struct weft_error *error)
+{
+    struct weft_control_client_options other = target->options;
+    struct weft_error other_error = {0};
+    char host[256];
+    char *answer = answer_at(&target->options, query, error);
+    if (answer || !target->store || !find_other(target, host, &other.port)) return answer;
+    other.host = host;
+    answer = answer_at(&other, query, &other_error);
+    if (!answer) *error = other_error;
+    return answer;
 }
 
 char *tool_target_request(const struct tool_target *target, const Weft__Control__Control *request,

@@ -48,6 +48,12 @@ class Takeover(CountingTest):
         harness.kill(shard)
         shard.wait()
         self.wait_for_takeover(group, 3)
+        job = self.job_variables(group)
+        self.assertEqual(self.status(group), {}, "an answer at the former address, without the store")
+        for variables in (job, {"WEFT_JOB": job["WEFT_JOB"]}):
+            done = subprocess.run([harness.PROGRAMS.weft, "status", "--json"], stdout=subprocess.PIPE, text=True, timeout=60,
+                                  env={**os.environ, **variables, **self.environment()})
+            self.assertGreater(json.loads(done.stdout)["reign"], 0)
         self.wait_for("a snapshot of the next coordinator",
                       lambda: any(COMMITTED in self.log(group, f"shard{number}") for number in (1, 2)), group, 30)
         self.end(group, 2)

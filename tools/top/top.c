@@ -196,7 +196,8 @@ int weft_top_main(int argc, char **argv)
         json_decref(now);
     } else if (now) {
         run_live(&target, now, (uint64_t)(interval * 1000), &error);
-        if (error.status < 0) fprintf(stderr, "weft top: the coordinator at %s is lost: ", target.address);
+        if (error.status < 0)
+            fprintf(stderr, "weft top: the coordinator at %s:%u is lost: ", target.host, target.options.port);
     }
     tool_target_free(&target);
     if (error.status == WEFT_OK) return 0;
