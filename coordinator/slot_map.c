@@ -95,27 +95,37 @@ void coordinator_slots_free(struct weft_coordinator *coordinator)
     coordinator->slots = (struct coordinator_slots){0};
 }
 
-static uint32_t count_led(const struct weft_coordinator *coordinator, const struct coordinator_endpoint *home)
+/* is_still: it is not being copied or moved either. */
+static bool is_led(const struct weft_coordinator *coordinator, uint32_t slot,
+                   const struct coordinator_endpoint *home, bool is_still)
 {
-    const uint32_t leader = (uint32_t)(home - coordinator->endpoints);
+    return &coordinator->endpoints[coordinator->slots.all[slot].leader] == home &&
+           !(is_still && coordinator->slots.moves[slot].kind != MOVE_NONE);
+}
+
+static uint32_t count_led(const struct weft_coordinator *coordinator, const struct coordinator_endpoint *home,
+                          bool is_still)
+{
     uint32_t led = 0;
-    for (uint32_t i = 0; i < coordinator->slots.count; i++) led += coordinator->slots.all[i].leader == leader;
+    for (uint32_t i = 0; i < coordinator->slots.count; i++) led += is_led(coordinator, i, home, is_still);
     return led;
 }
 
 bool coordinator_slot_can_choose(const struct weft_coordinator *coordinator,
                                  const struct coordinator_endpoint *home)
 {
-    return coordinator->slots.count == 0 || count_led(coordinator, home) > 0;
+    return coordinator->slots.count == 0 || count_led(coordinator, home, false) > 0;
 }
 
+/* A chunk in a slot that moves would have to be copied again, and a shard that drains would not end. */
 uint32_t coordinator_slot_choose(struct weft_coordinator *coordinator, struct coordinator_endpoint *home)
 {
     if (coordinator->slots.count == 0) return 0;
-    const uint32_t leader = (uint32_t)(home - coordinator->endpoints), led = count_led(coordinator, home);
+    const uint32_t still = count_led(coordinator, home, true);
+    const uint32_t led = still > 0 ? still : count_led(coordinator, home, false);
     WEFT_ASSERT(led > 0);
     uint32_t skip = home->slot_cursor++ % led, slot = 0;
-    while (coordinator->slots.all[slot].leader != leader || skip-- > 0) slot++;
+    while (!is_led(coordinator, slot, home, still > 0) || skip-- > 0) slot++;
     return slot;
 }
 

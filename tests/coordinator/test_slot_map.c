@@ -456,7 +456,8 @@ static void slot_with_clocks(void **state)
     check_slot_moves("asp");
 }
 
-/* A tensor with a codec is declared in a slot that is being copied: the copy is named when it has that. */
+/* Tensors that are declared meanwhile are not in a slot that is being copied: a leader that drains would copy
+ * again and again. The copy is named when it has all chunks: the leader may have a declaration later. */
 static void declared_during_move(void **state)
 {
     uint64_t c[MEMBERS];
@@ -472,14 +473,13 @@ static void declared_during_move(void **state)
     const Control *request = read_all(h, c[WORKERS + 1], &view, BODY(SLOT_COPY));
     assert_non_null(request);
     const Weft__Control__SlotCopy asked = *request->slot_copy;
-    uint32_t ordinal = 1;
-    while (declare_one(h, c, ordinal, "", c[WORKERS + 1]) != asked.slot) {
+    for (uint32_t ordinal = 1; ordinal <= SLOTS; ordinal++) {
+        assert_int_not_equal(declare_one(h, c, ordinal, "", c[WORKERS + 1]), asked.slot);
         for (int i = 0; i < WORKERS + 3; i++)
             if (i != WORKERS + 1) read_all(h, c[i], NULL, BODY(MAP));
-        assert_true(++ordinal < 1000);
     }
     for (uint32_t i = 0; i < 2; i++) {
-        slot_copied(h, c[WORKERS + 1], &asked, chunks[asked.slot] + i);
+        slot_copied(h, c[WORKERS + 1], &asked, chunks[asked.slot] - 1 + i);
         read_all(h, c[WORKERS + 1], &view, BODY(MAP));
         assert_int_equal(view.term[asked.slot], asked.term + i);
         assert_int_equal(view.copy[asked.slot], i ? asked.to + 1 : 0);
