@@ -445,6 +445,9 @@ static bool is_as_leader(struct fleet *fleet, uint32_t chunk_number, const struc
     const size_t bytes = chunk->count * sizeof(float);
     const float *residual = copy->combiner ? weft_combiner_residual(copy->combiner) : NULL;
     if (fleet->shard[chunk->shard].killed) return true;
+    if (copy->clock &&
+        memcmp(copy->clock->counts, leader->clock->counts, shard_clock_counts_bytes(copy)) != 0)
+        return false;
     if (residual && memcmp(residual, weft_combiner_residual(leader->combiner), bytes) != 0) return false;
     if (copy->half && memcmp(copy->half, leader->half, chunk->count * sizeof *copy->half) != 0) return false;
     return !copy->result_is_resendable || !leader->result_is_resendable ||
