@@ -63,7 +63,7 @@ class GPT(nn.Module):
             nn.init.zeros_(module.bias)
 
     def forward(self, text):
-        hidden = self.bytes(text) + self.places(torch.arange(text.shape[1]))
+        hidden = self.bytes(text) + self.places(torch.arange(text.shape[1], device=text.device))
         for block in self.blocks:
             hidden = block(hidden)
         return self.norm(hidden) @ self.bytes.weight.T

@@ -1,10 +1,12 @@
 /* nccl_pair.c - one rank of a small NCCL job: collectives over a list of sizes, a hash of each result.
  *
- *     nccl_pair --rank R --ranks N --id FILE [--ops a,b] [--max BYTES] [--again TIMES] [--die CALL]
+ *     nccl_pair --rank R --ranks N --id FILE [--ops a,b] [--max BYTES] [--again TIMES] [--die CALL] [--types]
  *
  * Rank 0 writes NCCL's unique id into FILE. All ranks use device 0; NCCL takes two ranks of one device as
  * two hosts if their NCCL_HOSTID differs. Prints "version V", then one line "op bytes hash" for each call;
- * lines of two runs must be equal. Exit status 77: no NCCL, no CUDA or no device; 3: a remote error. */
+ * lines of two runs must be equal. --types: instead, all_reduces of each type and reduction, "type op bytes
+ * hash" (not fp8, whose rounding differs between NCCL and weft). Exit status 77: no NCCL, no CUDA or no
+ * device; 3: a remote error. */
 #include <dlfcn.h>
 #include <getopt.h>
 #include <signal.h>
@@ -15,7 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { FLOAT32 = 7, SUM = 0, TO_DEVICE = 1, TO_HOST = 2, SKIPPED = 77, REMOTE = 6 };
+enum { INT8 = 0, FLOAT16 = 6, FLOAT32 = 7, BFLOAT16 = 9, TYPES = 10, SUM = 0, OPS = 4 };
+enum { TO_DEVICE = 1, TO_HOST = 2, SKIPPED = 77, REMOTE = 6 };
 struct id {
     char bytes[128];
 };
@@ -155,22 +158,75 @@ static int call(const char *op, struct buffers *b, size_t count)
     exit(2);
 }
 
-static void run_one(const char *op, struct buffers *b, size_t bytes)
+/* Copies the input, which is in b->host, to the device; clears the output. */
+static void upload(struct buffers *b, size_t bytes)
 {
-    size_t count = bytes / sizeof(float);
-    uint64_t hash = 0xcbf29ce484222325ull;
-    for (size_t i = 0; i < count; i++)
-        b->host[i] = (float)((i * 2654435761u + (size_t)rank * 97) % 100003) * 1e-3f - 30.0f;
     check_cuda(cuda.Memcpy(b->in, b->host, bytes, TO_DEVICE), "copy to the device");
     memset(b->host, 0, bytes);
     check_cuda(cuda.Memcpy(b->out, b->host, bytes, TO_DEVICE), "copy to the device");
-    check_nccl(call(op, b, count), op);
-    wait_stream(b->stream, op);
+}
+
+/* Waits for the call and prints the hash of the output. */
+static void finish(const char *name, struct buffers *b, size_t bytes)
+{
+    uint64_t hash = 0xcbf29ce484222325ull;
+    wait_stream(b->stream, name);
     check_cuda(cuda.Memcpy(b->host, b->out, bytes, TO_HOST), "copy from the device");
     const unsigned char *data = (const unsigned char *)b->host;
     for (size_t i = 0; i < bytes; i++) hash = (hash ^ data[i]) * 0x100000001b3ull;
-    printf("%s %zu %016llx\n", op, bytes, (unsigned long long)hash);
+    printf("%s %zu %016llx\n", name, bytes, (unsigned long long)hash);
     fflush(stdout);
+}
+
+static void run_one(const char *op, struct buffers *b, size_t bytes)
+{
+    size_t count = bytes / sizeof(float);
+    for (size_t i = 0; i < count; i++)
+        b->host[i] = (float)((i * 2654435761u + (size_t)rank * 97) % 100003) * 1e-3f - 30.0f;
+    upload(b, bytes);
+    check_nccl(call(op, b, count), op);
+    finish(op, b, bytes);
+}
+
+/* ---- types ---- */
+
+/* Element i of this rank: a random number; floats are finite, of magnitude 2^-4 to 2^4, so sums round. */
+static uint64_t element(int dtype, size_t i)
+{
+    uint64_t bits = (i + 1) * 0x9e3779b97f4a7c15ull ^ ((uint64_t)rank + 1) * 0xbf58476d1ce4e5b9ull;
+    bits = (bits ^ bits >> 30) * 0x94d049bb133111ebull;
+    bits ^= bits >> 31;
+    const uint64_t exponent = bits >> 60 & 7; /* below a bias of 4 */
+    switch (dtype) {
+    case FLOAT16: return (bits & 0x83ff) | (exponent + 11) << 10;
+    case BFLOAT16: return (bits & 0x807f) | (exponent + 123) << 7;
+    case FLOAT32: return (bits & 0x807fffff) | (exponent + 123) << 23;
+    case FLOAT32 + 1: return (bits & 0x800fffffffffffff) | (exponent + 1019) << 52;
+    default: return bits;
+    }
+}
+
+static void run_types(struct buffers *b)
+{
+    static const char *const names[TYPES] = {"i8",  "u8",  "i32", "u32", "i64",
+                                             "u64", "f16", "f32", "f64", "bf16"};
+    static const char *const ops[OPS] = {"sum", "prod", "max", "min"};
+    static const size_t sizes[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2}, totals[] = {8, 40000, (size_t)8 << 20};
+    for (int dtype = INT8; dtype < TYPES; dtype++)
+        for (int op = SUM; op < OPS; op++)
+            for (int t = 0; t < 3 && totals[t] <= b->bytes; t++) {
+                char name[32];
+                snprintf(name, sizeof name, "%s %s", names[dtype], ops[op]);
+                for (size_t i = 0; i < totals[t] / sizes[dtype]; i++) {
+                    const uint64_t bits = element(dtype, i);
+                    memcpy((char *)b->host + i * sizes[dtype], &bits, sizes[dtype]);
+                }
+                upload(b, totals[t]);
+                check_nccl(nccl.AllReduce(b->in, b->out, totals[t] / sizes[dtype], dtype, op, communicator,
+                                          b->stream),
+                           name);
+                finish(name, b, totals[t]);
+            }
 }
 
 static void buffers_open(struct buffers *b, size_t bytes)
@@ -205,10 +261,11 @@ int main(int count, char **arguments)
 {
     static const struct option options[] = {
         {"rank", 1, NULL, 'r'}, {"ranks", 1, NULL, 'n'}, {"id", 1, NULL, 'i'},  {"ops", 1, NULL, 'o'},
-        {"max", 1, NULL, 'm'},  {"again", 1, NULL, 'a'}, {"die", 1, NULL, 'd'}, {NULL, 0, NULL, 0}};
+        {"max", 1, NULL, 'm'},  {"again", 1, NULL, 'a'}, {"die", 1, NULL, 'd'}, {"types", 0, NULL, 't'},
+        {NULL, 0, NULL, 0}};
     const char *id_path = NULL, *ops = "all_reduce,reduce_scatter,all_gather,broadcast,reduce";
     size_t most = (size_t)64 << 20;
-    int lives = 1, die = 0, version = 0, calls = 0;
+    int lives = 1, die = 0, version = 0, calls = 0, by_type = 0;
     for (int option; (option = getopt_long(count, arguments, "", options, NULL)) != -1;) {
         switch (option) {
         case 'r': rank = atoi(optarg); break;
@@ -218,12 +275,13 @@ int main(int count, char **arguments)
         case 'm': most = strtoul(optarg, NULL, 10); break;
         case 'a': lives = atoi(optarg); break;
         case 'd': die = atoi(optarg); break;
+        case 't': by_type = 1; break;
         default: return 2;
         }
     }
     if (!id_path || rank < 0 || rank >= ranks || most < 8 || most % 8 != 0) {
         fprintf(stderr, "usage: nccl_pair --rank R --ranks N --id FILE [--ops a,b] [--max BYTES] [--again "
-                        "TIMES] [--die CALL]\n");
+                        "TIMES] [--die CALL] [--types]\n");
         return 2;
     }
     struct buffers buffers;
@@ -234,7 +292,8 @@ int main(int count, char **arguments)
     for (int life = 0; life < lives; life++) {
         check_nccl(nccl.CommInitRank(&communicator, ranks, exchange_id(id_path, life), rank),
                    "ncclCommInitRank");
-        calls = run_all(ops, &buffers, calls, die);
+        if (by_type) run_types(&buffers);
+        else calls = run_all(ops, &buffers, calls, die);
         check_nccl(nccl.CommDestroy(communicator), "ncclCommDestroy");
     }
     printf("done\n");

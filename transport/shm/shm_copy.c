@@ -42,8 +42,8 @@ static void copy_stream(uint8_t *to, const uint8_t *from, size_t bytes)
     _mm_sfence(); /* orders the stores before the cell that announces them */
 }
 
-/* Not memcpy: for such sizes the C library uses "rep movsb" on processors that have it, which is several times
- * slower where the lines are in the cache of the peer's processor. */
+/* Not memcpy: for such sizes the C library uses "rep movsb" on processors that have it, which is several
+ * times slower where the lines are in the cache of the peer's processor. */
 static void copy_lines(uint8_t *to, const uint8_t *from, size_t bytes)
 {
     for (; bytes >= 64; to += 64, from += 64, bytes -= 64) {

@@ -297,6 +297,11 @@ const char *cudaGetErrorName(int error)
     }
 }
 
+const char *cudaGetErrorString(int error)
+{
+    return cudaGetErrorName(error);
+}
+
 struct attributes {
     int type, device;
     void *device_pointer, *host_pointer;
@@ -383,6 +388,21 @@ int cudaStreamCreateWithFlags(void **stream_out, unsigned flags)
     live_handles++;
     pthread_mutex_unlock(&lock);
     return OK;
+}
+
+int cudaStreamCreate(void **stream_out)
+{
+    return cudaStreamCreateWithFlags(stream_out, 0);
+}
+
+int cudaStreamQuery(void *handle)
+{
+    need_context();
+    pthread_mutex_lock(&lock);
+    const struct stream *stream = stream_of(handle);
+    const int answer = sticky ? sticky : stream->first ? NOT_READY : OK;
+    pthread_mutex_unlock(&lock);
+    return answer;
 }
 
 int cudaStreamDestroy(void *handle)
@@ -478,6 +498,15 @@ int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *st
 {
     need_context();
     LOCKED(queue(stream, (struct item){.to = to, .from = from, .bytes = bytes}));
+}
+
+/* As for streams with implicit synchronization: behind all queued work. */
+int cudaMemcpy(void *to, const void *from, size_t bytes, int kind)
+{
+    fake_cuda_synchronize();
+    int answer = cudaMemcpyAsync(to, from, bytes, kind, NULL);
+    fake_cuda_synchronize();
+    return answer ? answer : sticky;
 }
 
 int cudaMemsetAsync(void *memory, int value, size_t bytes, void *stream)

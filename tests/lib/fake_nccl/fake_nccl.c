@@ -20,7 +20,7 @@
 enum { OK = 0, INTERNAL = 3, USAGE = 5, REMOTE = 6, IN_PROGRESS = 7 };
 enum { SUM = 0, AVG = 4, INT32 = 2, INT64 = 4, FLOAT32 = 7 };
 enum { RANKS_MAX = 8, OPS_MAX = 32, SLOT_BYTES = 8 << 20, POLLS = 2 };
-enum kind { REDUCE_SCATTER = 1, ALL_GATHER, REDUCE, BROADCAST, SEND, RECV };
+enum kind { REDUCE_SCATTER = 1, ALL_GATHER, REDUCE, BROADCAST, SEND, RECV, ALL_REDUCE };
 
 struct op {
     enum kind kind;
@@ -55,7 +55,7 @@ struct comm {
     _Atomic int error;
     /* under `lock` */
     int polls; /* until the answer is ncclSuccess */
-    bool init_ends, hangs;
+    bool init_ends, hangs, blocks; /* blocks: of ncclCommInitRank, whose calls are queued at once */
     struct kernel *pending; /* queued with the last poll */
     uint64_t groups;
 };
@@ -138,12 +138,28 @@ static const void *piece(const struct comm *comm, int rank, int index)
     return comm->file->slots[rank] + comm->file->tables[rank].pieces[index].at;
 }
 
-/* From the last rank to the first. f32, i32 and i64 only. */
+/* Not NCCL's results, but equal on all ranks: bytes of the other types and reductions, combined by xor. */
+static void mix(const struct comm *comm, const struct op *op, int index, size_t from)
+{
+    uint8_t *out = fake_cuda_shadow(op->out);
+    const size_t size = elem_bytes(op->dtype);
+    memset(out, op->dtype * 16 + op->op, op->count * size);
+    for (int rank = 0; rank < comm->ranks; rank++) {
+        const uint8_t *in = (const uint8_t *)piece(comm, rank, index) + from * size;
+        for (size_t i = 0; i < op->count * size; i++) out[i] ^= in[i];
+    }
+}
+
+/* From the last rank to the first: sums and averages of f32, i32 and i64. */
 static void sum(const struct comm *comm, const struct op *op, int index, size_t from)
 {
     void *out = fake_cuda_shadow(op->out);
-    if (op->dtype != FLOAT32 && op->dtype != INT32 && op->dtype != INT64) abort();
+    const bool is_summed = op->dtype == FLOAT32 || op->dtype == INT32 || op->dtype == INT64;
     atomic_fetch_add(&sums, 1);
+    if (!is_summed || (op->op != SUM && op->op != AVG)) {
+        mix(comm, op, index, from);
+        return;
+    }
     for (size_t i = 0; i < op->count; i++) {
         float f = 0;
         int64_t n = 0;
@@ -184,7 +200,7 @@ static void read_results(const struct kernel *kernel)
         const size_t bytes = op->count * elem_bytes(op->dtype);
         uint8_t *out = op->out ? fake_cuda_shadow(op->out) : NULL;
         if (op->kind == REDUCE_SCATTER) sum(comm, op, index, (size_t)comm->rank * op->count);
-        if (op->kind == REDUCE && op->peer == comm->rank) sum(comm, op, index, 0);
+        if (op->kind == ALL_REDUCE || (op->kind == REDUCE && op->peer == comm->rank)) sum(comm, op, index, 0);
         if (op->kind == BROADCAST) memcpy(out, piece(comm, op->peer, index), bytes);
         for (int rank = 0; op->kind == ALL_GATHER && rank < comm->ranks; rank++)
             memcpy(out + (size_t)rank * bytes, piece(comm, rank, index), bytes);
@@ -250,17 +266,8 @@ int ncclGetUniqueId(struct unique_id *id)
     return OK;
 }
 
-struct config {
-    size_t size;
-    unsigned magic, version;
-    int blocking;
-};
-
-int ncclCommInitRankConfig(void **comm_out, int ranks, struct unique_id id, int rank,
-                           const struct config *config)
+static int join(struct comm **comm_out, int ranks, struct unique_id id, int rank)
 {
-    if (config->magic != 0xcafebeefu || config->blocking != 0 || config->version < 21400)
-        return refuse("a config that is not of a non-blocking communicator");
     int fd = shm_open(id.path, O_RDWR, 0600);
     struct comm *comm = calloc(1, sizeof *comm);
     if (fd < 0 || !comm || ranks > RANKS_MAX) return INTERNAL;
@@ -269,7 +276,6 @@ int ncclCommInitRankConfig(void **comm_out, int ranks, struct unique_id id, int 
     if (comm->file == MAP_FAILED) return INTERNAL;
     comm->rank = rank;
     comm->ranks = ranks;
-    comm->polls = POLLS;
     comm->hangs = hang_init;
     if (atomic_fetch_add(&comm->file->joined, 1) + 1 == (uint32_t)ranks) shm_unlink(id.path);
     pthread_mutex_lock(&lock);
@@ -277,7 +283,44 @@ int ncclCommInitRankConfig(void **comm_out, int ranks, struct unique_id id, int 
     comms = comm;
     pthread_mutex_unlock(&lock);
     *comm_out = comm;
+    return OK;
+}
+
+/* A communicator whose calls wait for nothing of the host. */
+int ncclCommInitRank(struct comm **comm_out, int ranks, struct unique_id id, int rank)
+{
+    int result = join(comm_out, ranks, id, rank);
+    if (result != OK) return result;
+    (*comm_out)->blocks = true;
+    while (atomic_load(&(*comm_out)->file->joined) < (uint32_t)ranks) usleep(100);
+    return OK;
+}
+
+struct config {
+    size_t size;
+    unsigned magic, version;
+    int blocking;
+};
+
+int ncclCommInitRankConfig(struct comm **comm_out, int ranks, struct unique_id id, int rank,
+                           const struct config *config)
+{
+    if (config->magic != 0xcafebeefu || config->blocking != 0 || config->version < 21400)
+        return refuse("a config that is not of a non-blocking communicator");
+    int result = join(comm_out, ranks, id, rank);
+    if (result != OK) return result;
+    (*comm_out)->polls = POLLS;
     return IN_PROGRESS;
+}
+
+/* With the lock held. */
+static void launch_pending(struct comm *comm)
+{
+    if (fake_cuda_launch_owned(comm->stream, run_kernel, comm->pending) != 0) {
+        free(comm->pending);
+        atomic_store(&comm->error, 1);
+    }
+    comm->pending = NULL;
 }
 
 int ncclCommGetAsyncError(struct comm *comm, int *error_out)
@@ -285,13 +328,7 @@ int ncclCommGetAsyncError(struct comm *comm, int *error_out)
     pthread_mutex_lock(&lock);
     if (!comm->init_ends)
         comm->init_ends = !comm->hangs && atomic_load(&comm->file->joined) == (uint32_t)comm->ranks;
-    if (comm->polls > 0 && comm->init_ends && --comm->polls == 0 && comm->pending) {
-        if (fake_cuda_launch_owned(comm->stream, run_kernel, comm->pending) != 0) {
-            free(comm->pending);
-            atomic_store(&comm->error, 1);
-        }
-        comm->pending = NULL;
-    }
+    if (comm->polls > 0 && comm->init_ends && --comm->polls == 0 && comm->pending) launch_pending(comm);
     *error_out = comm->error ? comm->error : comm->polls > 0 ? IN_PROGRESS : OK;
     pthread_mutex_unlock(&lock);
     return OK;
@@ -346,12 +383,13 @@ static int end_group(void)
     memcpy(kernel->ops, group.ops, sizeof kernel->ops);
     kernel->number = ++comm->groups;
     comm->pending = kernel;
-    comm->polls = POLLS;
+    if (comm->blocks) launch_pending(comm);
+    else comm->polls = POLLS;
     pthread_mutex_unlock(&lock);
     atomic_fetch_add(&groups, 1);
     if (groups_until_async > 0 && atomic_fetch_sub(&groups_until_async, 1) == 1)
         atomic_store(&comm->error, REMOTE);
-    return IN_PROGRESS;
+    return comm->blocks ? OK : IN_PROGRESS;
 }
 
 int ncclGroupEnd(void)
@@ -365,7 +403,8 @@ static int add(struct comm *comm, void *stream, struct op op)
     if (comm->aborted) return refuse("a call after abort");
     if (comm->polls > 0) return refuse("a call while another is in progress");
     if (!comm->stream) comm->stream = stream;
-    if (comm->stream != stream || (group.comm && group.comm != comm)) return refuse("another stream");
+    if (comm->stream != stream || (group.depth > 0 && group.comm && group.comm != comm))
+        return refuse("another stream");
     ncclGroupStart();
     if (group.count == OPS_MAX) abort();
     group.comm = comm;
@@ -377,6 +416,10 @@ int ncclReduceScatter(const void *in, void *out, size_t count, int dtype, int op
                       void *stream)
 {
     return add(comm, stream, (struct op){REDUCE_SCATTER, in, out, count, dtype, op, 0});
+}
+int ncclAllReduce(const void *in, void *out, size_t count, int dtype, int op, struct comm *comm, void *stream)
+{
+    return add(comm, stream, (struct op){ALL_REDUCE, in, out, count, dtype, op, 0});
 }
 int ncclAllGather(const void *in, void *out, size_t count, int dtype, struct comm *comm, void *stream)
 {

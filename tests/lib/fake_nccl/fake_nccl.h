@@ -7,7 +7,10 @@
  *     ncclSuccess. Any other call on the communicator before that is refused, except abort.
  *   - A kernel waits on its stream for the kernels of the other ranks, or for an abort.
  *   - Refused: a second stream, a call after abort, ranks whose calls differ.
- *   - Sums are added from the last rank to the first, unlike the tree T. */
+ *   - Sums are added from the last rank to the first, unlike the tree T.
+ *
+ * Communicators of ncclCommInitRank block: their kernels are queued at once. Only sums and averages of f32,
+ * i32 and i64 have NCCL's results. */
 #ifndef TEST_FAKE_NCCL_H
 #define TEST_FAKE_NCCL_H
 
