@@ -447,6 +447,10 @@ static inline uint32_t weft_subject_batch(uint64_t hash)
     return (uint32_t)(hash ^ hash >> 32) | WEFT_SUBJECT_BATCH;
 }
 
+/* Whether the result of an all_reduce of f32 is finite. UNKNOWN: not all slices were checked, as this rank
+ * knows. */
+enum weft_coll_finite { WEFT_COLL_FINITE_UNKNOWN = 0, WEFT_COLL_FINITE = 1, WEFT_COLL_NOT_FINITE = 2 };
+
 struct weft_coll_args {
     enum weft_coll_kind kind;
     /* (count,); reduce_scatter, all_to_all, root of scatter: (ranks*count,); broadcast, recv: ignored */
@@ -487,6 +491,9 @@ struct weft_coll_args {
     /* EXCHANGE_BYTES: `in` has the same layout; piece r, for rank r, has these lengths. `count` is
      * ignored. in != out */
     const uint64_t *piece_bytes_in; /* (ranks,) */
+    /* all_reduce of f32, on all ranks or none: written before `done` by a path that checks the sum while it
+     * computes it; else unchanged. NULL: the caller does not need it */
+    enum weft_coll_finite *finite_out;
 };
 
 /* The rank that makes a call. */

@@ -24,6 +24,7 @@ const struct weft_kernels weft_kernels_scalar = {
     .sum_f32 = weft_scalar_sum_f32,
     .sum_tree_f32 = weft_scalar_sum_tree_f32,
     .sum_tree_stream_f32 = weft_scalar_sum_tree_f32,
+    .sum_tree_max_f32 = weft_scalar_sum_tree_max_f32,
     .sum_i64 = weft_scalar_sum_i64,
     .combine = weft_scalar_combine,
     .scale_f32 = weft_scalar_scale_f32,

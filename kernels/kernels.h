@@ -49,6 +49,9 @@ struct weft_kernels {
      * vectors longer than the caches. */
     void (*sum_tree_stream_f32)(float *const *outs, size_t out_count, const float *const *sources,
                                 size_t source_count, float factor, size_t count);
+    /* One of the two, which also returns max_abs_bits_f32 of the result. */
+    uint32_t (*sum_tree_max_f32)(float *const *outs, size_t out_count, const float *const *sources,
+                                 size_t source_count, float factor, size_t count, bool stream);
 
     /* combine: out[i] = a[i] (op) b[i], in this operand order; out may equal a or b. dtype: f32, f64 or an
      * integer type (narrower floats are widened before); op: sum (also for avg and scaled sum), prod, min,

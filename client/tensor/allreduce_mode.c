@@ -87,6 +87,12 @@ static bool run_measure(struct client_work *work)
     return true;
 }
 
+/* The result is not finite, or no pass over the data has checked it. */
+static bool may_be_nonfinite(const struct weft_tensor *tensor)
+{
+    return tensor->op.sum_finite != WEFT_COLL_FINITE;
+}
+
 static void update(struct weft_tensor *tensor)
 {
     struct client_tensor_op *op = &tensor->op;
@@ -122,19 +128,34 @@ static bool run_check(struct client_work *work)
     return true;
 }
 
+/* The mean is not finite, or unknown: is it because of this rank's gradient? */
+static bool run_warn(struct client_work *work)
+{
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    struct client_tensor_op *op = &tensor->op;
+    const uint64_t left = tensor->elems - op->work_at,
+                   count = left > CLIENT_SLICE_ELEMS ? CLIENT_SLICE_ELEMS : left;
+    client_skip_warn(tensor, op->work_at, count);
+    op->work_at += count;
+    if (!tensor->warned && op->work_at < tensor->elems) return false;
+    update(tensor);
+    return true;
+}
+
 /* Call when the sum and the records have arrived. Codecs check their sum themselves. */
 static void check_or_update(struct weft_tensor *tensor)
 {
-    if (tensor->session->step.skips) {
+    const bool skips = !tensor->codec && client_tensor_can_skip_step(tensor);
+    if (tensor->session->step.skips || (skips && tensor->op.sum_finite == WEFT_COLL_NOT_FINITE)) {
         client_skip_tensor(tensor);
         return;
     }
-    if (tensor->codec || !client_tensor_can_skip_step(tensor)) {
+    if (!may_be_nonfinite(tensor) || !(skips || tensor->op.warns_late)) {
         update(tensor);
         return;
     }
     tensor->op.work_at = 0;
-    tensor->work.run = run_check;
+    tensor->work.run = skips ? run_check : run_warn;
     client_engine_queue_work(tensor->session, &tensor->work);
 }
 
@@ -260,6 +281,7 @@ static enum weft_status post_reduce(struct client_group_op *group_op, struct wef
             .subject = client_tensor_subject(tensor),
             .urgency = client_tensor_urgency(tensor),
             .reproducible = true,
+            .finite_out = tensor->dtype == WEFT_F32 ? &op->sum_finite : NULL,
         };
         status = weft_coll_post(tensor->session->engine->group, &args, client_engine_group_op_done, group_op,
                                 &group_op->coll, error);
@@ -348,6 +370,7 @@ void client_allreduce_mode_start(struct weft_command *command)
     tensor->group_op.post = post_reduce;
     tensor->group_op.done = on_reduced;
     tensor->group_op.ready = false;
+    op->sum_finite = WEFT_COLL_FINITE_UNKNOWN;
     op->grad_scale = mean_scale(tensor); /* valid if the records have arrived */
     if (tensor->codec && !session->step.records_agree)
         weft_list_append(&session->tensors->record_waiters, &tensor->record_link);

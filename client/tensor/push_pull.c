@@ -169,12 +169,23 @@ enum weft_status weft_tensor_on_stream(struct weft_tensor *tensor, bool on_strea
     return WEFT_OK;
 }
 
+/* A gradient that the sum does not overwrite is checked after it, and only if the sum is not finite. */
+static bool can_warn_late(const struct weft_tensor *tensor)
+{
+    const bool keeps_input = tensor->op.in != tensor->op.out && tensor->op.in != tensor->scratch;
+    return tensor->mode == WEFT_MODE_ALL_REDUCE && !tensor->codec && tensor->dtype == WEFT_F32 &&
+           tensor->elems > CLIENT_SLICE_ELEMS && keeps_input;
+}
+
 /* Short gradients are in the caller's cache here. Long ones that are sent as they are get checked chunk by
  * chunk, just before the shard reads them (server_mode.c). */
 static void warn_if_not_finite(struct weft_tensor *tensor)
 {
     struct client_tensor_op *op = &tensor->op;
+    op->warns_by_chunk = op->warns_late = false;
     if (!client_skip_should_warn(tensor)) return;
+    op->warns_late = can_warn_late(tensor);
+    if (op->warns_late) return;
     op->warns_by_chunk = tensor->mode == WEFT_MODE_SERVER && !tensor->codec && !op->scaled &&
                          tensor->elems > CLIENT_SLICE_ELEMS;
     if (!op->warns_by_chunk) client_skip_warn(tensor, 0, tensor->elems);

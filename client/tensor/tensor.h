@@ -86,6 +86,9 @@ struct client_tensor_op {
     float *sum;                 /* (elems,) receives the sum, if the update of the weights is on the device;
                                  * NULL: elsewhere */
     bool scaled_is_ready;       /* written by the engine */
+    enum weft_coll_finite sum_finite; /* all-reduce mode, dense: what the operation found */
+    bool warns_late;            /* the gradient is checked for the warning after the sum, if that is not known
+                                 * to be finite */
     bool grad_is_nonfinite;     /* the sum has overwritten a gradient that was not finite; written by the
                                  * engine */
     bool holds;                 /* the shards hold the sum until CLIENT_OP_APPLY (elastic/clip.c) */

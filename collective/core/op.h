@@ -95,6 +95,9 @@ struct weft_coll {
         struct onehost_range {
             uint64_t first, count;
         } remaining;           /* of the slice under way, in elements */
+        uint32_t max_bits;     /* largest magnitude of the slice's result, if the caller asks whether it is
+                                * finite */
+        bool is_checked;       /* max_bits is that of the whole slice */
         struct weft_list link; /* in onehost->queue */
         uint8_t *stage;        /* staging memory (staged.c); NULL: none */
         struct onehost_stage_info {

@@ -55,6 +55,7 @@ struct onehost_reduce {
     struct reduce_spec elements;
     uint32_t source_count, out_count;
     bool stream; /* non-temporal stores */
+    uint32_t *max_bits; /* of f32: raised to the largest magnitude of the result; NULL: not needed */
     const uint8_t *sources[ONEHOST_RANKS_MAX];
     uint8_t *outs[ONEHOST_RANKS_MAX];
 };
@@ -74,6 +75,11 @@ static bool adds_floats(const struct reduce_spec *sum)
 static float factor_of(const struct reduce_spec *sum)
 {
     return sum->total != 0 ? reduce_scale_factor(sum) : 1;
+}
+
+static void raise_max_bits(const struct onehost_reduce *sum, uint32_t bits)
+{
+    if (bits > *sum->max_bits) *sum->max_bits = bits;
 }
 
 static void store_all(const struct onehost_reduce *sum, size_t at, const void *from, size_t bytes)
@@ -124,6 +130,7 @@ static bool sum_tile_prescaled(const struct onehost_reduce *sum, size_t from, si
     }
     if (groups > 1) weft_kernels()->sum_tree_f32(&total, 1, sources, groups, factor, elems);
     if (sum->elements.dtype == WEFT_F32) {
+        if (sum->max_bits) raise_max_bits(sum, weft_kernels()->max_abs_bits_f32(total, elems));
         store_all(sum, from * sizeof(float), total, elems * sizeof(float));
         return true;
     }
@@ -179,6 +186,13 @@ static void sum_all(const struct onehost_reduce *sum, uint64_t count)
         /* few elements: the loop is faster than masked vectors */
         const struct weft_kernels *kernels =
             count <= SCALAR_ELEMS_MAX ? weft_kernels_by_name("scalar") : weft_kernels();
+        if (sum->max_bits) {
+            raise_max_bits(sum,
+                           kernels->sum_tree_max_f32((float *const *)sum->outs, sum->out_count,
+                                                     (const float *const *)sum->sources, sum->source_count,
+                                                     factor_of(&sum->elements), count, sum->stream));
+            return;
+        }
         (sum->stream ? kernels->sum_tree_stream_f32 : kernels->sum_tree_f32)(
             (float *const *)sum->outs, sum->out_count, (const float *const *)sum->sources, sum->source_count,
             factor_of(&sum->elements), count);
@@ -199,6 +213,7 @@ void onehost_reduce(const struct weft_coll *coll, const uint8_t *const *sources,
     sum.source_count = coll->group->ranks;
     sum.out_count = out_count;
     sum.stream = false;
+    sum.max_bits = NULL;
     memcpy(sum.sources, sources, sum.source_count * sizeof sources[0]);
     memcpy(sum.outs, outs, out_count * sizeof outs[0]);
     sum_all(&sum, count);
@@ -270,6 +285,7 @@ void onehost_copyin_work(struct onehost *onehost, const struct weft_coll_args *a
         sum.source_count = ranks;
         sum.out_count = 1;
         sum.stream = false;
+        sum.max_bits = NULL;
         sum.outs[0] = args->out;
         for (uint32_t r = 0; r < ranks; r++)
             sum.sources[r] =
@@ -421,6 +437,7 @@ enum weft_status onehost_direct_work(struct onehost *onehost, struct weft_coll *
     sum.elements = coll->sum;
     sum.source_count = ranks;
     sum.out_count = 0;
+    sum.max_bits = onehost_checks_sum(coll) ? &coll->onehost.max_bits : NULL;
     for (uint32_t r = 0; r < ranks; r++) {
         const struct onehost_buffers *peer = &onehost->buffers[r];
         cma_count += peer->uses_cma;

@@ -15,6 +15,7 @@
 #include "collective/core/record/straggler_time.h"
 #include "collective/onehost/onehost.h"
 
+#include <math.h>
 #include <string.h>
 
 static struct weft_coll *queue_first(const struct onehost *onehost)
@@ -354,6 +355,8 @@ static void slice_finish(struct onehost *onehost, struct weft_coll *coll)
 static bool start_work(struct onehost *onehost, struct weft_coll *coll)
 {
     onehost->awaited_rank = 0;
+    coll->onehost.max_bits = 0;
+    coll->onehost.is_checked = false;
     straggler_wait_end(coll);
     onehost_all_arrived(onehost, coll->onehost.seq);
     if (coll->onehost.modes_differ) {
@@ -400,6 +403,26 @@ static void fail_unreachable(struct weft_coll *coll, uint32_t rank, enum weft_st
               weft_reason_text(status));
 }
 
+static enum weft_coll_finite own_finite(const struct weft_coll *coll)
+{
+    float largest;
+    memcpy(&largest, &coll->onehost.max_bits, sizeof largest);
+    return isfinite(largest) ? WEFT_COLL_FINITE : WEFT_COLL_NOT_FINITE;
+}
+
+/* All slices are done. A rank that has not published a word leaves the answer open. */
+static void report_finite(const struct onehost *onehost, const struct weft_coll *coll)
+{
+    enum weft_coll_finite all = own_finite(coll);
+    for (uint32_t rank = 0; rank < coll->group->ranks; rank++) {
+        if (rank == coll->group->rank) continue;
+        const enum weft_coll_finite theirs = onehost_finite_of(onehost, rank, coll->onehost.seq);
+        if (theirs == WEFT_COLL_FINITE_UNKNOWN) return;
+        if (theirs == WEFT_COLL_NOT_FINITE) all = theirs;
+    }
+    *coll->args.finite_out = all;
+}
+
 static void work_step(struct onehost *onehost, struct weft_coll *coll)
 {
     struct onehost_range *rest = &coll->onehost.remaining;
@@ -418,7 +441,10 @@ static void work_step(struct onehost *onehost, struct weft_coll *coll)
     }
     rest->first += now.count;
     rest->count -= now.count;
-    if (rest->count == 0) slice_finish(onehost, coll);
+    if (rest->count > 0) return;
+    coll->onehost.is_checked = onehost_checks_sum(coll);
+    if (coll->onehost.is_checked) onehost_publish_finite(onehost, coll->onehost.seq, own_finite(coll));
+    slice_finish(onehost, coll);
 }
 
 /* Sets how the loop waits: on this core if the peer shares it, else as `where`. */
@@ -560,6 +586,7 @@ static void finish(struct weft_coll *coll)
 {
     struct weft_group *group = coll->group;
     if (coll->onehost.method_stats) record_method(coll);
+    if (coll->onehost.is_checked) report_finite(group->onehost, coll);
     group->onehost->moved_bytes += onehost_moved_bytes(coll);
     group->outstanding++; /* keeps the group while the callback runs */
     coll_finish(coll, 0);

@@ -361,6 +361,16 @@ static inline bool onehost_peer_has_arrived(const struct onehost *onehost, uint3
 /* the slice owned by `rank` */
 void onehost_publish_slice_done(struct onehost *onehost, uint64_t seq);
 bool onehost_slice_is_done(const struct onehost *onehost, uint32_t rank, uint64_t seq);
+/* Whether the result of a slice is finite, for the peers: publish before onehost_publish_slice_done, read
+ * after onehost_slice_is_done. */
+void onehost_publish_finite(struct onehost *onehost, uint64_t seq, enum weft_coll_finite finite);
+enum weft_coll_finite onehost_finite_of(const struct onehost *onehost, uint32_t rank, uint64_t seq);
+/* The caller needs to know whether the sum is finite, and the kernels can tell. */
+static inline bool onehost_checks_sum(const struct weft_coll *coll)
+{
+    return coll->args.finite_out && coll->args.kind == WEFT_COLL_ALL_REDUCE && coll->args.dtype == WEFT_F32 &&
+           (coll->args.op == WEFT_SUM || coll->args.op == WEFT_AVG);
+}
 void onehost_publish_retired(struct onehost *onehost, uint64_t operations); /* exclusive */
 #define ONEHOST_ROUNDS_MAX (1ull << 32)
 void onehost_publish_rounds(struct onehost *onehost, uint64_t seq, enum onehost_stage_action action,

@@ -232,6 +232,26 @@ bool onehost_slice_is_done(const struct onehost *onehost, uint32_t rank, uint64_
     return atomic_load_explicit(&peer->segment->done_seq, memory_order_acquire) == peer->salt + seq + 1;
 }
 
+/* In the descriptor of the operation, whose inline bytes a direct operation with equal pieces does not use:
+ * four times the seq of the descriptor plus the value, so that an older word is UNKNOWN. */
+void onehost_publish_finite(struct onehost *onehost, uint64_t seq, enum weft_coll_finite finite)
+{
+    struct onehost_descriptor *descriptor = onehost_descriptor_of(onehost->segment, seq);
+    const uint64_t word = (onehost->salt + seq + 1) * 4 + finite;
+    if (descriptor->flags & (ONEHOST_STAGED | ONEHOST_UNEQUAL)) return;
+    memcpy(descriptor->inline_data, &word, sizeof word);
+}
+
+enum weft_coll_finite onehost_finite_of(const struct onehost *onehost, uint32_t rank, uint64_t seq)
+{
+    const struct onehost_peer *peer = &onehost->peers[rank];
+    const struct onehost_descriptor *descriptor = onehost_descriptor_of(peer->segment, seq);
+    uint64_t word;
+    memcpy(&word, descriptor->inline_data, sizeof word);
+    word -= (peer->salt + seq + 1) * 4;
+    return word <= WEFT_COLL_NOT_FINITE ? (enum weft_coll_finite)word : WEFT_COLL_FINITE_UNKNOWN;
+}
+
 void onehost_publish_rounds(struct onehost *onehost, uint64_t seq, enum onehost_stage_action action,
                             uint64_t rounds)
 {

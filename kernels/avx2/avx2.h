@@ -14,6 +14,8 @@ void weft_avx2_sum_tree_stream_f32(float *const *outs, size_t out_count, const f
                                    size_t source_count, float factor, size_t count);
 void weft_avx2_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources,
                             size_t source_count, float factor, size_t count);
+uint32_t weft_avx2_sum_tree_max_f32(float *const *outs, size_t out_count, const float *const *sources,
+                                    size_t source_count, float factor, size_t count, bool stream);
 void weft_avx2_scale_f32(float *out, const float *in, float factor, size_t count);
 uint32_t weft_avx2_scale_add_f32(float *out, const float *a, float factor, const float *b, size_t count);
 size_t weft_avx2_scale_add_above_f32(float *out, const float *a, float factor, const float *b, size_t count,

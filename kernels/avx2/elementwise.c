@@ -32,12 +32,13 @@ static inline __attribute__((always_inline)) __m256 tree8(const float *const *fr
 }
 
 /* `n` sources: a constant where inlined, so the tree is straight-line code; returns how many elements were
- * done. */
+ * done. max: the largest magnitudes of the result; NULL where the caller does not need them. */
 static inline __attribute__((always_inline)) size_t sum_tree(float *const *outs, size_t out_count,
                                                              const float *const *sources, size_t n,
                                                              __m256 factor, size_t i, size_t count,
-                                                             bool stream)
+                                                             bool stream, __m256i *max)
 {
+    __m256i most = _mm256_setzero_si256();
     for (; i + WIDTH <= count; i += WIDTH) {
         __m256 sum = tree8(sources, n < 4 ? n : 4, i);
         if (n > 4) sum = _mm256_add_ps(sum, tree8(sources + 4, n - 4, i));
@@ -46,24 +47,27 @@ static inline __attribute__((always_inline)) size_t sum_tree(float *const *outs,
             if (stream) _mm256_stream_ps(outs[o] + i, sum);
             else _mm256_storeu_ps(outs[o] + i, sum);
         }
+        if (max) most = _mm256_max_epu32(most, magnitude8(sum));
     }
+    if (max) *max = most;
     return i;
 }
 
 static inline __attribute__((always_inline)) size_t sum_any(float *const *outs, size_t out_count,
                                                             const float *const *sources, size_t source_count,
-                                                            float by, size_t first, size_t count, bool stream)
+                                                            float by, size_t first, size_t count, bool stream,
+                                                            __m256i *max)
 {
     const __m256 factor = _mm256_set1_ps(by);
     switch (source_count) {
-    case 1: return sum_tree(outs, out_count, sources, 1, factor, first, count, stream);
-    case 2: return sum_tree(outs, out_count, sources, 2, factor, first, count, stream);
-    case 3: return sum_tree(outs, out_count, sources, 3, factor, first, count, stream);
-    case 4: return sum_tree(outs, out_count, sources, 4, factor, first, count, stream);
-    case 5: return sum_tree(outs, out_count, sources, 5, factor, first, count, stream);
-    case 6: return sum_tree(outs, out_count, sources, 6, factor, first, count, stream);
-    case 7: return sum_tree(outs, out_count, sources, 7, factor, first, count, stream);
-    default: return sum_tree(outs, out_count, sources, 8, factor, first, count, stream);
+    case 1: return sum_tree(outs, out_count, sources, 1, factor, first, count, stream, max);
+    case 2: return sum_tree(outs, out_count, sources, 2, factor, first, count, stream, max);
+    case 3: return sum_tree(outs, out_count, sources, 3, factor, first, count, stream, max);
+    case 4: return sum_tree(outs, out_count, sources, 4, factor, first, count, stream, max);
+    case 5: return sum_tree(outs, out_count, sources, 5, factor, first, count, stream, max);
+    case 6: return sum_tree(outs, out_count, sources, 6, factor, first, count, stream, max);
+    case 7: return sum_tree(outs, out_count, sources, 7, factor, first, count, stream, max);
+    default: return sum_tree(outs, out_count, sources, 8, factor, first, count, stream, max);
     }
 }
 
@@ -81,29 +85,66 @@ static void sum_few(float *const *outs, size_t out_count, const float *const *so
         memcpy(outs[o] + first, tail, (last - first) * sizeof *tail);
 }
 
-void weft_avx2_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources,
-                            size_t source_count, float factor, size_t count)
-{
-    const size_t done = sum_any(outs, out_count, sources, source_count, factor, 0, count, false);
-    sum_few(outs, out_count, sources, source_count, factor, done, count);
-}
-
-void weft_avx2_sum_tree_stream_f32(float *const *outs, size_t out_count, const float *const *sources,
-                                   size_t source_count, float factor, size_t count)
+/* Elements before the first one that may be streamed. `count`: none may, as the outs have several
+ * alignments. */
+static size_t unstreamed(float *const *outs, size_t out_count, size_t count)
 {
     const size_t bytes = WIDTH * sizeof(float), past = (uintptr_t)outs[0] % bytes,
                  head = past == 0 ? 0 : (bytes - past) / sizeof(float);
     bool same_alignment = past % sizeof(float) == 0 && count > head;
     for (size_t o = 1; o < out_count; o++)
         same_alignment = same_alignment && (uintptr_t)outs[o] % bytes == past;
-    if (!same_alignment) {
-        weft_avx2_sum_tree_f32(outs, out_count, sources, source_count, factor, count);
+    return same_alignment ? head : count;
+}
+
+static inline __attribute__((always_inline)) void sum_all(float *const *outs, size_t out_count,
+                                                          const float *const *sources, size_t source_count,
+                                                          float factor, size_t count, bool stream,
+                                                          __m256i *max)
+{
+    const size_t head = stream ? unstreamed(outs, out_count, count) : count;
+    if (head == count) {
+        const size_t done = sum_any(outs, out_count, sources, source_count, factor, 0, count, false, max);
+        sum_few(outs, out_count, sources, source_count, factor, done, count);
         return;
     }
     sum_few(outs, out_count, sources, source_count, factor, 0, head);
-    const size_t done = sum_any(outs, out_count, sources, source_count, factor, head, count, true);
+    const size_t done = sum_any(outs, out_count, sources, source_count, factor, head, count, true, max);
     sum_few(outs, out_count, sources, source_count, factor, done, count);
     _mm_sfence();
+}
+
+void weft_avx2_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources,
+                            size_t source_count, float factor, size_t count)
+{
+    sum_all(outs, out_count, sources, source_count, factor, count, false, NULL);
+}
+
+void weft_avx2_sum_tree_stream_f32(float *const *outs, size_t out_count, const float *const *sources,
+                                   size_t source_count, float factor, size_t count)
+{
+    sum_all(outs, out_count, sources, source_count, factor, count, true, NULL);
+}
+
+static uint32_t largest8(__m256i max)
+{
+    uint32_t lanes[WIDTH], most = 0;
+    _mm256_storeu_si256((__m256i *)(void *)lanes, max);
+    for (size_t lane = 0; lane < WIDTH; lane++) most = lanes[lane] > most ? lanes[lane] : most;
+    return most;
+}
+
+/* The scalar ends, at most two vectors of them, are read again. */
+uint32_t weft_avx2_sum_tree_max_f32(float *const *outs, size_t out_count, const float *const *sources,
+                                    size_t source_count, float factor, size_t count, bool stream)
+{
+    __m256i max;
+    sum_all(outs, out_count, sources, source_count, factor, count, stream, &max);
+    const size_t ends = count < 2 * WIDTH ? count : WIDTH;
+    const uint32_t first = weft_scalar_max_abs_bits_f32(outs[0], ends),
+                   last = weft_scalar_max_abs_bits_f32(outs[0] + count - ends, ends), most = largest8(max);
+    const uint32_t of_ends = first > last ? first : last;
+    return most > of_ends ? most : of_ends;
 }
 
 void weft_avx2_scale_f32(float *out, const float *in, float factor, size_t count)

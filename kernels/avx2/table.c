@@ -8,6 +8,7 @@ const struct weft_kernels weft_kernels_avx2 = {
     .sum_f32 = weft_avx2_sum_f32,
     .sum_tree_f32 = weft_avx2_sum_tree_f32,
     .sum_tree_stream_f32 = weft_avx2_sum_tree_stream_f32,
+    .sum_tree_max_f32 = weft_avx2_sum_tree_max_f32,
     .sum_i64 = weft_scalar_sum_i64,
     .combine = weft_avx2_combine,
     .scale_f32 = weft_avx2_scale_f32,

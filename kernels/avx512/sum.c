@@ -51,7 +51,7 @@ static inline __attribute__((always_inline)) __m512 upto4(const float *const *fr
 static inline __attribute__((always_inline)) void sum_vector(float *const *outs, size_t out_count,
                                                              const float *const *from, size_t n,
                                                              __m512 factor, size_t i, __mmask16 lanes,
-                                                             bool stream)
+                                                             bool stream, __m512i *max)
 {
     __m512 sum = upto4(from, n < 4 ? n : 4, i, lanes);
     if (n > 4) sum = _mm512_add_ps(sum, upto4(from + 4, n - 4, i, lanes));
@@ -60,58 +60,86 @@ static inline __attribute__((always_inline)) void sum_vector(float *const *outs,
         if (stream) _mm512_stream_ps(outs[o] + i, sum);
         else _mm512_mask_storeu_ps(outs[o] + i, lanes, sum);
     }
+    if (max) *max = _mm512_mask_max_epu32(*max, lanes, *max, magnitude16(sum));
 }
 
 /* `head` elements first, so that the vectors after them may be streamed. */
 static inline __attribute__((always_inline)) void sum_n(float *const *outs, size_t out_count,
                                                         const float *const *sources, size_t n, __m512 factor,
-                                                        size_t count, size_t head, bool stream)
+                                                        size_t count, size_t head, bool stream, __m512i *max)
 {
     size_t i = head;
-    if (head > 0) sum_vector(outs, out_count, sources, n, factor, 0, first16(head), false);
+    __m512i most = _mm512_setzero_si512(), *const of = max ? &most : NULL;
+    if (head > 0) sum_vector(outs, out_count, sources, n, factor, 0, first16(head), false, of);
     for (; i + WIDTH <= count; i += WIDTH) {
         for (size_t s = 0; s < n && n > 2; s++)
             prefetch_ahead(sources[s] + i);
-        sum_vector(outs, out_count, sources, n, factor, i, ALL16, stream);
+        sum_vector(outs, out_count, sources, n, factor, i, ALL16, stream, of);
     }
-    if (i < count) sum_vector(outs, out_count, sources, n, factor, i, first16(count - i), false);
+    if (i < count) sum_vector(outs, out_count, sources, n, factor, i, first16(count - i), false, of);
+    if (max) *max = most;
 }
 
 static inline __attribute__((always_inline)) void sum_any(float *const *outs, size_t out_count,
                                                           const float *const *sources, size_t source_count,
-                                                          float by, size_t count, size_t head, bool stream)
+                                                          float by, size_t count, size_t head, bool stream,
+                                                          __m512i *max)
 {
     const __m512 factor = _mm512_set1_ps(by);
     switch (source_count) {
-    case 1: sum_n(outs, out_count, sources, 1, factor, count, head, stream); break;
-    case 2: sum_n(outs, out_count, sources, 2, factor, count, head, stream); break;
-    case 3: sum_n(outs, out_count, sources, 3, factor, count, head, stream); break;
-    case 4: sum_n(outs, out_count, sources, 4, factor, count, head, stream); break;
-    case 5: sum_n(outs, out_count, sources, 5, factor, count, head, stream); break;
-    case 6: sum_n(outs, out_count, sources, 6, factor, count, head, stream); break;
-    case 7: sum_n(outs, out_count, sources, 7, factor, count, head, stream); break;
-    default: sum_n(outs, out_count, sources, 8, factor, count, head, stream); break;
+    case 1: sum_n(outs, out_count, sources, 1, factor, count, head, stream, max); break;
+    case 2: sum_n(outs, out_count, sources, 2, factor, count, head, stream, max); break;
+    case 3: sum_n(outs, out_count, sources, 3, factor, count, head, stream, max); break;
+    case 4: sum_n(outs, out_count, sources, 4, factor, count, head, stream, max); break;
+    case 5: sum_n(outs, out_count, sources, 5, factor, count, head, stream, max); break;
+    case 6: sum_n(outs, out_count, sources, 6, factor, count, head, stream, max); break;
+    case 7: sum_n(outs, out_count, sources, 7, factor, count, head, stream, max); break;
+    default: sum_n(outs, out_count, sources, 8, factor, count, head, stream, max); break;
     }
 }
 
-void weft_avx512_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources,
-                              size_t source_count, float factor, size_t count)
-{
-    sum_any(outs, out_count, sources, source_count, factor, count, 0, false);
-}
-
-void weft_avx512_sum_tree_stream_f32(float *const *outs, size_t out_count, const float *const *sources,
-                                     size_t source_count, float factor, size_t count)
+/* Elements before the first line, from which on they may be streamed. `count`: none may, as the outs have
+ * several alignments. */
+static size_t unstreamed(float *const *outs, size_t out_count, size_t count)
 {
     const size_t past = (uintptr_t)outs[0] % AVX512_LINE,
                  head = past == 0 ? 0 : (AVX512_LINE - past) / sizeof(float);
     bool same_alignment = past % sizeof(float) == 0 && count > head;
     for (size_t o = 1; o < out_count; o++)
         same_alignment = same_alignment && (uintptr_t)outs[o] % AVX512_LINE == past;
-    if (!same_alignment) {
-        sum_any(outs, out_count, sources, source_count, factor, count, 0, false);
+    return same_alignment ? head : count;
+}
+
+static inline __attribute__((always_inline)) void sum_all(float *const *outs, size_t out_count,
+                                                          const float *const *sources, size_t source_count,
+                                                          float factor, size_t count, bool stream,
+                                                          __m512i *max)
+{
+    const size_t head = stream ? unstreamed(outs, out_count, count) : count;
+    if (head == count) {
+        sum_any(outs, out_count, sources, source_count, factor, count, 0, false, max);
         return;
     }
-    sum_any(outs, out_count, sources, source_count, factor, count, head, true);
+    sum_any(outs, out_count, sources, source_count, factor, count, head, true, max);
     _mm_sfence();
+}
+
+void weft_avx512_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources,
+                              size_t source_count, float factor, size_t count)
+{
+    sum_all(outs, out_count, sources, source_count, factor, count, false, NULL);
+}
+
+void weft_avx512_sum_tree_stream_f32(float *const *outs, size_t out_count, const float *const *sources,
+                                     size_t source_count, float factor, size_t count)
+{
+    sum_all(outs, out_count, sources, source_count, factor, count, true, NULL);
+}
+
+uint32_t weft_avx512_sum_tree_max_f32(float *const *outs, size_t out_count, const float *const *sources,
+                                      size_t source_count, float factor, size_t count, bool stream)
+{
+    __m512i max;
+    sum_all(outs, out_count, sources, source_count, factor, count, stream, &max);
+    return _mm512_reduce_max_epu32(max);
 }

@@ -72,6 +72,14 @@ uint32_t weft_scalar_max_abs_bits_f32(const float *in, size_t count)
     return max_bits;
 }
 
+uint32_t weft_scalar_sum_tree_max_f32(float *const *outs, size_t out_count, const float *const *sources,
+                                      size_t source_count, float factor, size_t count, bool stream)
+{
+    (void)stream;
+    weft_scalar_sum_tree_f32(outs, out_count, sources, source_count, factor, count);
+    return weft_scalar_max_abs_bits_f32(outs[0], count);
+}
+
 /* Without a branch on the data: every index is written, the good ones are kept. */
 size_t weft_scalar_indices_above_f32(uint32_t *indices_out, const float *in, size_t count,
                                      uint32_t floor_bits)

@@ -13,6 +13,8 @@ void weft_scalar_combine(enum weft_dtype dtype, enum weft_op op, void *out, cons
                          size_t count);
 void weft_scalar_sum_tree_f32(float *const *outs, size_t out_count, const float *const *sources,
                               size_t source_count, float factor, size_t count);
+uint32_t weft_scalar_sum_tree_max_f32(float *const *outs, size_t out_count, const float *const *sources,
+                                      size_t source_count, float factor, size_t count, bool stream);
 void weft_scalar_scale_f32(float *out, const float *in, float factor, size_t count);
 uint32_t weft_scalar_scale_add_f32(float *out, const float *a, float factor, const float *b, size_t count);
 size_t weft_scalar_scale_add_above_f32(float *out, const float *a, float factor, const float *b, size_t count,

@@ -255,6 +255,14 @@ static void check_tree(const struct weft_kernels *fast, size_t count, size_t shi
             SAME("sum_tree_stream_f32", arena.fast, arena.slow);
             assert_memory_equal(other + at, arena.slow + at, count * sizeof *other);
             assert_true(other[at - 1] == 0 && other[at + count] == 0);
+            for (int stream = 0; stream < 2; stream++) {
+                memset(other, 0, sizeof other);
+                assert_int_equal(fast->sum_tree_max_f32(fast_outs, 2, sources, n, factors[f], count, stream),
+                                 scalar->max_abs_bits_f32(slow_outs[0], count));
+                SAME("sum_tree_max_f32", arena.fast, arena.slow);
+                assert_memory_equal(other + at, arena.slow + at, count * sizeof *other);
+                assert_true(other[at - 1] == 0 && other[at + count] == 0);
+            }
             if (f > 0) continue;
             /* a factor is what scale does afterwards */
             scalar->sum_tree_f32(slow_outs, 1, sources, n, 1, count);

@@ -4,8 +4,9 @@
  *     leaver push_pull | push | part | idle  CODEC
  *
  * All ranks run two steps on two tensors. Then the highest rank leaves; in "part" it pushes one tensor of the
- * third step first; in "idle" it waits in weft_step_end of the third step instead. The other ranks run the third step with the named call and print "ended STATUS after MS
- * ms: SENTENCE". In "part" a rank may get the failure while it ends the second step. */
+ * third step first; in "idle" it waits in weft_step_end of the third step instead. The other ranks run the
+ * third step with the named call and print "ended STATUS after MS ms: SENTENCE". In "part" a rank may get the
+ * failure while it ends the second step. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
