@@ -76,15 +76,26 @@ static bool has_words(const char *name, const char *other)
     return true;
 }
 
+/* Is the name cut off, or do the two begin with the same two thirds? */
+static bool begins_like(const char *name, const char *known)
+{
+    const size_t bytes = strlen(name), known_bytes = strlen(known),
+                 longer = bytes > known_bytes ? bytes : known_bytes;
+    size_t common = 0;
+    while (name[common] && name[common] == known[common]) common++;
+    return (common == bytes && bytes >= sizeof "WEFT_xxxx" - 1) || 3 * common >= 2 * longer;
+}
+
 /* Rank of a likely misspelling, best first: one letter differs; one name has all words of the other; two
- * letters differ. NOT_LIKELY: none of these. */
+ * letters differ; the beginning is the same. NOT_LIKELY: none of these. */
 enum { NOT_LIKELY = 1000 };
 static size_t misspelling_rank(const char *name, const char *known)
 {
     const size_t away = weft_edit_distance(name, known);
     if (away <= 1) return away;
     if (has_words(name, known) || has_words(known, name)) return 1 + away;
-    return away <= LIKELY_DISTANCE ? NAME_BYTES + away : NOT_LIKELY;
+    if (away <= LIKELY_DISTANCE) return NAME_BYTES + away;
+    return begins_like(name, known) ? 2 * NAME_BYTES + away : NOT_LIKELY;
 }
 
 static const char *nearest(const char *name, const char (*known)[NAME_BYTES], size_t count)

@@ -211,10 +211,15 @@ static void slips_in_variables_are_warned_of(void **state)
     assert_non_null(
         strstr(last_line, "WEFT_TRANSPORT_LANE is no option; did you mean WEFT_TRANSPORT_LANES?"));
     static const char *const slips[][2] = {
-        {"WEFT_DEADLINE", "WEFT_DEADLINE_MS?"},   {"WEFT_PLAN_ALLREDUCE", "WEFT_PLAN_ALL_REDUCE?"},
-        {"WEFT_LOG", "WEFT_LOG_LEVEL?"},          {"WEFT_BACKEND", "WEFT_TRANSPORT_BACKEND?"},
-        {"WEFT_SECRETFILE", "WEFT_SECRET_FILE?"}, {"WEFT_FROBNICATE", "has no effect"},
+        {"WEFT_DEADLINE", "WEFT_DEADLINE_MS?"},
+        {"WEFT_PLAN_ALLREDUCE", "WEFT_PLAN_ALL_REDUCE?"},
+        {"WEFT_LOG", "WEFT_LOG_LEVEL?"},
+        {"WEFT_BACKEND", "WEFT_TRANSPORT_BACKEND?"},
+        {"WEFT_SECRETFILE", "WEFT_SECRET_FILE?"},
+        {"WEFT_FROBNICATE", "has no effect"},
         {"WEFT_MIN_WORKERS", "has no effect"},
+        {"WEFT_COORD", "WEFT_COORDINATOR?"},
+        {"WEFT_DEADLINE_SEC", "WEFT_DEADLINE_MS?"},
     };
     for (size_t i = 0; i < sizeof slips / sizeof slips[0]; i++) {
         setenv(slips[i][0], "5", 1);
