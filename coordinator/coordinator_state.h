@@ -332,8 +332,9 @@ void coordinator_expel(struct weft_coordinator *coordinator, struct coordinator_
 void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordinator_member *member,
                              const char *why);
 
-/* Memory for one more member. */
+/* members/admission.c: memory for one more member. */
 bool coordinator_members_reserve(struct weft_coordinator *coordinator);
+/* takeover/welcome_back.c */
 /* A restored job runs. */
 void coordinator_continue(struct weft_coordinator *coordinator);
 /* A member of a restored job: adds its connection, which has no socket yet. */
@@ -347,6 +348,7 @@ void coordinator_welcome_back(struct weft_coordinator *coordinator, uint64_t id,
 bool coordinator_any_is_awaited(const struct weft_coordinator *coordinator);
 /* The shard begins in the job that runs: sends Map, Go, and Declared of the tensors that it is to confirm. */
 void coordinator_shard_begin(struct weft_coordinator *coordinator, const struct coordinator_member *shard);
+/* members/begin.c */
 /* Keeps the link cost that rank 0 has sent. */
 void coordinator_keep_cost(struct weft_coordinator *coordinator, const Weft__Control__LinkCost *sent);
 

@@ -1,0 +1,271 @@
+/* begin.c - from the addresses of all members to Go: Endpoints, Roster, Ready; and a loss meanwhile. */
+#include "coordinator/coordinator_state.h"
+#include "coordinator/members/members.h"
+#include "coordinator/takeover/records.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Of the shards: those that are not lost. */
+static bool all_members_at(const struct weft_coordinator *coordinator, enum coordinator_member_state state)
+{
+    if (coordinator->worker_count < coordinator->options.workers ||
+        coordinator->shard_count < coordinator->options.shards)
+        return false;
+    for (uint32_t i = 0; i < coordinator->member_count; i++)
+        if (coordinator->members[i]->state != state && coordinator->members[i]->state != MEMBER_LOST)
+            return false;
+    return true;
+}
+
+/* Names the member that is lost if the coordinator's connection is lost: the member in the same process, if
+ * there is one. */
+static void describe_coordinator(const struct weft_coordinator *coordinator, char *out, size_t out_bytes)
+{
+    unsigned long long pid = coordinator->options.pid;
+    snprintf(out, out_bytes, "coordinator (%.200s, pid %llu)", coordinator->host, pid);
+    for (uint32_t i = 0; pid && i < coordinator->member_count; i++) {
+        const struct coordinator_member *member = coordinator->members[i];
+        if (member->pid == pid && strcmp(member->host, coordinator->host) == 0)
+            snprintf(out, out_bytes, "%.250s", member->label);
+    }
+}
+
+void coordinator_describe(const struct coordinator_member *member, Weft__Control__Member *entry)
+{
+    weft__control__member__init(entry);
+    entry->member = member->member;
+    entry->role = member->role;
+    entry->index = member->index;
+    entry->name = (char *)member->label;
+    entry->host = (char *)member->host;
+    entry->device = member->has_device;
+    entry->states = member->supports_states;
+    entry->groups = member->supports_groups;
+    entry->pid = member->pid;
+    entry->incarnation = member->incarnation;
+    entry->endpoint_first = member->endpoint_first;
+    entry->n_addresses = member->endpoint_count;
+    entry->addresses = member->addresses;
+    entry->candidate = (char *)member->record.candidate;
+    entry->wire_newest = member->wire.newest > 1 ? member->wire.newest : 0;
+}
+
+enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator,
+                                         const struct coordinator_member *to)
+{
+    uint32_t count = coordinator->options.workers + coordinator->options.shards + 1;
+    const bool adds = to && to == coordinator->addition.shard;
+    Weft__Control__Member *entries = weft_alloc_array(coordinator->env, count, sizeof *entries);
+    Weft__Control__Member **pointers = weft_alloc_array(coordinator->env, count, sizeof *pointers);
+    uint32_t used = 0;
+    for (uint32_t i = 0; entries && pointers && i < coordinator->member_count; i++) {
+        const struct coordinator_member *member = coordinator->members[i];
+        const bool shard = member->role == WEFT__CONTROL__ROLE__ROLE_SHARD;
+        struct coordinator_member *const *by_index = shard ? coordinator->shards : coordinator->workers;
+        const uint32_t most = shard ? coordinator->options.shards : coordinator->options.workers;
+        const bool is_in_force = member->index < most && by_index[member->index] == member &&
+                                 !(shard && member->state >= MEMBER_LEFT);
+        if (!is_in_force && !(adds && member == to)) continue;
+        WEFT_ASSERT(used < count);
+        coordinator_describe(member, &entries[used]);
+        pointers[used] = &entries[used];
+        used++;
+    }
+    char name[WEFT_LIMIT_NAME_BYTES + 1];
+    describe_coordinator(coordinator, name, sizeof name);
+    Weft__Control__Roster roster = WEFT__CONTROL__ROSTER__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    roster.epoch = coordinator->epoch_in_force;
+    roster.n_members = used;
+    roster.members = pointers;
+    roster.coordinator = name;
+    roster.wire_version = coordinator_wire_written(coordinator);
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_ROSTER;
+    message.roster = &roster;
+    bool has_memory = entries && pointers;
+    if (has_memory && to) coordinator_send(coordinator, to, &message);
+    if (has_memory && !to) coordinator_broadcast(coordinator, &message, NULL);
+    weft_free_bytes(coordinator->env, entries);
+    weft_free_bytes(coordinator->env, pointers);
+    return has_memory ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+/* A shard that was lost before its addresses arrived has no endpoints. */
+static void forget_endpoints(struct weft_coordinator *coordinator)
+{
+    for (uint32_t i = 0; i < coordinator->options.shards; i++)
+        if (!coordinator->shards[i]->addresses) coordinator->shards[i]->endpoint_count = 0;
+}
+
+static void send_roster(struct weft_coordinator *coordinator)
+{
+    coordinator_wire_choose(coordinator);
+    forget_endpoints(coordinator);
+    if (coordinator_placement_init(coordinator) != WEFT_OK) {
+        coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
+                          "the coordinator has no memory for the roster of %u members",
+                          coordinator->member_count);
+        return;
+    }
+    struct weft_error error = {0};
+    enum weft_status status = WEFT_OK;
+    if (coordinator->records.reign && coordinator->options.workers_min > 0)
+        status =
+            coordinator_wire_check(coordinator, 2, "server.store in a job whose workers may change", &error);
+    if (status == WEFT_OK) status = coordinator_slots_init(coordinator, &error);
+    if (status < 0) {
+        coordinator_abort(coordinator, NULL, status, "%s", error.text);
+        return;
+    }
+    coordinator_enter(coordinator, COORDINATOR_CONNECTING);
+    if (coordinator_send_roster(coordinator, NULL) != WEFT_OK)
+        coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
+                          "the coordinator has no memory for the roster of %u members",
+                          coordinator->member_count);
+    else coordinator_slots_send(coordinator, NULL);
+}
+
+/* Before Roster: the copies need two shards, and those that have not joined may be enough. */
+bool coordinator_begins_without(struct weft_coordinator *coordinator, const struct coordinator_member *lost,
+                                const char *why)
+{
+    uint32_t left = coordinator->options.shards - coordinator->shard_count;
+    if (coordinator->state != COORDINATOR_JOINING || coordinator->options.copies == 0 ||
+        lost->role != WEFT__CONTROL__ROLE__ROLE_SHARD)
+        return false;
+    for (uint32_t i = 0; i < coordinator->options.shards; i++)
+        left += coordinator->shards[i] && coordinator->shards[i]->state < MEMBER_LEFT;
+    if (left < 2) return false;
+    weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
+             "job %s: %s lost: %.140s; the job begins without it, or with a shard that joins in its place",
+             coordinator->job, lost->label, why);
+    if (all_members_at(coordinator, MEMBER_ADDRESSED)) send_roster(coordinator);
+    return true;
+}
+
+void coordinator_addresses_free(struct weft_coordinator *coordinator, struct coordinator_member *member)
+{
+    for (uint32_t i = 0; member->addresses && i < member->endpoint_count; i++)
+        weft_free_bytes(coordinator->env, member->addresses[i].data);
+    weft_free_bytes(coordinator->env, member->addresses);
+    member->addresses = NULL;
+}
+
+void coordinator_endpoints(struct weft_coordinator *coordinator, struct coordinator_member *member,
+                           const Weft__Control__Endpoints *endpoints)
+{
+    if (member->state != MEMBER_WELCOMED || endpoints->n_addresses != member->endpoint_count) {
+        coordinator_member_lost(coordinator, member,
+                                member->state != MEMBER_WELCOMED
+                                    ? "it sent Endpoints twice"
+                                    : "it sent another number of addresses than announced");
+        return;
+    }
+    member->addresses = weft_alloc_zero(coordinator->env, member->endpoint_count * sizeof *member->addresses);
+    bool stored = member->addresses != NULL;
+    for (uint32_t i = 0; stored && i < member->endpoint_count; i++) {
+        size_t bytes = endpoints->addresses[i].len;
+        uint8_t *copy = weft_alloc_bytes(coordinator->env, bytes);
+        stored = copy != NULL;
+        if (!stored) break;
+        memcpy(copy, endpoints->addresses[i].data, bytes);
+        member->addresses[i] = (ProtobufCBinaryData){bytes, copy};
+    }
+    if (!stored) {
+        coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
+                          "the coordinator has no memory for the addresses of %s", member->label);
+        return;
+    }
+    member->state = MEMBER_ADDRESSED;
+    if (member == coordinator->addition.shard) {
+        coordinator_add_addressed(coordinator);
+    } else if (member->newcomer) {
+        coordinator_records_member(coordinator, member);
+        coordinator_grow(coordinator);
+    } else if (all_members_at(coordinator, MEMBER_ADDRESSED)) {
+        send_roster(coordinator);
+    }
+}
+
+/* only: NULL: all members. is_first: the members begin with the job. */
+void coordinator_send_go(struct weft_coordinator *coordinator, const struct coordinator_member *only,
+                         bool is_first)
+{
+    Weft__Control__Go go = WEFT__CONTROL__GO__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    go.epoch = coordinator->epoch_in_force;
+    go.committed = coordinator->committed;
+    go.codec_steps = coordinator->codec_steps;
+    while (go.tensors < coordinator->tensor_count && coordinator->tensors[go.tensors]->announced)
+        go.tensors++;
+    if (coordinator->cost_known) go.cost = &coordinator->cost;
+    go.parts = is_first ? coordinator->options.restored_parts : 0;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_GO;
+    message.go = &go;
+    if (only) coordinator_send(coordinator, only, &message);
+    else coordinator_broadcast(coordinator, &message, NULL);
+}
+
+/* A copy for Go. Without memory it is empty for all members. */
+static ProtobufCBinaryData copy_of(const struct weft_coordinator *coordinator,
+                                   const ProtobufCBinaryData *data)
+{
+    uint8_t *copy = data->len > 0 ? weft_alloc_bytes(coordinator->env, data->len) : NULL;
+    if (copy) memcpy(copy, data->data, data->len);
+    return (ProtobufCBinaryData){.len = copy ? data->len : 0, .data = copy};
+}
+
+void coordinator_cost_fini(struct weft_coordinator *coordinator)
+{
+    weft_free_bytes(coordinator->env, coordinator->cost.ring.data);
+    weft_free_bytes(coordinator->env, coordinator->cost.runs.data);
+    weft_free_bytes(coordinator->env, coordinator->cost.calibration.data);
+    coordinator->cost = (Weft__Control__LinkCost)WEFT__CONTROL__LINK_COST__INIT;
+}
+
+/* Keeps the link cost that rank 0 sent, for Go. Its numbers and blobs are not interpreted here. */
+void coordinator_keep_cost(struct weft_coordinator *coordinator, const Weft__Control__LinkCost *sent)
+{
+    coordinator_cost_fini(coordinator);
+    coordinator->cost = *sent;
+    coordinator->cost.base = (ProtobufCMessage)PROTOBUF_C_MESSAGE_INIT(&weft__control__link_cost__descriptor);
+    coordinator->cost.ring = copy_of(coordinator, &sent->ring);
+    coordinator->cost.runs = copy_of(coordinator, &sent->runs);
+    coordinator->cost.calibration = copy_of(coordinator, &sent->calibration);
+    coordinator->cost_known = true;
+}
+
+void coordinator_begin_if_ready(struct weft_coordinator *coordinator)
+{
+    if (coordinator->state != COORDINATOR_CONNECTING || !all_members_at(coordinator, MEMBER_READY)) return;
+    coordinator_enter(coordinator, COORDINATOR_RUNNING);
+    coordinator_records_begin(coordinator);
+    coordinator_send_go(coordinator, NULL, true);
+    coordinator_snapshot_tick(coordinator, weft_now_ns(coordinator->env));
+}
+
+void coordinator_ready(struct weft_coordinator *coordinator, struct coordinator_member *member,
+                       const Weft__Control__Ready *ready)
+{
+    if (member == coordinator->addition.shard && member->newcomer) {
+        coordinator_add_ready(coordinator);
+        return;
+    }
+    /* a newcomer that was admitted and has received its roster */
+    bool late = coordinator->state == COORDINATOR_RUNNING && !member->newcomer;
+    if ((coordinator->state != COORDINATOR_CONNECTING && !late) || member->state != MEMBER_ADDRESSED ||
+        ready->epoch == 0 || ready->epoch > coordinator->epoch_in_force) {
+        coordinator_member_lost(coordinator, member, "it sent Ready when that was not due");
+        return;
+    }
+    member->state = MEMBER_READY;
+    if (late) {
+        coordinator_records_member(coordinator, member);
+        coordinator_send_go(coordinator, member, false);
+        return;
+    }
+    if (ready->cost && member->role == WEFT__CONTROL__ROLE__ROLE_WORKER && member->index == 0)
+        coordinator_keep_cost(coordinator, ready->cost);
+    coordinator_begin_if_ready(coordinator);
+}
