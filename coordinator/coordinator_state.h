@@ -234,13 +234,13 @@ struct coordinator_parts {
     uint32_t arming, pending, moving; /* without SnapArmed; not stored; with a request for bytes */
 };
 
-/* The snapshot that is being made (snapshot.c). */
 /* Snapshots that have failed since the start of this coordinator, for the status of the job. */
 struct coordinator_snapshot_failures {
     uint64_t count, step;                    /* step of the last one; 0: none was named yet */
     char text[COORDINATOR_LABEL_BYTES + 320]; /* why the last one has failed */
 };
 
+/* The snapshot that is being made (snapshot.c). */
 struct coordinator_snapshot {
     enum coordinator_snapshot_state state;
     uint32_t id, attempts, pending; /* tries to name a step; shards that have not answered */

@@ -51,14 +51,14 @@ static float base(uint64_t step, uint32_t i)
     return (float)(2 * ((step + i) % 2));
 }
 
-/* The three tensors at once, as a backward pass pushes them. */
-static enum weft_status exchange(struct weft_tensor *const *tensors)
+/* Up to three tensors at once, as a backward pass pushes them. */
+static enum weft_status exchange(struct weft_tensor *const *tensors, uint32_t tensor_count)
 {
     float *const out[] = {mean, weights, moved};
     struct weft_request requests[3] = {{{0}}};
     enum weft_status status = WEFT_OK;
     uint32_t begun = 0;
-    while (begun < 3 && status >= 0) {
+    while (begun < tensor_count && status >= 0) {
         status = weft_push_pull(tensors[begun], grad, out[begun], &requests[begun]);
         begun += status >= 0;
     }
@@ -75,7 +75,7 @@ static enum weft_status run_step(struct weft_session *session, struct weft_tenso
     struct weft_step step = {number, 1.0f, 1.0f};
     for (uint32_t i = 0; i < count; i++) grad[i] = base(number, i) + 2.0f * (float)weft_rank(session);
     enum weft_status status = weft_step_begin(session, &step);
-    if (status >= 0) status = exchange(tensors);
+    if (status >= 0) status = exchange(tensors, 3);
     return status < 0 ? status : weft_step_end(session);
 }
 
@@ -106,8 +106,7 @@ static enum weft_status run_elastic_step(struct weft_session *session, struct we
     enum weft_status status = weft_step_begin(session, &step);
     if (status < 0) return status;
     for (uint32_t i = 0; i < count; i++) grad[i] = base(step.step, i) + own;
-    status = exchange(tensors[0], mean);
-    if (status >= 0) status = exchange(tensors[1], weights);
+    status = exchange(tensors, 2);
     if (status >= 0) status = weft_push_pull(tensors[2], &flag, stop, &request);
     if (status >= 0) status = weft_wait(&request, 0);
     return status < 0 && status != WEFT_ERR_PEER_LOST ? status : weft_step_end(session);
