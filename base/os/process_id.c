@@ -19,7 +19,7 @@ static _Atomic pid_t *memory_make(void)
     return known;
 }
 
-pid_t weft_process_id_ask(void)
+pid_t weft_process_id_read(void)
 {
     _Atomic pid_t *known = atomic_load_explicit(&weft_process_id_known, memory_order_acquire);
     if (!known) known = memory_make();

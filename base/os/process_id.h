@@ -9,14 +9,14 @@
 
 /* process_id.c: the cached id, 0: unknown in this process; NULL: no cache yet */
 extern _Atomic(_Atomic pid_t *) weft_process_id_known;
-pid_t weft_process_id_ask(void); /* asks the kernel and updates the cache */
+pid_t weft_process_id_read(void); /* asks the kernel and updates the cache */
 
 /* As getpid, also in a forked child. Any thread. Does not block. */
 static inline pid_t weft_process_id(void)
 {
     _Atomic pid_t *known = atomic_load_explicit(&weft_process_id_known, memory_order_acquire);
     pid_t pid = known ? atomic_load_explicit(known, memory_order_relaxed) : 0;
-    return pid != 0 ? pid : weft_process_id_ask();
+    return pid != 0 ? pid : weft_process_id_read();
 }
 
 #endif

@@ -326,7 +326,7 @@ static void test_sizes(void **state)
 }
 
 /* A combiner that starts over forgets: finish waits until every round was closed again. */
-static void test_combiner_starts_over(void **state)
+static void test_combiner_restarts(void **state)
 {
     for (int c = 0; c < CODECS; c++) {
         struct fleet fleet;
@@ -605,7 +605,7 @@ int main(void)
         cmocka_unit_test(test_ranks_change),
         cmocka_unit_test(test_largest_and_smallest),
         cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_combiner_starts_over),
+        cmocka_unit_test(test_combiner_restarts),
         cmocka_unit_test(test_second_combiner),
         cmocka_unit_test(test_grad_scale),
         cmocka_unit_test(test_no_memory),

@@ -136,7 +136,7 @@ static void test_feedback_fades(void **state)
 
 /* One of two workers is new and begins at step 0, the other is at 7: both draw by 7, and from then on
  * count equally. */
-static void test_a_late_worker_draws_alike(void **state)
+static void test_a_late_worker_draws_the_same_signs(void **state)
 {
     struct fleet fleet;
     struct weft_codec *fresh;
@@ -235,7 +235,7 @@ int main(void)
         cmocka_unit_test(test_residual_is_bounded),
         cmocka_unit_test(test_draws),
         cmocka_unit_test(test_feedback_fades),
-        cmocka_unit_test(test_a_late_worker_draws_alike),
+        cmocka_unit_test(test_a_late_worker_draws_the_same_signs),
         cmocka_unit_test(test_bad_bytes),
         cmocka_unit_test(test_feedback_mends_signs),
     };

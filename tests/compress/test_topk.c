@@ -169,7 +169,7 @@ static void test_deep_gradient_compression(void **state)
 
 /* A worker that joins begins its warm-up while the others are past it: contributions differ in length,
  * sums do not care. */
-static void test_two_stages_meet(void **state)
+static void test_two_stages_agree(void **state)
 {
     struct fleet fleet;
     struct sample sample = {sample_seed(46)};
@@ -569,7 +569,7 @@ int main(void)
         cmocka_unit_test(test_wasteful_aggregate),
         cmocka_unit_test(test_any_guess),
         cmocka_unit_test(test_deep_gradient_compression),
-        cmocka_unit_test(test_two_stages_meet),
+        cmocka_unit_test(test_two_stages_agree),
         cmocka_unit_test(test_dense_where_shorter),
         cmocka_unit_test(test_global),
         cmocka_unit_test(test_global_state),

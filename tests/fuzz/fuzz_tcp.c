@@ -107,7 +107,7 @@ static void disconnected(void *owner, struct bootstrap_peer *peer, enum weft_sta
 }
 
 /* false: no port is free at the moment. */
-static bool meet_endpoint(struct hostile *hostile, uint32_t id, struct weft_peer **peer_out)
+static bool connect_endpoint(struct hostile *hostile, uint32_t id, struct weft_peer **peer_out)
 {
     struct bootstrap_options options;
     struct bootstrap_peer *there;
@@ -238,7 +238,7 @@ static void begin(struct operation *operation, struct weft_peer *peer, int numbe
     MUST(status == WEFT_IN_PROGRESS);
 }
 
-static void let_go(void)
+static void release_memory(void)
 {
     while (!weft_list_empty(&held)) {
         struct weft_arrival *arrival = weft_list_first(&held, struct weft_arrival, link);
@@ -259,7 +259,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         open_endpoint();
     }
     failed = false;
-    bool there = meet_endpoint(&hostile, 2 + lives % LIVES, &peer);
+    bool there = connect_endpoint(&hostile, 2 + lives % LIVES, &peer);
     if (there) {
         for (int i = 0; i < OPERATIONS; i++) begin(&operations[i], peer, i);
         hostile.deaf = bytes > 0 && data[0] > 127;
@@ -274,7 +274,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     if (hostile.bootstrap) bootstrap_close(hostile.bootstrap);
     if (peer && !there) weft_transport_fail_peer(endpoint, weft_peer_id(peer), WEFT_ERR_PEER_LOST, "not met");
     for (int steps = 0; peer && !failed && steps < STEPS_MAX; steps++) weft_transport_progress(endpoint, 64);
-    let_go();
+    release_memory();
     MUST(!peer || failed);
     for (int i = 0; there && i < OPERATIONS; i++) MUST(operations[i].fired == 1);
     return 0;

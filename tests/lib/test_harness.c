@@ -52,7 +52,7 @@ static void log_lines_are_kept(void **state)
     log_capture_fini(&capture);
 }
 
-static void a_directory_goes_with_what_it_holds(void **state)
+static void a_directory_is_removed_with_its_content(void **state)
 {
     char *path = temp_dir_make(), inner[200], file[220];
     snprintf(inner, sizeof inner, "%s/inner", path);
@@ -119,7 +119,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_allocation_fails_once),
         cmocka_unit_test(log_lines_are_kept),
-        cmocka_unit_test(a_directory_goes_with_what_it_holds),
+        cmocka_unit_test(a_directory_is_removed_with_its_content),
         cmocka_unit_test(processes_are_watched),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

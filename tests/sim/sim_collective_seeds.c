@@ -160,7 +160,7 @@ static void late_fired(struct weft_timer *timer)
     post_some(weft_container_of(timer, struct rank_script, late));
 }
 
-static void heard_of_abort(struct weft_timer *timer)
+static void received_abort(struct weft_timer *timer)
 {
     weft_group_fail(weft_container_of(timer, struct rank_script, abort_timer)->group, WEFT_ERR_ABORTED,
                     run.abort_text);
@@ -315,7 +315,7 @@ static void make_rank(struct group_script *g, uint32_t rank, struct weft_group *
         if (!run.killed[script->host]) run.pending++;
     }
     weft_timer_init(&script->late, late_fired);
-    weft_timer_init(&script->abort_timer, heard_of_abort);
+    weft_timer_init(&script->abort_timer, received_abort);
     if (roll(10) == 0)
         weft_timer_start(script->loop, &script->late,
                          weft_now_ns(run.world->envs[script->host]) + roll(400000));

@@ -106,7 +106,7 @@ static void fail_seed(const char *format, ...)
 
 static uint64_t bit(uint32_t host) { return 1ull << host; }
 
-static void look_whether_done(void)
+static void check_done(void)
 {
     for (uint32_t i = 0; i < run.workers; i++)
         if (!run.all[i].killed && run.all[i].ending == RUNS) return;
@@ -452,7 +452,7 @@ static void worker_main(void *context)
         weft_finalize(session);
     }
     worker->ending = worker->status < 0 ? FAILED : FINISHED;
-    look_whether_done();
+    check_done();
 }
 
 static void shard_main(void *context)
@@ -556,7 +556,7 @@ static void die(struct weft_timer *timer)
     if (worker) worker->killed = true;
     weft_sim_kill(run.sim, death->host);
     sim_net_died(death->host, death->silent);
-    look_whether_done();
+    check_done();
 }
 
 static void choose_death(struct weft_env *env, uint64_t at_ns)

@@ -221,7 +221,7 @@ static void fail_seed(const char *format, ...)
     run.all_done = true;
 }
 
-static void look_whether_done(void)
+static void check_done(void)
 {
     for (uint32_t i = 0; i < run.workers + run.newcomers; i++)
         if (!run.all[i].killed && run.all[i].ending == RUNS) return;
@@ -932,7 +932,7 @@ static void worker_main(void *context)
         worker->ending = status < 0 ? FAILED : FINISHED;
     }
     worker->status = status;
-    look_whether_done();
+    check_done();
 }
 
 static uint32_t first_shard(void)
@@ -1009,7 +1009,7 @@ static void strike(struct weft_timer *timer)
         run.gone_ns = weft_sim_now_ns(run.sim);
         weft_sim_kill(run.sim, fault->host);
         sim_net_died(fault->host, fault->silent);
-        look_whether_done();
+        check_done();
     }
 }
 

@@ -83,7 +83,7 @@ static int process_progress(struct weft_pollable *pollable, int budget)
 
 static void timer_fired(struct weft_timer *timer) {}
 
-static void give_way(struct process *process, bool (*fact)(void *), void *context, uint64_t until_ns)
+static void yield_to_others(struct process *process, bool (*fact)(void *), void *context, uint64_t until_ns)
 {
     process->fact = fact;
     process->fact_context = context;
@@ -97,13 +97,13 @@ static int wait(struct weft_env *env, bool (*fact)(void *), void *context, uint6
 {
     if (fact(context)) return WEFT_OK;
     WEFT_ASSERT(current && current->env == env);
-    give_way(current, fact, context, until_ns);
+    yield_to_others(current, fact, context, until_ns);
     return fact(context) ? WEFT_OK : WEFT_ERR_DEADLINE;
 }
 
 void sim_process_sleep(uint64_t duration_ns)
 {
-    give_way(current, NULL, NULL, weft_now_ns(current->env) + duration_ns);
+    yield_to_others(current, NULL, NULL, weft_now_ns(current->env) + duration_ns);
 }
 
 /* ---- loops ---- */

@@ -301,7 +301,7 @@ static void a_wrong_table_is_corrected(void **state)
 }
 
 /* A rank fails, perhaps while others hold operations: all end with its text. */
-static void nobody_is_held_for_ever(void **state)
+static void no_rank_waits_for_ever(void **state)
 {
     for (uint64_t seed = 1; seed <= 40; seed++) {
         struct weft_link_cost wrong = {.pairs = 2, .latency_ns = 100, .bytes_per_second = 100000000};
@@ -315,7 +315,7 @@ static void nobody_is_held_for_ever(void **state)
 
 /* A broadcast completes at its root before other ranks call it. A rank leaves after its last operation,
  * also during a change, and the others complete theirs. */
-static void nobody_waits_for_who_has_left(void **state)
+static void no_rank_waits_for_one_that_has_left(void **state)
 {
     for (uint64_t seed = 1; seed <= 200; seed++) {
         struct weft_link_cost wrong = {.pairs = 2, .latency_ns = 100, .bytes_per_second = 100000000};
@@ -421,7 +421,7 @@ static void bad_files(void **state)
     world_free(run.world);
 }
 
-static void what_is_told_stands(void **state)
+static void a_forced_plan_is_kept(void **state)
 {
     struct weft_link_cost wrong = {.pairs = 2, .latency_ns = 400000, .bytes_per_second = 100000000000};
     one_kind(6, WEFT_COLL_ALL_REDUCE, 3000, 60);
@@ -478,12 +478,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_never_disagree),
                                        cmocka_unit_test(a_wrong_table_is_corrected),
-                                       cmocka_unit_test(nobody_is_held_for_ever),
-                                       cmocka_unit_test(nobody_waits_for_who_has_left),
+                                       cmocka_unit_test(no_rank_waits_for_ever),
+                                       cmocka_unit_test(no_rank_waits_for_one_that_has_left),
                                        cmocka_unit_test(a_report_before_the_first_call),
                                        cmocka_unit_test(kept_for_the_next_job),
                                        cmocka_unit_test(bad_files),
-                                       cmocka_unit_test(what_is_told_stands),
+                                       cmocka_unit_test(a_forced_plan_is_kept),
                                        cmocka_unit_test(order_is_kept),
                                        cmocka_unit_test(order_is_kept_within_an_octave)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -157,7 +157,7 @@ void *net_alloc(struct net *net, size_t bytes)
     return memory;
 }
 
-void net_give(struct net *net, void *memory)
+void net_release_memory(struct net *net, void *memory)
 {
     if (net->flavour->memory) weft_memory_free(weft_env_system(), memory);
     else free(memory);

@@ -41,7 +41,7 @@ void net_close(struct net *net);
 void net_drop(struct net *net, int index); /* close, drain and free one endpoint */
 /* Zeroed; from weft_memory_alloc if the flavour requires it. */
 void *net_alloc(struct net *net, size_t bytes);
-void net_give(struct net *net, void *memory);
+void net_release_memory(struct net *net, void *memory);
 void net_pump(struct net *net);
 /* Two endpoints, and a message from the first to the second. */
 void net_connect_pair(struct net *net);

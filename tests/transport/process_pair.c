@@ -79,7 +79,7 @@ void *side_alloc(bool from_transport, size_t bytes)
     return memory;
 }
 
-void side_give(bool from_transport, void *memory)
+void side_release_memory(bool from_transport, void *memory)
 {
     if (from_transport) weft_memory_free(weft_env_system(), memory);
     else free(memory);

@@ -23,7 +23,7 @@ void side_read(int fd, void *data, size_t bytes);
 
 /* Zeroed payload memory: from weft_memory_alloc, or from calloc. */
 void *side_alloc(bool from_transport, size_t bytes);
-void side_give(bool from_transport, void *memory);
+void side_release_memory(bool from_transport, void *memory);
 
 #define SPIN(side, expression)                                                                     \
     for (uint64_t limit_ns_ = net_now_ns() + WEFT_SECONDS(60); !(expression);) {                   \

@@ -145,7 +145,7 @@ static void run_case(enum step step)
     for (size_t i = 0; i < BIG; i++) {
         if ((unsigned char)big[i] != 0xEE) fail_msg("byte %zu was written after its completion", i);
     }
-    side_give(way->parent_memory, big);
+    side_release_memory(way->parent_memory, big);
     assert_int_equal(side.failed, 1);
     assert_int_equal(posted.fired + work.fired, step == IDLE || step == FLOODED || step == HELD ? 0 : 1);
     assert_int_equal(op_send(&work, side.peer, TAG(1), NULL, "x", 1), WEFT_ERR_PEER_LOST);

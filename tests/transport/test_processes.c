@@ -147,7 +147,7 @@ static void child_main(int fd, const char *device)
     if (window) weft_window_close(window, &closed.completion);
     while (window && !closed.fired) weft_transport_progress(child.side.transport, 64);
     side_close(&child.side);
-    side_give(flavour->memory, child.window);
+    side_release_memory(flavour->memory, child.window);
     _exit(0);
 }
 
@@ -290,8 +290,8 @@ static void test_sizes(void **state)
         assert_memory_equal(recv.receive.header, "hello", 5);
         assert_true(filled(in + shift, bytes, (uint32_t)i));
         assert_int_equal(in[shift + bytes], 0xA5);
-        side_give(flavour->memory, out);
-        side_give(flavour->memory, in);
+        side_release_memory(flavour->memory, out);
+        side_release_memory(flavour->memory, in);
     }
 }
 
@@ -357,8 +357,8 @@ static void test_window(void **state)
         assert_memory_equal(in + 1, out + 1, WINDOW - 1);
     }
     assert_int_equal(weft_remote_release(remote), WEFT_OK);
-    side_give(flavour->memory, out);
-    side_give(flavour->memory, in);
+    side_release_memory(flavour->memory, out);
+    side_release_memory(flavour->memory, in);
 }
 
 int main(int argc, char **argv)

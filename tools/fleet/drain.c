@@ -66,7 +66,8 @@ static const json_t *own_member(const struct drain *drain, const json_t *status)
     return found;
 }
 
-static enum fleet_progress judge(void *context, const json_t *status, uint64_t *done_out, uint64_t *total_out)
+static enum fleet_progress check_status(void *context, const json_t *status, uint64_t *done_out,
+                                        uint64_t *total_out)
 {
     struct drain *drain = context;
     const json_t *member = own_member(drain, status);
@@ -120,7 +121,7 @@ static int drain_shard(struct drain *drain, const char *word)
     if (!fleet_request(&drain->watch, &request, what)) return 1;
     if (drain->watch.wait_s > 0) {
         snprintf(late, sizeof late, "shard %u (%.200s) still has slots", drain->shard, drain->host);
-        if (fleet_follow(&drain->watch, "drain", "slots", judge, drain, late) != 0) return 1;
+        if (fleet_follow(&drain->watch, "drain", "slots", check_status, drain, late) != 0) return 1;
     }
     print_end(drain, drain->watch.wait_s > 0);
     return 0;

@@ -31,7 +31,8 @@ static uint64_t distance_of(const json_t *status)
     return most > least ? most - least : 0;
 }
 
-static enum fleet_progress judge(void *context, const json_t *status, uint64_t *done_out, uint64_t *total_out)
+static enum fleet_progress check_status(void *context, const json_t *status, uint64_t *done_out,
+                                        uint64_t *total_out)
 {
     struct rebalance *rebalance = context;
     const json_t *slots = json_object_get(status, "slots");
@@ -59,8 +60,8 @@ static int even_shards(struct rebalance *rebalance)
     request.body_case = WEFT__CONTROL__CONTROL__BODY_REBALANCE;
     request.rebalance = &body;
     if (!fleet_request(&rebalance->watch, &request, "no slot moves")) return 1;
-    if (waits &&
-        fleet_follow(&rebalance->watch, "rebalance", NULL, judge, rebalance, "the shards are not even") != 0)
+    if (waits && fleet_follow(&rebalance->watch, "rebalance", NULL, check_status, rebalance,
+                              "the shards are not even") != 0)
         return 1;
     if (rebalance->watch.json)
         printf("{\"state\":\"%s\",\"distance_bytes\":%llu,\"moved_bytes\":%lld}\n", waits ? "even" : "moving",

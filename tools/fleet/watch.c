@@ -37,7 +37,7 @@ bool fleet_request(const struct fleet_watch *watch, const Weft__Control__Control
     return is_accepted;
 }
 
-int fleet_follow(const struct fleet_watch *watch, const char *label, const char *unit, fleet_judge *judge,
+int fleet_follow(const struct fleet_watch *watch, const char *label, const char *unit, fleet_check *check,
                  void *context, const char *late)
 {
     struct weft_env *env = weft_env_system();
@@ -48,7 +48,7 @@ int fleet_follow(const struct fleet_watch *watch, const char *label, const char 
     progress_begin(&bar, label, unit);
     while (progress == FLEET_CONTINUES && weft_now_ns(env) < until_ns) {
         json_t *status = fleet_status(watch);
-        progress = status ? judge(context, status, &done, &total) : FLEET_FAILED;
+        progress = status ? check(context, status, &done, &total) : FLEET_FAILED;
         json_decref(status);
         if (progress != FLEET_CONTINUES) break;
         progress_draw(&bar, done, total);

@@ -29,14 +29,14 @@ json_t *fleet_status(const struct fleet_watch *watch);
  * leave") before the reason. */
 bool fleet_request(const struct fleet_watch *watch, const Weft__Control__Control *request, const char *what);
 
-/* Judges one status of the job. Writes how much of `total` is done. */
+/* Whether one status of the job shows the end. Writes how much of `total` is done. */
 enum fleet_progress { FLEET_CONTINUES, FLEET_DONE, FLEET_FAILED };
-typedef enum fleet_progress fleet_judge(void *context, const json_t *status, uint64_t *done_out,
+typedef enum fleet_progress fleet_check(void *context, const json_t *status, uint64_t *done_out,
                                         uint64_t *total_out);
 /* Reads the status twice a second until the end, with a bar on a terminal. label: of the bar; unit: NULL:
  * bytes. `late`: what continues after the wait, for its sentence. Returns the exit status; the sentence of an
  * error is on stderr. */
-int fleet_follow(const struct fleet_watch *watch, const char *label, const char *unit, fleet_judge *judge,
+int fleet_follow(const struct fleet_watch *watch, const char *label, const char *unit, fleet_check *check,
                  void *context, const char *late);
 
 #endif

@@ -268,9 +268,9 @@ void shm_doorbell_leave(struct shm_endpoint *endpoint, struct shm_pair *pair);
 void shm_wake(struct weft_transport *transport, struct weft_peer *peer);
 
 /* shm_open.c */
-void *shm_pool_take(struct shm_endpoint *endpoint, struct shm_pool *pool); /* NULL: no memory */
+void *shm_pool_alloc(struct shm_endpoint *endpoint, struct shm_pool *pool); /* NULL: no memory */
 bool shm_pool_has(struct shm_endpoint *endpoint, struct shm_pool *pool);   /* the next take will succeed */
-void shm_pool_give(struct shm_endpoint *endpoint, struct shm_op *op);
+void shm_pool_release(struct shm_endpoint *endpoint, struct shm_op *op);
 /* NULL: no such name was given to this peer */
 struct shm_op *shm_op_find(struct shm_pair *pair, uint64_t name);
 static inline uint64_t shm_op_name(const struct shm_op *op)

@@ -34,7 +34,7 @@ void shm_op_start(struct shm_op *op, struct shm_pair *pair, struct weft_completi
 static void op_release(struct shm_op *op)
 {
     if (op->is_arrival) shm_arrival_release(weft_container_of(op, struct shm_arrival, op));
-    else shm_pool_give(op->pair->endpoint, op);
+    else shm_pool_release(op->pair->endpoint, op);
 }
 
 void shm_op_recycle(struct weft_transport *transport, struct core_done *done)
@@ -86,7 +86,7 @@ bool shm_write(struct shm_pair *pair, struct ring_cell *cell, const void *header
 {
     size_t data_bytes = data_bytes_of(cell);
     WEFT_ASSERT(data_bytes != SIZE_MAX);
-    if (!ring_writer_room(&pair->out, data_bytes, &pair->broken)) return false;
+    if (!ring_writer_space(&pair->out, data_bytes, &pair->broken)) return false;
     if (data_bytes > 0) {
         uint8_t *data = ring_writer_data(&pair->out, data_bytes);
         if (cell->header_bytes > 0) memcpy(data, header, cell->header_bytes);
@@ -254,7 +254,7 @@ void shm_message_start(struct shm_op *op, const struct weft_message *message)
 bool shm_notification_reserve(struct shm_pair *pair, size_t header_bytes)
 {
     return pair->state == SHM_PAIR_CONNECTED && header_bytes <= RING_BODY_BYTES &&
-           weft_list_empty(&pair->queue) && ring_writer_room(&pair->out, 0, &pair->broken) &&
+           weft_list_empty(&pair->queue) && ring_writer_space(&pair->out, 0, &pair->broken) &&
            credit_take(pair, SHM_MESSAGE_COST);
 }
 
@@ -277,7 +277,7 @@ static bool send_inline(struct shm_pair *pair, const struct weft_message *messag
     if (header_bytes + bytes > RING_BODY_BYTES || bytes > pair->endpoint->transport->eager_bytes_max)
         return false;
     if (pair->state != SHM_PAIR_CONNECTED || !weft_list_empty(&pair->queue)) return false;
-    if (!ring_writer_has_cell(&pair->out) && !ring_writer_room(&pair->out, 0, &pair->broken)) return false;
+    if (!ring_writer_has_cell(&pair->out) && !ring_writer_space(&pair->out, 0, &pair->broken)) return false;
     if (!credit_take(pair, bytes + SHM_MESSAGE_COST)) return false;
     struct ring_cell *cell = ring_writer_cell(&pair->out);
     cell->kind = RING_INLINE;
@@ -301,7 +301,7 @@ enum weft_status shm_send(struct weft_transport *transport, struct weft_peer *pe
     if (endpoint->ops_used >= SHM_OPS_MAX) return WEFT_ERR_AGAIN;
     if (!shm_pool_has(endpoint, &endpoint->sends)) return WEFT_ERR_NO_MEMORY;
     bool over = send_inline(peer->backend, message); /* first of all: the peer can read from here on */
-    struct shm_send *send = shm_pool_take(endpoint, &endpoint->sends);
+    struct shm_send *send = shm_pool_alloc(endpoint, &endpoint->sends);
     if (over) {
         send->op.done = (struct core_done){.peer = peer, .completion = completion, .recycle = shm_op_recycle};
         send->op.pair = peer->backend;
@@ -321,7 +321,7 @@ enum weft_status shm_send(struct weft_transport *transport, struct weft_peer *pe
 struct shm_arrival *shm_arrival_take(struct shm_pair *pair, uint64_t tag, const uint8_t *header,
                                      uint32_t header_bytes)
 {
-    struct shm_arrival *arrival = shm_pool_take(pair->endpoint, &pair->endpoint->arrivals);
+    struct shm_arrival *arrival = shm_pool_alloc(pair->endpoint, &pair->endpoint->arrivals);
     if (!arrival) return NULL;
     struct weft_arrival *handle = &arrival->core.handle;
     handle->peer_id = pair->peer->id;
@@ -366,7 +366,7 @@ void shm_arrival_release(struct shm_arrival *arrival)
     arrival->kept = NULL;
     memory_view_unref(arrival->peeked);
     arrival->peeked = NULL;
-    shm_pool_give(endpoint, &arrival->op);
+    shm_pool_release(endpoint, &arrival->op);
 }
 
 /* No receive yet: moves the payload out of the ring. */

@@ -59,7 +59,7 @@ bool shm_pool_has(struct shm_endpoint *endpoint, struct shm_pool *pool)
     return !weft_list_empty(&pool->free) || pool_grow(endpoint, pool);
 }
 
-void *shm_pool_take(struct shm_endpoint *endpoint, struct shm_pool *pool)
+void *shm_pool_alloc(struct shm_endpoint *endpoint, struct shm_pool *pool)
 {
     if (!shm_pool_has(endpoint, pool)) return NULL;
     struct shm_op *op = weft_list_first(&pool->free, struct shm_op, link);
@@ -70,7 +70,7 @@ void *shm_pool_take(struct shm_endpoint *endpoint, struct shm_pool *pool)
 }
 
 /* A name is never reused: late cells for it are ignored. */
-void shm_pool_give(struct shm_endpoint *endpoint, struct shm_op *op)
+void shm_pool_release(struct shm_endpoint *endpoint, struct shm_op *op)
 {
     struct shm_pool *pool = op->is_arrival ? &endpoint->arrivals : &endpoint->sends;
     WEFT_ASSERT(weft_list_empty(&op->link) && weft_list_empty(&op->of_pair));

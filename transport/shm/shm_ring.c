@@ -14,7 +14,7 @@ bool ring_writer_refresh(struct ring_writer *writer)
     return true;
 }
 
-static bool has_room(const struct ring_writer *writer, size_t data_bytes)
+static bool has_space(const struct ring_writer *writer, size_t data_bytes)
 {
     if (writer->cells - writer->cells_taken >= RING_CELLS) return false;
     if (data_bytes == 0) return true;
@@ -22,11 +22,11 @@ static bool has_room(const struct ring_writer *writer, size_t data_bytes)
            RING_DATA_BYTES;
 }
 
-bool ring_writer_room(struct ring_writer *writer, size_t data_bytes, bool *broken_out)
+bool ring_writer_space(struct ring_writer *writer, size_t data_bytes, bool *broken_out)
 {
-    if (has_room(writer, data_bytes)) return true;
+    if (has_space(writer, data_bytes)) return true;
     if (!ring_writer_refresh(writer)) *broken_out = true;
-    return !*broken_out && has_room(writer, data_bytes);
+    return !*broken_out && has_space(writer, data_bytes);
 }
 
 bool ring_writer_wait(struct ring_writer *writer, size_t data_bytes, bool *broken_out)
@@ -36,7 +36,7 @@ bool ring_writer_wait(struct ring_writer *writer, size_t data_bytes, bool *broke
         atomic_store_explicit(&writer->shared->writer.is_waiting, 1, memory_order_relaxed);
         atomic_thread_fence(memory_order_seq_cst);
     }
-    if (!ring_writer_room(writer, data_bytes, broken_out)) return false;
+    if (!ring_writer_space(writer, data_bytes, broken_out)) return false;
     writer->is_waiting = false;
     atomic_store_explicit(&writer->shared->writer.is_waiting, 0, memory_order_relaxed);
     return true;

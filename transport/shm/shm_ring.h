@@ -155,7 +155,7 @@ static inline bool ring_writer_has_cell(const struct ring_writer *writer)
     return writer->cells - writer->cells_taken < RING_CELLS;
 }
 /* Whether one cell and `data_bytes` are free. Sets *broken_out if the reader's counters are impossible. */
-bool ring_writer_room(struct ring_writer *writer, size_t data_bytes, bool *broken_out);
+bool ring_writer_space(struct ring_writer *writer, size_t data_bytes, bool *broken_out);
 /* Requests a report of space. True: there is space already. */
 bool ring_writer_wait(struct ring_writer *writer, size_t data_bytes, bool *broken_out);
 /* The next cell to fill, except `seq`; valid until ring_writer_publish. */

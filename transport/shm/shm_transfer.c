@@ -218,7 +218,7 @@ static size_t piece_send(struct shm_op *op)
     struct shm_endpoint *endpoint = pair->endpoint;
     struct ring_cell cell = {.kind = RING_PIECE, .a = op->peer_op};
     size_t left = op->bytes - op->at;
-    if (!ring_writer_room(&pair->out, 0, &pair->broken)) return 0;
+    if (!ring_writer_space(&pair->out, 0, &pair->broken)) return 0;
     struct shm_slot *slot = slot_take(op);
     if (slot) {
         uint32_t number = (uint32_t)(slot - endpoint->slots);

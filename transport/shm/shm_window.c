@@ -329,7 +329,7 @@ __attribute__((noinline)) static enum weft_status put_recorded(struct weft_trans
     struct shm_endpoint *endpoint = transport->backend;
     if (put->notify && put->bytes > 0 && put_and_notify_now(remote, put)) return WEFT_OK;
     if (endpoint->ops_used >= SHM_OPS_MAX) return WEFT_ERR_AGAIN;
-    struct shm_send *send = shm_pool_take(endpoint, &endpoint->sends);
+    struct shm_send *send = shm_pool_alloc(endpoint, &endpoint->sends);
     if (!send) return WEFT_ERR_NO_MEMORY;
     struct shm_op *op = &send->op;
     shm_op_start(op, remote->peer->backend, completion, remote);
@@ -366,7 +366,7 @@ enum weft_status shm_get(struct weft_transport *transport, struct weft_remote *r
     struct shm_endpoint *endpoint = transport->backend;
     if (access_now(remote, offset, destination, bytes, false)) return WEFT_OK;
     if (endpoint->ops_used >= SHM_OPS_MAX) return WEFT_ERR_AGAIN;
-    struct shm_send *send = shm_pool_take(endpoint, &endpoint->sends);
+    struct shm_send *send = shm_pool_alloc(endpoint, &endpoint->sends);
     if (!send) return WEFT_ERR_NO_MEMORY;
     struct shm_op *op = &send->op;
     shm_op_start(op, remote->peer->backend, completion, remote);
@@ -397,7 +397,7 @@ static struct shm_window *window_for(struct shm_pair *pair, uint32_t window, uin
 /* Answers a refused request. */
 static bool refuse(struct shm_pair *pair, uint64_t name, enum weft_status status)
 {
-    struct shm_send *send = shm_pool_take(pair->endpoint, &pair->endpoint->sends);
+    struct shm_send *send = shm_pool_alloc(pair->endpoint, &pair->endpoint->sends);
     if (!send) {
         core_peer_lost(pair->endpoint->transport, pair->peer, WEFT_ERR_NO_MEMORY,
                        "no memory to answer this peer");
@@ -440,7 +440,7 @@ bool shm_on_get(struct shm_pair *pair, const struct ring_cell *cell)
     struct shm_window *window = window_for(pair, cell->body.get.window, cell->body.get.generation,
                                            cell->body.get.at, cell->body.get.bytes, WEFT_WINDOW_READ);
     if (!window) return refuse(pair, cell->a, WEFT_ERR_CANCELLED);
-    struct shm_send *send = shm_pool_take(endpoint, &endpoint->sends);
+    struct shm_send *send = shm_pool_alloc(endpoint, &endpoint->sends);
     if (!send) return refuse(pair, cell->a, WEFT_ERR_NO_MEMORY);
     struct shm_op *op = &send->op;
     shm_op_start(op, pair, NULL, NULL);

@@ -18,7 +18,7 @@ static void address_write(struct sim_endpoint *endpoint, uint64_t nonce)
 }
 
 /* Finds peers that closed or died and reports them; runs in progress. */
-static void look_fire(struct weft_sim *sim, struct sim_due *due)
+static void read_timer_fired(struct weft_sim *sim, struct sim_due *due)
 {
     struct sim_endpoint *endpoint = weft_container_of(due, struct sim_endpoint, look);
     endpoint->must_check_peers = true;
@@ -134,7 +134,7 @@ static enum weft_status sim_open(struct weft_transport *transport,
     weft_list_init(&endpoint->sending);
     weft_list_init(&endpoint->receiving);
     weft_list_init(&endpoint->inbox);
-    endpoint->look = (struct sim_due){.index = SIM_IDLE, .fire = look_fire};
+    endpoint->look = (struct sim_due){.index = SIM_IDLE, .fire = read_timer_fired};
     endpoint->notice = (struct sim_due){.index = SIM_IDLE, .fire = notice_fire};
     weft_list_append(&sim->endpoints, &endpoint->link);
     address_write(endpoint, options->nonce);
@@ -174,7 +174,7 @@ static enum weft_status sim_connect(struct weft_transport *transport, struct wef
     struct sim_endpoint *remote = sim->endpoint_table[words[5]];
     if (remote->id != peer->id || remote->host->index != words[4]) return WEFT_ERR_MALFORMED;
     if (!has_way(sim, endpoint, remote) || !has_way(sim, remote, endpoint)) return WEFT_ERR_UNREACHABLE;
-    struct sim_peer *sim_peer = sim_pool_take(&sim->peer_pool, sim->env, sim->options.slab_bytes);
+    struct sim_peer *sim_peer = sim_pool_alloc(&sim->peer_pool, sim->env, sim->options.slab_bytes);
     if (!sim_peer) return WEFT_ERR_NO_MEMORY;
     *sim_peer = (struct sim_peer){.remote = remote};
     peer->backend = sim_peer;
@@ -198,11 +198,11 @@ static enum weft_status sim_send(struct weft_transport *transport, struct weft_p
     if (endpoint->sending_count >= SIM_SENDING_MAX) return WEFT_ERR_AGAIN;
     bool eager = sent->payload_bytes <= transport->eager_bytes_max,
          copied = eager && sent->payload_bytes > 0 && !sim->options.timing_only;
-    void *copy = copied ? sim_copy_take(sim, sent->payload_bytes) : NULL;
+    void *copy = copied ? sim_copy_alloc(sim, sent->payload_bytes) : NULL;
     if (copied && !copy) return WEFT_ERR_NO_MEMORY;
     struct sim_message *message = sim_message_new(endpoint, sim_peer->remote, !eager);
     if (!message) {
-        if (copy) sim_copy_give(sim, copy, sent->payload_bytes);
+        if (copy) sim_copy_release(sim, copy, sent->payload_bytes);
         return WEFT_ERR_NO_MEMORY;
     }
     struct weft_arrival *handle = &message->arrival.handle;
@@ -337,8 +337,8 @@ static void sim_free(struct weft_transport *transport)
     weft_list_foreach(node, spare, &transport->peers) {
         struct weft_peer *peer = weft_container_of(node, struct weft_peer, link);
         if (peer->backend)
-            sim_pool_give(&endpoint->sim->peer_pool, endpoint->sim->env, endpoint->sim->options.slab_bytes,
-                          peer->backend);
+            sim_pool_release(&endpoint->sim->peer_pool, endpoint->sim->env, endpoint->sim->options.slab_bytes,
+                             peer->backend);
     }
     endpoint->transport = NULL;
 }

@@ -25,7 +25,7 @@ static bool chance(struct weft_sim *sim, double probability)
 static void *take(struct weft_sim *sim, struct sim_pool *pool)
 {
     if (!sim_heap_reserve(&sim->events, sim->env, 1)) return NULL;
-    void *block = sim_pool_take(pool, sim->env, sim->options.slab_bytes);
+    void *block = sim_pool_alloc(pool, sim->env, sim->options.slab_bytes);
     if (!block) sim_heap_unreserve(&sim->events, 1);
     return block;
 }
@@ -33,7 +33,7 @@ static void *take(struct weft_sim *sim, struct sim_pool *pool)
 static void pool_put(struct weft_sim *sim, struct sim_pool *pool, void *block)
 {
     sim_heap_unreserve(&sim->events, 1);
-    sim_pool_give(pool, sim->env, sim->options.slab_bytes, block);
+    sim_pool_release(pool, sim->env, sim->options.slab_bytes, block);
 }
 
 /* ---- flows ---- */

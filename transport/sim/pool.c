@@ -40,7 +40,7 @@ static bool grow(struct sim_pool *pool, struct weft_env *env, size_t slab_bytes)
     return true;
 }
 
-void *sim_pool_take(struct sim_pool *pool, struct weft_env *env, size_t slab_bytes)
+void *sim_pool_alloc(struct sim_pool *pool, struct weft_env *env, size_t slab_bytes)
 {
     if (slab_bytes == 0) return slab_new(pool, env, 1);
     if (!pool->unused && !grow(pool, env, slab_bytes)) return NULL;
@@ -49,7 +49,7 @@ void *sim_pool_take(struct sim_pool *pool, struct weft_env *env, size_t slab_byt
     return block;
 }
 
-void sim_pool_give(struct sim_pool *pool, struct weft_env *env, size_t slab_bytes, void *memory)
+void sim_pool_release(struct sim_pool *pool, struct weft_env *env, size_t slab_bytes, void *memory)
 {
     if (slab_bytes == 0) {
         struct weft_list *slab = (struct weft_list *)((unsigned char *)memory - HEAD_BYTES);
@@ -79,16 +79,16 @@ static int class_of(size_t bytes)
     return class;
 }
 
-void *sim_copy_take(struct weft_sim *sim, size_t bytes)
+void *sim_copy_alloc(struct weft_sim *sim, size_t bytes)
 {
     int class = class_of(bytes);
     if (class == SIM_COPY_CLASSES) return weft_alloc_bytes(sim->env, bytes);
-    return sim_pool_take(&sim->copies[class], sim->env, sim->options.slab_bytes);
+    return sim_pool_alloc(&sim->copies[class], sim->env, sim->options.slab_bytes);
 }
 
-void sim_copy_give(struct weft_sim *sim, void *memory, size_t bytes)
+void sim_copy_release(struct weft_sim *sim, void *memory, size_t bytes)
 {
     int class = class_of(bytes);
     if (class == SIM_COPY_CLASSES) weft_free_bytes(sim->env, memory);
-    else sim_pool_give(&sim->copies[class], sim->env, sim->options.slab_bytes, memory);
+    else sim_pool_release(&sim->copies[class], sim->env, sim->options.slab_bytes, memory);
 }

@@ -63,16 +63,16 @@ struct sim_pool {
     size_t block_bytes;
 };
 void sim_pool_init(struct sim_pool *pool, size_t block_bytes);
-void *sim_pool_take(struct sim_pool *pool, struct weft_env *env, size_t slab_bytes); /* NULL: no memory */
-void sim_pool_give(struct sim_pool *pool, struct weft_env *env, size_t slab_bytes, void *memory);
+void *sim_pool_alloc(struct sim_pool *pool, struct weft_env *env, size_t slab_bytes); /* NULL: no memory */
+void sim_pool_release(struct sim_pool *pool, struct weft_env *env, size_t slab_bytes, void *memory);
 void sim_pool_free(struct sim_pool *pool, struct weft_env *env);
 enum { SIM_COPY_CLASSES = 12, SIM_COPY_BYTES_MIN = 64 };
 static inline bool sim_copy_pooled(size_t bytes)
 {
     return bytes <= (size_t)SIM_COPY_BYTES_MIN << (SIM_COPY_CLASSES - 1);
 }
-void *sim_copy_take(struct weft_sim *sim, size_t bytes); /* for an eager payload; NULL: no memory */
-void sim_copy_give(struct weft_sim *sim, void *memory, size_t bytes);
+void *sim_copy_alloc(struct weft_sim *sim, size_t bytes); /* for an eager payload; NULL: no memory */
+void sim_copy_release(struct weft_sim *sim, void *memory, size_t bytes);
 
 struct sim_loop {
     struct weft_loop *loop;

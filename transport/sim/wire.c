@@ -73,8 +73,8 @@ void sim_message_release(struct sim_message *message)
     sim_heap_unreserve(&sim->events, 2);
     if (message->flow) sim_flow_leave(message->flow);
     if (message->flow_back) sim_flow_leave(message->flow_back);
-    if (message->copy) sim_copy_give(sim, message->copy, message->arrival.handle.payload_bytes);
-    sim_pool_give(&sim->message_pool, sim->env, sim->options.slab_bytes, message);
+    if (message->copy) sim_copy_release(sim, message->copy, message->arrival.handle.payload_bytes);
+    sim_pool_release(&sim->message_pool, sim->env, sim->options.slab_bytes, message);
 }
 
 static bool use_flows(struct sim_message *message, struct sim_endpoint *source, struct sim_endpoint *sink,
@@ -94,17 +94,17 @@ struct sim_message *sim_message_new(struct sim_endpoint *source, struct sim_endp
     struct weft_sim *sim = source->sim;
     const size_t header = offsetof(struct sim_message, arrival.handle.header),
                  after = header + WEFT_TRANSPORT_HEADER_BYTES_MAX;
-    struct sim_message *message = sim_pool_take(&sim->message_pool, sim->env, sim->options.slab_bytes);
+    struct sim_message *message = sim_pool_alloc(&sim->message_pool, sim->env, sim->options.slab_bytes);
     if (!message) return NULL;
     if (!sim_heap_reserve(&sim->events, sim->env, 2)) {
-        sim_pool_give(&sim->message_pool, sim->env, sim->options.slab_bytes, message);
+        sim_pool_release(&sim->message_pool, sim->env, sim->options.slab_bytes, message);
         return NULL;
     }
     memset(message, 0, header);
     memset((char *)message + after, 0, sizeof *message - after);
     if (!use_flows(message, source, sink, answered)) {
         sim_heap_unreserve(&sim->events, 2);
-        sim_pool_give(&sim->message_pool, sim->env, sim->options.slab_bytes, message);
+        sim_pool_release(&sim->message_pool, sim->env, sim->options.slab_bytes, message);
         return NULL;
     }
     message->arrival.handle.peer_id = source->id;

@@ -279,8 +279,8 @@ struct ucx_endpoint {
 enum weft_status ucx_context_open(struct ucx_endpoint *endpoint, struct weft_error *error);
 
 /* ucx_open.c */
-void *ucx_pool_take(struct ucx_endpoint *endpoint, struct ucx_pool *pool);
-void ucx_pool_give(struct ucx_pool *pool, void *item);
+void *ucx_pool_alloc(struct ucx_endpoint *endpoint, struct ucx_pool *pool);
+void ucx_pool_release(struct ucx_pool *pool, void *item);
 
 /* ucx_peer.c */
 /* created if missing; NULL: no memory */
@@ -335,8 +335,8 @@ void ucx_message_discard(struct weft_transport *transport, struct weft_arrival *
 void ucx_on_eager(struct ucx_peer *ucx_peer, const struct ucx_wire_header *header, const void *payload);
 void ucx_message_control(struct ucx_peer *ucx_peer, enum ucx_wire_kind kind); /* HELLO, BYE, BYE_REPLY */
 /* NULL: no memory */
-struct ucx_send *ucx_send_take(struct ucx_peer *ucx_peer, enum ucx_op_kind kind,
-                               struct weft_completion *completion);
+struct ucx_send *ucx_send_alloc(struct ucx_peer *ucx_peer, enum ucx_op_kind kind,
+                                struct weft_completion *completion);
 /* An arrival without stored payload: an announcement or a notification. NULL: no memory, and the peer is
  * failed. */
 struct ucx_arrival *ucx_arrival_make(struct ucx_peer *ucx_peer, uint64_t tag, uint64_t sequence,
@@ -414,7 +414,7 @@ struct ucx_window *ucx_window_find(struct ucx_peer *ucx_peer, uint64_t id, uint6
 void ucx_window_check(struct ucx_window *ucx_window); /* completes its close if nothing uses it */
 void ucx_on_notify(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *entry);
 /* no control message of this peer will arrive any more */
-void ucx_windows_peer_gone(struct ucx_peer *ucx_peer);
+void ucx_windows_peer_lost(struct ucx_peer *ucx_peer);
 void ucx_serve_ended(struct ucx_send *send);
 
 /* ucx_direct.c */
@@ -424,7 +424,7 @@ void ucx_direct_revoke_keys(struct ucx_window *ucx_window);
 void ucx_direct_free(struct ucx_endpoint *endpoint, struct ucx_window *ucx_window);
 void ucx_direct_request_key(struct ucx_remote *ucx_remote, struct ucx_peer *ucx_peer);
 void ucx_direct_release(struct ucx_remote *ucx_remote);
-void ucx_direct_peer_gone(struct ucx_peer *ucx_peer);
+void ucx_direct_peer_lost(struct ucx_peer *ucx_peer);
 /* These end by ucx_op_finish in all cases. */
 void ucx_direct_put(struct ucx_send *send, struct ucx_remote *ucx_remote, const struct weft_put *put);
 void ucx_direct_get(struct ucx_landing *landing, struct ucx_remote *ucx_remote, uint64_t offset);

@@ -17,7 +17,7 @@ static struct ucx_batch *add_batch(struct ucx_peer *ucx_peer)
         weft_list_foreach(node, spare, &ucx_peer->batches) count++;
         if (count >= UCX_BATCHES_MAX) return NULL;
     }
-    struct ucx_batch *batch = ucx_pool_take(endpoint, &endpoint->batches);
+    struct ucx_batch *batch = ucx_pool_alloc(endpoint, &endpoint->batches);
     if (!batch) {
         ucx_peer_failed(ucx_peer, UCS_ERR_NO_MEMORY);
         return NULL;

@@ -189,7 +189,7 @@ void ucx_on_key_revoke(struct ucx_peer *ucx_peer, uint64_t window)
     }
 }
 
-void ucx_direct_peer_gone(struct ucx_peer *ucx_peer)
+void ucx_direct_peer_lost(struct ucx_peer *ucx_peer)
 {
     struct ucx_endpoint *endpoint = ucx_peer->endpoint;
     struct weft_list *node, *spare;

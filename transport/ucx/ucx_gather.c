@@ -42,7 +42,7 @@ bool ucx_gather_add(struct ucx_peer *ucx_peer, const struct weft_message *messag
     if (ucx_peer->gather && ucx_peer->gather->used + bytes > UCX_GATHER_BYTES) ucx_gather_send(ucx_peer);
     struct ucx_gather *gather = ucx_peer->gather;
     if (!gather) {
-        gather = ucx_pool_take(ucx_peer->endpoint, &ucx_peer->endpoint->gathers);
+        gather = ucx_pool_alloc(ucx_peer->endpoint, &ucx_peer->endpoint->gathers);
         if (!gather) return false;
         ucx_op_init(&gather->op, UCX_OP_GATHER, ucx_peer, NULL);
         gather->used = 0;

@@ -50,10 +50,10 @@ static void *start_send(struct ucx_send *send, enum ucx_wire_kind kind, const st
                            message->payload_bytes, &param);
 }
 
-struct ucx_send *ucx_send_take(struct ucx_peer *ucx_peer, enum ucx_op_kind kind,
-                               struct weft_completion *completion)
+struct ucx_send *ucx_send_alloc(struct ucx_peer *ucx_peer, enum ucx_op_kind kind,
+                                struct weft_completion *completion)
 {
-    struct ucx_send *send = ucx_pool_take(ucx_peer->endpoint, &ucx_peer->endpoint->sends);
+    struct ucx_send *send = ucx_pool_alloc(ucx_peer->endpoint, &ucx_peer->endpoint->sends);
     if (!send) return NULL;
     ucx_op_init(&send->op, kind, ucx_peer, completion);
     weft_list_init(&send->sending);
@@ -96,7 +96,7 @@ enum weft_status ucx_message_send(struct weft_transport *transport, struct weft_
     bool small = message->payload_bytes <= transport->eager_bytes_max;
     uint64_t cost = message->payload_bytes + UCX_EAGER_EXTRA;
     bool eager = small && cost <= ucx_peer->credit;
-    struct ucx_send *send = ucx_send_take(ucx_peer, UCX_OP_MESSAGE, completion);
+    struct ucx_send *send = ucx_send_alloc(ucx_peer, UCX_OP_MESSAGE, completion);
     if (!send) return WEFT_ERR_NO_MEMORY;
     if (!eager && (small || !ucx_peer->direct)) return announce(send, message);
     if (eager && ucx_gather_accepts(ucx_peer, message) && ucx_gather_add(ucx_peer, message)) {
@@ -124,7 +124,7 @@ enum weft_status ucx_message_send(struct weft_transport *transport, struct weft_
 void ucx_message_control(struct ucx_peer *ucx_peer, enum ucx_wire_kind kind)
 {
     static const uint8_t nothing[1];
-    struct ucx_send *send = ucx_send_take(ucx_peer, UCX_OP_CONTROL, NULL);
+    struct ucx_send *send = ucx_send_alloc(ucx_peer, UCX_OP_CONTROL, NULL);
     if (!send) return;
     bool hello = kind == UCX_WIRE_HELLO;
     send->op.rendezvous = hello;
@@ -156,18 +156,19 @@ static struct ucx_pool *eager_pool(struct ucx_endpoint *endpoint, uint64_t bytes
 void ucx_arrival_release(struct ucx_endpoint *endpoint, struct ucx_arrival *arrival)
 {
     if (arrival->descriptor) ucp_am_data_release(endpoint->worker, arrival->descriptor);
-    if (arrival->big) ucx_pool_give(eager_pool(endpoint, arrival->core.handle.payload_bytes), arrival->big);
+    if (arrival->big)
+        ucx_pool_release(eager_pool(endpoint, arrival->core.handle.payload_bytes), arrival->big);
     if (arrival->held_bytes > 0) {
         arrival->from->held_bytes -= arrival->held_bytes;
         give_credit(arrival->from, arrival->held_bytes);
     }
-    ucx_pool_give(&endpoint->arrivals, arrival);
+    ucx_pool_release(&endpoint->arrivals, arrival);
 }
 
 struct ucx_arrival *ucx_arrival_make(struct ucx_peer *ucx_peer, uint64_t tag, uint64_t sequence,
                                      uint64_t payload_bytes, const uint8_t *header, uint32_t header_bytes)
 {
-    struct ucx_arrival *arrival = ucx_pool_take(ucx_peer->endpoint, &ucx_peer->endpoint->arrivals);
+    struct ucx_arrival *arrival = ucx_pool_alloc(ucx_peer->endpoint, &ucx_peer->endpoint->arrivals);
     if (!arrival) {
         ucx_peer_failed(ucx_peer, UCS_ERR_NO_MEMORY); /* a message is lost: the order is broken */
         return NULL;
@@ -207,7 +208,7 @@ static ucs_status_t keep_eager(struct ucx_endpoint *endpoint, struct ucx_arrival
         if (data_bytes > 0) memcpy(arrival->small, data, data_bytes);
         return UCS_OK;
     }
-    arrival->big = ucx_pool_take(endpoint, eager_pool(endpoint, data_bytes));
+    arrival->big = ucx_pool_alloc(endpoint, eager_pool(endpoint, data_bytes));
     if (!arrival->big) return UCS_ERR_NO_MEMORY;
     memcpy(arrival->big, data, data_bytes);
     return UCS_OK;

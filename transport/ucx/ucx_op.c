@@ -14,10 +14,10 @@ void ucx_op_release(struct ucx_op *op)
     case UCX_OP_RECEIVE:
         ucx_arrival_release(endpoint, weft_container_of(op, struct ucx_arrival, landing.op));
         break;
-    case UCX_OP_GET: ucx_pool_give(&endpoint->landings, op); break;
-    case UCX_OP_BATCH: ucx_pool_give(&endpoint->batches, op); break;
-    case UCX_OP_GATHER: ucx_pool_give(&endpoint->gathers, op); break;
-    default: ucx_pool_give(&endpoint->sends, op); break;
+    case UCX_OP_GET: ucx_pool_release(&endpoint->landings, op); break;
+    case UCX_OP_BATCH: ucx_pool_release(&endpoint->batches, op); break;
+    case UCX_OP_GATHER: ucx_pool_release(&endpoint->gathers, op); break;
+    default: ucx_pool_release(&endpoint->sends, op); break;
     }
 }
 

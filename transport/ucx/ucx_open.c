@@ -9,7 +9,7 @@
 
 /* ---- pools ---- */
 
-void *ucx_pool_take(struct ucx_endpoint *endpoint, struct ucx_pool *pool)
+void *ucx_pool_alloc(struct ucx_endpoint *endpoint, struct ucx_pool *pool)
 {
     if (!pool->free_items) {
         size_t step = (pool->item_bytes + 63) / 64 * 64, count = UCX_POOL_BLOCK;
@@ -19,14 +19,14 @@ void *ucx_pool_take(struct ucx_endpoint *endpoint, struct ucx_pool *pool)
         *(void **)block = pool->blocks;
         pool->blocks = block;
         endpoint->pool_bytes += 64 + step * count;
-        for (size_t i = 0; i < count; i++) ucx_pool_give(pool, block + 64 + step * (size_t)i);
+        for (size_t i = 0; i < count; i++) ucx_pool_release(pool, block + 64 + step * (size_t)i);
     }
     void *item = pool->free_items;
     pool->free_items = *(void **)item;
     return item;
 }
 
-void ucx_pool_give(struct ucx_pool *pool, void *item)
+void ucx_pool_release(struct ucx_pool *pool, void *item)
 {
     *(void **)item = pool->free_items;
     pool->free_items = item;

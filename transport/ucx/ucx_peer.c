@@ -212,7 +212,7 @@ static void end_done(struct ucx_peer *ucx_peer)
         struct ucx_op *op = weft_container_of(node, struct ucx_op, link);
         ucx_op_finish(op, ucx_peer->end_status);
     }
-    ucx_windows_peer_gone(ucx_peer);
+    ucx_windows_peer_lost(ucx_peer);
     ucx_process_forget(ucx_peer);
     ucx_peer->end = UCX_END_DONE;
     ucx_peer->endpoint->ending_count--;

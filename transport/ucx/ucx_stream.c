@@ -55,7 +55,7 @@ static void fragment_ended(struct ucx_fragment *fragment, ucs_status_t status)
 {
     struct ucx_send *send = fragment->send;
     struct ucx_peer *ucx_peer = send->op.peer;
-    ucx_pool_give(&ucx_peer->endpoint->fragments, fragment);
+    ucx_pool_release(&ucx_peer->endpoint->fragments, fragment);
     ucx_peer->fragments--;
     send->op.holds--;
     if (status != UCS_OK && send->op.failed == WEFT_OK) send->op.failed = ucx_status(ucx_peer, status);
@@ -105,7 +105,7 @@ static size_t encode_fragment(const struct ucx_send *send, uint64_t offset, uint
 static bool push_one(struct ucx_peer *ucx_peer, struct ucx_send *send)
 {
     struct ucx_endpoint *endpoint = ucx_peer->endpoint;
-    struct ucx_fragment *fragment = ucx_pool_take(endpoint, &endpoint->fragments);
+    struct ucx_fragment *fragment = ucx_pool_alloc(endpoint, &endpoint->fragments);
     if (!fragment) return false;
     fragment->send = send;
     uint64_t offset = send->started, left = send->bytes - offset;

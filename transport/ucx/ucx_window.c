@@ -61,7 +61,7 @@ static void incoming_free(struct ucx_peer *ucx_peer, struct ucx_incoming *incomi
     weft_list_remove(&incoming->link);
     ucx_peer->incoming_count--;
     if (incoming->notification) ucx_arrival_release(ucx_peer->endpoint, incoming->notification);
-    ucx_pool_give(&ucx_peer->endpoint->incomings, incoming);
+    ucx_pool_release(&ucx_peer->endpoint->incomings, incoming);
 }
 
 /* No operation of this peer accesses the window through this backend any more. */
@@ -173,7 +173,7 @@ static struct ucx_incoming *incoming_of(struct ucx_peer *ucx_peer, struct ucx_wi
         if (incoming->put_id == put->id) return incoming;
     }
     if (ucx_peer->incoming_count >= UCX_INCOMING_MAX) return NULL;
-    struct ucx_incoming *incoming = ucx_pool_take(ucx_peer->endpoint, &ucx_peer->endpoint->incomings);
+    struct ucx_incoming *incoming = ucx_pool_alloc(ucx_peer->endpoint, &ucx_peer->endpoint->incomings);
     if (!incoming) return NULL;
     *incoming = (struct ucx_incoming){.window = ucx_window, .put_id = put->id, .bytes = put->bytes};
     weft_list_append(&ucx_peer->incoming, &incoming->link);
@@ -265,7 +265,7 @@ void ucx_on_get(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *entry)
                                               : WEFT_ERR_INVALID);
         return;
     }
-    struct ucx_send *send = ucx_send_take(ucx_peer, UCX_OP_SERVE, NULL);
+    struct ucx_send *send = ucx_send_alloc(ucx_peer, UCX_OP_SERVE, NULL);
     if (!send) {
         refuse_get(ucx_peer, entry->id, WEFT_ERR_NO_MEMORY);
         return;
@@ -278,9 +278,9 @@ void ucx_on_get(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *entry)
     ucx_stream_begin(send);
 }
 
-void ucx_windows_peer_gone(struct ucx_peer *ucx_peer)
+void ucx_windows_peer_lost(struct ucx_peer *ucx_peer)
 {
-    ucx_direct_peer_gone(ucx_peer);
+    ucx_direct_peer_lost(ucx_peer);
     while (!weft_list_empty(&ucx_peer->incoming))
         incoming_free(ucx_peer, weft_list_first(&ucx_peer->incoming, struct ucx_incoming, link));
 }
@@ -369,7 +369,7 @@ enum weft_status ucx_put(struct weft_transport *transport, struct weft_remote *r
     struct ucx_peer *ucx_peer = remote->peer->backend;
     if (!ucx_peer->ep) return WEFT_ERR_PEER_LOST;
     if (endpoint->send_count >= UCX_SENDS_MAX) return WEFT_ERR_AGAIN;
-    struct ucx_send *send = ucx_send_take(ucx_peer, UCX_OP_PUT, completion);
+    struct ucx_send *send = ucx_send_alloc(ucx_peer, UCX_OP_PUT, completion);
     if (!send) return WEFT_ERR_NO_MEMORY;
     send->op.done.remote = remote;
     struct ucx_remote *ucx_remote = remote->backend;
@@ -387,7 +387,7 @@ enum weft_status ucx_get(struct weft_transport *transport, struct weft_remote *r
     struct ucx_remote *ucx_remote = remote->backend;
     if (!ucx_peer->ep) return WEFT_ERR_PEER_LOST;
     if (endpoint->send_count >= UCX_SENDS_MAX) return WEFT_ERR_AGAIN;
-    struct ucx_landing *landing = ucx_pool_take(endpoint, &endpoint->landings);
+    struct ucx_landing *landing = ucx_pool_alloc(endpoint, &endpoint->landings);
     if (!landing) return WEFT_ERR_NO_MEMORY;
     ucx_op_init(&landing->op, UCX_OP_GET, ucx_peer, completion);
     landing->op.done.remote = remote;

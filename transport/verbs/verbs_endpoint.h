@@ -138,8 +138,8 @@ struct verbs_endpoint {
 /* verbs_open.c */
 /* bytes; bounded by the settings ring, depth and lanes */
 uint64_t verbs_peer_memory(const struct verbs_peer *verbs_peer);
-void *verbs_pool_take(struct verbs_endpoint *endpoint, struct verbs_pool *pool);
-void verbs_pool_give(struct verbs_pool *pool, void *item);
+void *verbs_pool_alloc(struct verbs_endpoint *endpoint, struct verbs_pool *pool);
+void verbs_pool_release(struct verbs_pool *pool, void *item);
 
 /* verbs_peer.c */
 enum weft_status verbs_connect(struct weft_transport *transport, struct weft_peer *peer, const void *blob,

@@ -21,7 +21,7 @@ static void send_recycle(struct weft_transport *transport, struct core_done *don
 struct verbs_send *verbs_send_new(struct verbs_peer *verbs_peer, struct weft_completion *completion)
 {
     struct verbs_endpoint *endpoint = verbs_peer->endpoint;
-    struct verbs_send *send = verbs_pool_take(endpoint, &endpoint->sends);
+    struct verbs_send *send = verbs_pool_alloc(endpoint, &endpoint->sends);
     if (!send) return NULL;
     /* leaves the 256 bytes of the header as they are */
     memset(send, 0, offsetof(struct verbs_send, stream.header));
@@ -39,7 +39,7 @@ void verbs_send_drop(struct verbs_send *send)
     struct verbs_endpoint *endpoint = send->verbs_peer->endpoint;
     if (send->region) verbs_memory_put(endpoint->memory, send->region);
     endpoint->send_count--;
-    verbs_pool_give(&endpoint->sends, send);
+    verbs_pool_release(&endpoint->sends, send);
 }
 
 static enum weft_status register_payload(struct verbs_send *send, const void *payload, size_t bytes)
@@ -109,18 +109,18 @@ void verbs_arrival_release(struct verbs_arrival *arrival)
     struct verbs_endpoint *endpoint = arrival->verbs_peer->endpoint;
     if (arrival->region) verbs_memory_put(endpoint->memory, arrival->region);
     if (arrival->alone) weft_free_bytes(endpoint->transport->env, arrival->big);
-    else if (arrival->big) verbs_pool_give(&endpoint->payloads, arrival->big);
-    verbs_pool_give(&endpoint->arrivals, arrival);
+    else if (arrival->big) verbs_pool_release(&endpoint->payloads, arrival->big);
+    verbs_pool_release(&endpoint->arrivals, arrival);
 }
 
 /* Allocates a payload. The peer may send larger payloads eagerly than this side would; those are rare. */
-static bool payload_room(struct verbs_arrival *arrival, size_t bytes)
+static bool payload_space(struct verbs_arrival *arrival, size_t bytes)
 {
     struct verbs_endpoint *endpoint = arrival->verbs_peer->endpoint;
     arrival->big = NULL;
     arrival->alone = bytes > endpoint->payloads.item_bytes && bytes > VERBS_SMALL_BYTES;
     if (arrival->alone) arrival->big = weft_alloc_bytes(endpoint->transport->env, bytes);
-    else if (bytes > VERBS_SMALL_BYTES) arrival->big = verbs_pool_take(endpoint, &endpoint->payloads);
+    else if (bytes > VERBS_SMALL_BYTES) arrival->big = verbs_pool_alloc(endpoint, &endpoint->payloads);
     return arrival->big || bytes <= VERBS_SMALL_BYTES;
 }
 
@@ -129,7 +129,7 @@ struct verbs_arrival *verbs_arrival_new(struct verbs_peer *verbs_peer, const str
 {
     struct verbs_endpoint *endpoint = verbs_peer->endpoint;
     size_t copy = incoming->announced ? 0 : incoming->payload_bytes;
-    struct verbs_arrival *arrival = verbs_pool_take(endpoint, &endpoint->arrivals);
+    struct verbs_arrival *arrival = verbs_pool_alloc(endpoint, &endpoint->arrivals);
     if (!arrival) return NULL;
     arrival->verbs_peer = verbs_peer;
     arrival->region = NULL;
@@ -138,8 +138,8 @@ struct verbs_arrival *verbs_arrival_new(struct verbs_peer *verbs_peer, const str
     arrival->receive.id = incoming->id;
     weft_list_init(&arrival->link);
     weft_list_init(&arrival->receive.outgoing.link);
-    if (!payload_room(arrival, copy)) {
-        verbs_pool_give(&endpoint->arrivals, arrival);
+    if (!payload_space(arrival, copy)) {
+        verbs_pool_release(&endpoint->arrivals, arrival);
         return NULL;
     }
     if (copy > 0) memcpy(arrival->big ? arrival->big : arrival->small, incoming->payload, copy);

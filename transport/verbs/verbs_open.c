@@ -10,7 +10,7 @@
 
 /* ---- pools ---- */
 
-void *verbs_pool_take(struct verbs_endpoint *endpoint, struct verbs_pool *pool)
+void *verbs_pool_alloc(struct verbs_endpoint *endpoint, struct verbs_pool *pool)
 {
     if (!pool->free_items) {
         char *block = weft_alloc_bytes(endpoint->transport->env, 64 + pool->item_bytes * VERBS_POOL_BLOCK);
@@ -19,14 +19,14 @@ void *verbs_pool_take(struct verbs_endpoint *endpoint, struct verbs_pool *pool)
         pool->blocks = block;
         pool->block_count++;
         for (int i = 0; i < VERBS_POOL_BLOCK; i++)
-            verbs_pool_give(pool, block + 64 + pool->item_bytes * (size_t)i);
+            verbs_pool_release(pool, block + 64 + pool->item_bytes * (size_t)i);
     }
     void *item = pool->free_items;
     pool->free_items = *(void **)item;
     return item;
 }
 
-void verbs_pool_give(struct verbs_pool *pool, void *item)
+void verbs_pool_release(struct verbs_pool *pool, void *item)
 {
     *(void **)item = pool->free_items;
     pool->free_items = item;

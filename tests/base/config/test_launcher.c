@@ -193,7 +193,7 @@ static void a_known_coordinator_needs_the_rank_alone(void **state)
     assert_int_equal(weft_launcher_find(true, &launcher, &error), WEFT_ERR_INVALID);
 }
 
-static void without_a_launcher_there_is_none(void **state)
+static void without_a_launcher_nothing_is_found(void **state)
 {
     struct weft_launcher launcher;
     struct weft_error error = {0};
@@ -229,7 +229,7 @@ static void the_ports_of_a_coordinator_differ(void **state)
             }
 }
 
-static void torchrun_says_where(void **state)
+static void torchrun_names_the_coordinator(void **state)
 {
     struct weft_launcher launcher;
     PUT({"RANK", "3"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "node7"}, {"MASTER_PORT", "29500"});
@@ -318,7 +318,7 @@ static void srun_lists_its_hosts(void **state)
     assert_string_equal(launcher.job, "srun-123.4");
 }
 
-static void pmix_alone_gives_no_rank_count(void **state)
+static void pmix_alone_has_no_rank_count(void **state)
 {
     struct weft_launcher launcher;
     PUT({"PMIX_RANK", "2"}, {"PMIX_NAMESPACE", "x"});
@@ -447,13 +447,13 @@ static void a_stateful_set(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(without_a_launcher_there_is_none, empty),
+        cmocka_unit_test_setup(without_a_launcher_nothing_is_found, empty),
         cmocka_unit_test_setup(one_missing_variable_is_named, empty),
         cmocka_unit_test_setup(what_is_no_number_is_named, empty),
         cmocka_unit_test_setup(ranks_beyond_the_last_are_named, empty),
         cmocka_unit_test_setup(another_launcher_makes_up_for_what_is_missing, empty),
         cmocka_unit_test_setup(a_known_coordinator_needs_the_rank_alone, empty),
-        cmocka_unit_test_setup(torchrun_says_where, empty),
+        cmocka_unit_test_setup(torchrun_names_the_coordinator, empty),
         cmocka_unit_test_setup(torchrun_on_one_host, empty),
         cmocka_unit_test(the_ports_of_a_coordinator_differ),
         cmocka_unit_test_setup(mpirun_on_one_host_and_on_several, empty),
@@ -463,7 +463,7 @@ int main(void)
         cmocka_unit_test_setup(an_indexed_job, empty),
         cmocka_unit_test_setup(pod_zero_of_a_headless_service, empty),
         cmocka_unit_test_setup(a_stateful_set, empty),
-        cmocka_unit_test_setup(pmix_alone_gives_no_rank_count, empty),
+        cmocka_unit_test_setup(pmix_alone_has_no_rank_count, empty),
         cmocka_unit_test_setup(local_ranks_alone_are_incomplete, empty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -545,7 +545,7 @@ static void window_command(struct weft_command *command)
     window.got_command = true;
 }
 
-static void what_comes_before_sleep_is_seen(void **state)
+static void work_before_sleep_is_seen(void **state)
 {
     memset(&window, 0, sizeof window);
     window.loop = new_loop(0);
@@ -660,7 +660,7 @@ static void *take_and_drive(void *argument)
     return NULL;
 }
 
-static void threads_take_turns_as_owner(void **state)
+static void threads_alternate_as_owner(void **state)
 {
     pthread_t runner, threads[TAKERS];
     shared.loop = new_loop(0);
@@ -798,7 +798,7 @@ static void *borrow_cancelled(void *argument)
     return NULL;
 }
 
-static void a_cancelled_borrower_gives_back(void **state)
+static void a_cancelled_try_acquire_releases(void **state)
 {
     pthread_t runner, borrower;
     void *result;
@@ -942,7 +942,7 @@ static void errand_done(struct weft_timer *timer)
 }
 
 /* A timer that a command or a poll starts as due runs before the next poll. */
-static void timers_for_now_come_before_the_next_poll(void **state)
+static void due_timers_run_before_the_next_poll(void **state)
 {
     for (int by_poll = 0; by_poll < 2; by_poll++) {
         struct errand errand = {.pollable = {.fd = -1, .progress = errand_polled},
@@ -994,18 +994,18 @@ int main(void)
         cmocka_unit_test(wait_wakes_for_a_timer),
         cmocka_unit_test(pollables_are_armed_before_sleep),
         cmocka_unit_test(after_a_long_yield_it_yields_first),
-        cmocka_unit_test(what_comes_before_sleep_is_seen),
+        cmocka_unit_test(work_before_sleep_is_seen),
         cmocka_unit_test(pollables_leave_inside_progress),
         cmocka_unit_test(a_pollable_without_descriptor_is_polled),
         cmocka_unit_test(run_ends_by_stop),
-        cmocka_unit_test(threads_take_turns_as_owner),
+        cmocka_unit_test(threads_alternate_as_owner),
         cmocka_unit_test(waiting_threads_acquire_the_loop),
         cmocka_unit_test(polling_threads_step),
-        cmocka_unit_test(a_cancelled_borrower_gives_back),
+        cmocka_unit_test(a_cancelled_try_acquire_releases),
         cmocka_unit_test(a_command_after_many_acquires),
         cmocka_unit_test(a_borrower_that_stepped_arms),
         cmocka_unit_test(take_ends_at_its_deadline),
-        cmocka_unit_test(timers_for_now_come_before_the_next_poll),
+        cmocka_unit_test(due_timers_run_before_the_next_poll),
         cmocka_unit_test(park_periods_grow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

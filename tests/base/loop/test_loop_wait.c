@@ -143,7 +143,7 @@ static bool asked_by_the_waiter(void *context)
     return false;
 }
 
-static void who_leaves_looks_what_is_open(void **state)
+static void a_leaving_waiter_checks_pending_work(void **state)
 {
     struct engine engine;
     struct owner owner = {.waiter = pthread_self()};
@@ -372,7 +372,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_waiter_drives),
         cmocka_unit_test(the_work_is_done_without_a_waiter),
-        cmocka_unit_test(who_leaves_looks_what_is_open),
+        cmocka_unit_test(a_leaving_waiter_checks_pending_work),
         cmocka_unit_test(a_wait_ends_at_its_deadline),
         cmocka_unit_test(without_a_runner_a_waiter_does_not_step),
         cmocka_unit_test(the_callers_rounding_is_its_own),

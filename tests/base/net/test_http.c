@@ -226,7 +226,7 @@ static bool is_closed(int fd)
     return recv(fd, &byte, 1, MSG_DONTWAIT) >= 0 || errno != EAGAIN;
 }
 
-static void the_oldest_makes_room(void **state)
+static void the_oldest_is_evicted(void **state)
 {
     struct server server;
     int fds[3];
@@ -358,7 +358,7 @@ int main(void)
         cmocka_unit_test(in_pieces),
         cmocka_unit_test(token),
         cmocka_unit_test(one_time_for_a_request),
-        cmocka_unit_test(the_oldest_makes_room),
+        cmocka_unit_test(the_oldest_is_evicted),
         cmocka_unit_test(flood),
         cmocka_unit_test(descriptors),
         cmocka_unit_test(log_limit),

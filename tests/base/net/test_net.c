@@ -102,7 +102,7 @@ static int raw_connect(uint16_t port)
     return fd;
 }
 
-static void frames_go_both_ways(void **state)
+static void frames_in_both_directions(void **state)
 {
     struct weft_net *net = new_net();
     struct side server = {.echo = true}, client = {0};
@@ -432,7 +432,7 @@ static void ticks_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(frames_go_both_ways),
+        cmocka_unit_test(frames_in_both_directions),
         cmocka_unit_test(frames_are_cut_from_the_stream),
         cmocka_unit_test(a_long_frame_closes),
         cmocka_unit_test(a_slow_reader_is_closed),
@@ -443,7 +443,8 @@ int main(void)
         cmocka_unit_test(the_number_of_connections_is_bounded),
         cmocka_unit_test(a_dead_peer_is_no_signal),
         cmocka_unit_test(posts_reach_the_thread),
-        cmocka_unit_test(tickers_tick), cmocka_unit_test(ticks_once),
+        cmocka_unit_test(tickers_tick),
+        cmocka_unit_test(ticks_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

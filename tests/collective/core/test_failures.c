@@ -132,7 +132,7 @@ static struct weft_coll_args pair_args(uint32_t rank, enum weft_coll_kind kind, 
                                    .deadline_ns = WEFT_SECONDS(2)};
 }
 
-static void pairs_that_do_not_meet(void **state)
+static void pairs_that_do_not_match(void **state)
 {
     open_groups(3);
     struct weft_coll_args lonely = pair_args(0, WEFT_COLL_RECV, 2, 10);
@@ -560,7 +560,7 @@ static void run_for(uint64_t ns)
 }
 
 /* Control messages for groups that are made later wait, for one group after the other, without end. */
-static void told_before_it_is_made(void **state)
+static void failure_before_the_group_exists(void **state)
 {
     enum { GROUPS = 1500 }; /* more than the router holds at one time */
     open_groups(2);
@@ -624,7 +624,7 @@ static void rest(uint32_t epochs)
     close_groups(3);
 }
 
-static void who_has_rested_hears_of_the_group_of_all(void **state)
+static void a_rested_rank_receives_the_end_of_the_whole_group(void **state)
 {
     const uint32_t epochs[] = {3, 100, 129, 130, 200, 256, 257, 258, 600};
     for (size_t i = 0; i < sizeof epochs / sizeof *epochs; i++) rest(epochs[i]);
@@ -918,7 +918,7 @@ static void memory_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pairs_that_do_not_meet),
+        cmocka_unit_test(pairs_that_do_not_match),
         cmocka_unit_test(pieces_that_differ),
         cmocka_unit_test(counts_that_differ),
         cmocka_unit_test(two_ways_round),
@@ -933,8 +933,8 @@ int main(void)
         cmocka_unit_test(killed_rank),
         cmocka_unit_test(killed_while_idle),
         cmocka_unit_test(own_pause_does_not_count),
-        cmocka_unit_test(told_before_it_is_made),
-        cmocka_unit_test(who_has_rested_hears_of_the_group_of_all),
+        cmocka_unit_test(failure_before_the_group_exists),
+        cmocka_unit_test(a_rested_rank_receives_the_end_of_the_whole_group),
         cmocka_unit_test(pair_with_one_that_waits_elsewhere),
         cmocka_unit_test(two_that_wait_elsewhere),
         cmocka_unit_test(an_answer_that_cannot_be),

@@ -203,7 +203,7 @@ static struct weft_record last_of(struct weft_recorder *recorder)
 }
 
 /* Rank 2 calls the first all_reduce and not the second. */
-static void who_waits_for_whom(void **state)
+static void awaited_ranks(void **state)
 {
     static float buffers[RANKS][1000];
     struct weft_recorder *recorders[RANKS];
@@ -286,7 +286,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keeps_the_last),     cmocka_unit_test(keeps_lengths),
         cmocka_unit_test(read_while_written), cmocka_unit_test(read_lengths_while_written),
-        cmocka_unit_test(who_waits_for_whom),
+        cmocka_unit_test(awaited_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -172,7 +172,7 @@ static void mismatch(void **state)
 }
 
 /* Rank 2 closes without a message. */
-static void peer_gone(void **state)
+static void peer_lost(void **state)
 {
     static float in[3][60000], out[3][60000];
     struct outcome outcomes[3] = {0};
@@ -209,7 +209,7 @@ static void peer_gone(void **state)
     close_all(3);
 }
 
-static int look_for_ucx(void **state)
+static int find_ucx(void **state)
 {
     struct weft_transport_options options;
     struct weft_transport *transport;
@@ -227,6 +227,6 @@ static int look_for_ucx(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(all_operations), cmocka_unit_test(mismatch),
-                                       cmocka_unit_test(peer_gone)};
-    return cmocka_run_group_tests(tests, look_for_ucx, NULL);
+                                       cmocka_unit_test(peer_lost)};
+    return cmocka_run_group_tests(tests, find_ucx, NULL);
 }

@@ -413,7 +413,7 @@ static void check_outcome(const struct weft_coll_args *args, uint32_t rank, uint
     if (args->kind == WEFT_COLL_REDUCE && rank == 0) assert_true(out[last] == sum);
 }
 
-static uint32_t lead_while_it_goes(enum weft_coll_kind kind, uint32_t rank, uint64_t count, uint32_t most)
+static uint32_t lead_repeatedly(enum weft_coll_kind kind, uint32_t rank, uint64_t count, uint32_t most)
 {
     for (uint32_t i = 0; i < most; i++) {
         struct weft_coll_args args = call_of(kind, rank, i, count);
@@ -430,7 +430,7 @@ static uint32_t all_lead(enum weft_coll_kind kind, uint64_t count, uint32_t most
     uint32_t run_ahead = UINT32_MAX;
     for (uint32_t r = 0; r < shm_ranks.ranks; r++) {
         if (!leads(kind, r, 0)) continue;
-        uint32_t now = lead_while_it_goes(kind, r, count, most);
+        uint32_t now = lead_repeatedly(kind, r, count, most);
         assert_true(now == run_ahead || run_ahead == UINT32_MAX);
         run_ahead = now;
     }
@@ -543,13 +543,13 @@ static void ahead_in_turns(void **state)
 }
 
 /* The contributions of a rank that has left the group are still readable. */
-static void ahead_and_gone(void **state)
+static void ahead_and_ended(void **state)
 {
     for (uint32_t turn = 0; turn < 2 * ROOTED; turn++) {
         uint32_t k = turn / 2, leader = leads(rooted[k], 0, 0) ? 0 : 1, other = !leader;
         uint64_t count = turn % 2 ? IN_LARGE_SLOT : 2;
         open_group(2, 0);
-        assert_int_equal(lead_while_it_goes(rooted[k], leader, count, 3), 3);
+        assert_int_equal(lead_repeatedly(rooted[k], leader, count, 3), 3);
         weft_group_free(shm_ranks.groups[leader]);
         shm_ranks.groups[leader] = NULL;
         for (int i = 0; i < 100; i++) weft_loop_step(shm_ranks.loops[other]); /* it is notified */
@@ -604,7 +604,7 @@ static void ahead_after_a_cancelled_one(void **state)
     for (uint32_t k = 0; k < ROOTED; k++) {
         open_group(2, 0);
         uint32_t leader = leads(rooted[k], 0, 0) ? 0 : 1, other = !leader, order[2] = {leader, other};
-        assert_int_equal(lead_while_it_goes(rooted[k], leader, 2, 1), 1);
+        assert_int_equal(lead_repeatedly(rooted[k], leader, 2, 1), 1);
         for (uint32_t i = 0; i < 2; i++) {
             uint32_t r = order[i];
             struct weft_coll_args follows = call_of(rooted[k], other, 0, 2), args = sum_call(r, 3);
@@ -620,7 +620,7 @@ static void ahead_after_a_cancelled_one(void **state)
         }
         struct weft_coll_args args = call_of(rooted[k], other, 1, 2);
         post_ordinary(other, &args);
-        assert_int_equal(lead_while_it_goes(rooted[k], leader, 2, 1), 1);
+        assert_int_equal(lead_repeatedly(rooted[k], leader, 2, 1), 1);
         assert_true(run_all(leader)); /* which computes now */
         assert_int_equal(outcomes[other].status, WEFT_OK);
         close_group();
@@ -635,7 +635,7 @@ static void ahead_of_a_late_rank(void **state)
         uint64_t elems = i % 2 ? IN_LARGE_SLOT : 2;
         open_group(3, 0);
         uint32_t leader = leads(rooted[k], 0, 0) ? 0 : 1,
-                 count = lead_while_it_goes(rooted[k], leader, elems, MANY);
+                 count = lead_repeatedly(rooted[k], leader, elems, MANY);
         for (uint32_t n = 0; n < count && leader == 0; n++) {
             struct weft_coll_args others = of_root(rooted[k], 1, 0, elems);
             assert_int_equal(start(1, &others), WEFT_OK);
@@ -777,7 +777,7 @@ int main(void)
         cmocka_unit_test(run_ahead),
         cmocka_unit_test(ahead_no_further),
         cmocka_unit_test(ahead_in_turns),
-        cmocka_unit_test(ahead_and_gone),
+        cmocka_unit_test(ahead_and_ended),
         cmocka_unit_test(ahead_and_cancelled),
         cmocka_unit_test(ahead_after_a_cancelled_one),
         cmocka_unit_test(ahead_of_another_call_in_a_recv),

@@ -315,7 +315,7 @@ static void outside_its_memory(void **state)
 }
 
 /* A root that has run ahead waits for its peers in the queue: they may have called something else. */
-static void who_is_ahead_posts(void **state)
+static void a_rank_ahead_posts(void **state)
 {
     struct weft_coll_args args = {.kind = WEFT_COLL_ALL_REDUCE,
                                   .count = 20000,
@@ -405,7 +405,7 @@ int main(void)
                                        cmocka_unit_test(cancelled_by_another),
                                        cmocka_unit_test(a_deadline_names_the_late_one),
                                        cmocka_unit_test(outside_its_memory),
-                                       cmocka_unit_test(who_is_ahead_posts),
+                                       cmocka_unit_test(a_rank_ahead_posts),
                                        cmocka_unit_test(links_change),
                                        cmocka_unit_test(no_memory_for_direct)};
     /* ranks of one process may not store into each other's memory there */

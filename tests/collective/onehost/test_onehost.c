@@ -1034,7 +1034,7 @@ static void left_early(void **state)
 
 /* A rank leaves before the vote; one peer is slow: its leave message waits for the connection, and it does
  * not count as dead. */
-static void left_before_they_met(void **state)
+static void left_before_the_header_check(void **state)
 {
     shm_ranks_open(&shm_ranks, 3, NULL, false, WEFT_SECONDS(60));
     weft_group_leave(shm_ranks.groups[2]);
@@ -1058,7 +1058,7 @@ static void left_before_they_met(void **state)
     shm_ranks_close(&shm_ranks);
 }
 
-static void until_they_meet(struct weft_group *const *groups)
+static void until_the_header_check(struct weft_group *const *groups)
 {
     uint32_t steps = 0;
     for (uint32_t rank = 0; rank < shm_ranks.ranks;) {
@@ -1085,7 +1085,7 @@ static void many_groups(void **state)
         if (g == 0)
             for (uint32_t r = 0; r < RANKS; r++) shm_ranks.shares[r] = groups[0][r];
     }
-    for (uint32_t g = 0; g < GROUPS; g++) until_they_meet(groups[g]);
+    for (uint32_t g = 0; g < GROUPS; g++) until_the_header_check(groups[g]);
     for (uint32_t turn = 0; turn < 3 * GROUPS; turn++) {
         uint32_t g = turn < GROUPS ? turn : turn * 7 % GROUPS;
         struct call call = {.kind = kinds[turn % KINDS],
@@ -1131,7 +1131,7 @@ static void own_allocator(void **state)
     memcpy(first, shm_ranks.groups, sizeof first);
     shm_ranks.env = &own;
     shm_ranks_group(&shm_ranks, 6, 0);
-    until_they_meet(shm_ranks.groups);
+    until_the_header_check(shm_ranks.groups);
     for (uint64_t count = 1; count <= 1000; count *= 10) {
         struct call call = {.kind = WEFT_COLL_ALL_REDUCE,
                             .dtype = WEFT_F32,
@@ -1193,7 +1193,7 @@ static void no_processor_yet(void **state)
     for (uint32_t r = 0; r < 3; r++)
         assert_int_equal(atomic_load(&shm_ranks.groups[r]->onehost->segment->processor),
                          ONEHOST_NO_PROCESSOR);
-    until_they_meet(shm_ranks.groups);
+    until_the_header_check(shm_ranks.groups);
     run_barrier(WEFT_PLAN_ONE_HOST);
     for (uint32_t r = 0; r < 3; r++)
         assert_true(atomic_load(&shm_ranks.groups[r]->onehost->segment->processor) < ONEHOST_NO_PROCESSOR);
@@ -1206,7 +1206,7 @@ static bool crowded_on(const cpu_set_t *mask)
 {
     if (sched_setaffinity(0, sizeof *mask, mask) != 0) return false;
     shm_ranks_open(&shm_ranks, 2, NULL, false, WEFT_SECONDS(60));
-    until_they_meet(shm_ranks.groups);
+    until_the_header_check(shm_ranks.groups);
     bool is_oversubscribed = shm_ranks.groups[0]->onehost->is_oversubscribed;
     assert_int_equal(shm_ranks.groups[1]->onehost->is_oversubscribed, is_oversubscribed);
     shm_ranks_close(&shm_ranks);
@@ -1286,7 +1286,7 @@ static void copy_in(void **state)
         if (alone) assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
         shm_ranks_open(&shm_ranks, count_ranks, NULL, false, 0);
         buffers_open(count_ranks);
-        until_they_meet(shm_ranks.groups);
+        until_the_header_check(shm_ranks.groups);
         assert_int_equal(shm_ranks.groups[0]->onehost->is_oversubscribed, is_oversubscribed);
         for (size_t i = 0; i < sizeof most / sizeof most[0]; i++) {
             uint64_t bytes = is_oversubscribed ? most[i].is_oversubscribed : most[i].apart;
@@ -1501,7 +1501,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(silent_rank),
         cmocka_unit_test(cancelled),
         cmocka_unit_test(left_early),
-        cmocka_unit_test(left_before_they_met),
+        cmocka_unit_test(left_before_the_header_check),
         cmocka_unit_test(many_groups),
         cmocka_unit_test(own_allocator),
         cmocka_unit_test(sharing_a_processor),

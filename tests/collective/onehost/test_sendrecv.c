@@ -294,7 +294,7 @@ static bool sends_at_once(struct end *end, uint32_t to, size_t bytes, bool mappe
     return start(end, true) == WEFT_OK;
 }
 
-static void must_come(struct end *send)
+static void must_arrive(struct end *send)
 {
     struct end recv;
     prepare(&recv, &send->transfer, false);
@@ -318,13 +318,13 @@ static void at_once(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (sends_at_once(&send, 1, cases[i].bytes, cases[i].mapped) != cases[i].at_once)
             fail_msg("%zu bytes", cases[i].bytes);
-        must_come(&send);
+        must_arrive(&send);
     }
     for (uint32_t to = 2; to < 10; to++) {
         assert_int_equal(sends_at_once(&send, to, 65536, false), to < 9);
-        must_come(&send);
+        must_arrive(&send);
         assert_true(sends_at_once(&send, to, 32768, false));
-        must_come(&send);
+        must_arrive(&send);
     }
     close_groups();
 }
@@ -338,14 +338,14 @@ static void buffer_of_its_own(void **state)
     open_groups(2);
     assert_true(sends_at_once(&first, 1, 8192, false));
     assert_false(sends_at_once(&sends[0], 1, BYTES, false));
-    must_come(&first), must_come(&sends[0]);
+    must_arrive(&first), must_arrive(&sends[0]);
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i <= round; i++) {
             assert_true(sends_at_once(&first, 1, BYTES, false));
-            must_come(&first);
+            must_arrive(&first);
         }
         for (int i = 0; i <= FIT; i++) assert_int_equal(sends_at_once(&sends[i], 1, BYTES, false), i < FIT);
-        for (int i = 0; i <= FIT; i++) must_come(&sends[i]);
+        for (int i = 0; i <= FIT; i++) must_arrive(&sends[i]);
     }
     close_groups();
 }
@@ -533,7 +533,7 @@ static void gone(void **state)
 
 /* It has sent some and left. All recvs are posted before the first is polled; one more fails, unless one was
  * cancelled. */
-static void gone_behind_several(void **state)
+static void ended_after_several(void **state)
 {
     enum { SENDS = 5 };
     for (uint32_t cancels = 0; cancels < 2; cancels++) {
@@ -567,7 +567,7 @@ static void gone_behind_several(void **state)
 }
 
 /* A third rank has left: the two others continue. Sends to it and recvs from it are refused. */
-static void others_go_on(void **state)
+static void others_continue(void **state)
 {
     static const uint64_t counts[] = {0, 3, 900, LONG};
     for (uint32_t last = 0; last < 4; last++) {
@@ -711,8 +711,8 @@ int main(void)
         cmocka_unit_test(late),
         cmocka_unit_test(late_behind_another),
         cmocka_unit_test(gone),
-        cmocka_unit_test(gone_behind_several),
-        cmocka_unit_test(others_go_on),
+        cmocka_unit_test(ended_after_several),
+        cmocka_unit_test(others_continue),
         cmocka_unit_test(cancelled),
         cmocka_unit_test(refused),
         cmocka_unit_test(opens_onehost_later),

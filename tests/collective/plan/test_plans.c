@@ -1017,7 +1017,7 @@ static void one_host_does_not_leap(void **state)
 /* Copy-in has a limit for each kind and number of ranks, at least one small slot, and not less if
  * oversubscribed; with direct buffers it is not higher. The model, of direct buffers, gives one round for
  * it, without slices. */
-static void one_host_says(void **state)
+static void onehost_estimate(void **state)
 {
     struct weft_link_cost cost = {
         .pairs = 1, .latency_ns = 1000, .bytes_per_second = 8000000000, .memory = host_memory};
@@ -1056,7 +1056,7 @@ static void one_host_says(void **state)
 }
 
 /* Up to twice the copy-in limit the model follows the limit. */
-static bool says_half(enum weft_coll_kind kind, uint32_t ranks, uint64_t bytes, uint32_t processors)
+static bool estimate_is_half(enum weft_coll_kind kind, uint32_t ranks, uint64_t bytes, uint32_t processors)
 {
     bool pieces =
         kind == WEFT_COLL_REDUCE_SCATTER || kind == WEFT_COLL_SCATTER || kind == WEFT_COLL_ALL_TO_ALL;
@@ -1089,7 +1089,7 @@ static void one_host_by_ranks(void **state)
             for (uint64_t before = weft_onehost_model_ns(&question, 8); question.ranks < 64;) {
                 question.ranks++;
                 uint64_t ns = weft_onehost_model_ns(&question, 8);
-                bool follows = says_half(host_kinds[k], question.ranks - 1, bytes, 8);
+                bool follows = estimate_is_half(host_kinds[k], question.ranks - 1, bytes, 8);
                 bool goes_past = is_past(host_kinds[k], question.ranks, bytes) &&
                                  !is_past(host_kinds[k], question.ranks - 1, bytes);
                 bool may_fall = host_kinds[k] == WEFT_COLL_REDUCE || follows || goes_past;
@@ -1308,7 +1308,7 @@ static void runs_have_no_cliffs(void **state)
     assert_true(shared[WEFT_PLAN_RING] > 3 * own[WEFT_PLAN_RING]);
 }
 
-static void plans_told(void **state)
+static void forced_plans(void **state)
 {
     enum weft_plan_id plans[WEFT_COLL_KIND_COUNT] = {0};
     struct weft_error error = {0};
@@ -1403,13 +1403,13 @@ int main(int argc, char **argv)
         cmocka_unit_test(chunks_that_a_transport_moves_best),
         cmocka_unit_test(one_host_by_size),
         cmocka_unit_test(one_host_does_not_leap),
-        cmocka_unit_test(one_host_says),
+        cmocka_unit_test(onehost_estimate),
         cmocka_unit_test(one_host_by_ranks),
         cmocka_unit_test(one_host_is_calibrated),
         cmocka_unit_test(one_host_is_explained),
         cmocka_unit_test(runs_are_calibrated),
         cmocka_unit_test(runs_have_no_cliffs),
-        cmocka_unit_test(plans_told),
+        cmocka_unit_test(forced_plans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

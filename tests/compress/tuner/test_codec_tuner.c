@@ -277,7 +277,7 @@ static enum weft_codec_decision look(struct weft_codec_tuner *tuner, double byte
     return weft_codec_tuner_update(tuner, &figures);
 }
 
-static void test_first_look(void **state)
+static void test_first_decision(void **state)
 {
     struct weft_codec_tuner *tuner = tuner_of(1);
     assert_int_equal(look(tuner, FAST, 0, 0), WEFT_CODEC_DECISION_KEEP);
@@ -535,11 +535,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_candidates),
         cmocka_unit_test(test_candidates_of_a_shape),
-        cmocka_unit_test(test_kinds), cmocka_unit_test(test_model),
+        cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_model),
         cmocka_unit_test(test_improve_against_fixed),
         cmocka_unit_test(test_improve_against_all),
         cmocka_unit_test(test_refused_and_unusable),
-        cmocka_unit_test(test_first_look),
+        cmocka_unit_test(test_first_decision),
         cmocka_unit_test(test_hidden_is_dense),
         cmocka_unit_test(test_bandwidth_flips),
         cmocka_unit_test(test_changes_are_bounded),

@@ -254,7 +254,7 @@ static void patterns_find_wrong_elements(void **state)
 
 /* Operations that only move data are checked by rank and offset; reductions other than sums by their own
  * rule. */
-static void patterns_know_pieces_and_other_reductions(void **state)
+static void patterns_of_pieces_and_other_reductions(void **state)
 {
     enum { COUNT = 9000, RANKS = 3 };
     static const enum weft_op ops[] = {WEFT_PROD, WEFT_MIN, WEFT_MAX, WEFT_AND, WEFT_OR, WEFT_XOR};
@@ -301,7 +301,7 @@ int main(void)
         cmocka_unit_test(csv_columns_by_name),
         cmocka_unit_test(commands_are_measured_by_what_they_print),
         cmocka_unit_test(patterns_find_wrong_elements),
-        cmocka_unit_test(patterns_know_pieces_and_other_reductions),
+        cmocka_unit_test(patterns_of_pieces_and_other_reductions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -112,7 +112,7 @@ static void waits_lead_to_one(void **state)
     diagnosed(true, false, "all have called it, and the waits lead to rank 3");
 }
 
-static void waits_go_round(void **state)
+static void waits_form_a_cycle(void **state)
 {
     for (unsigned r = 0; r < RANKS; r++)
         add_waiting(r, (int)(r + RANKS - 1) % RANKS, r == 2 ? 3 : 4 + r, "reducing");
@@ -268,7 +268,7 @@ int main(void)
         cmocka_unit_test(one_left_no_record),
         cmocka_unit_test(some_have_not_called),
         cmocka_unit_test(waits_lead_to_one),
-        cmocka_unit_test(waits_go_round),
+        cmocka_unit_test(waits_form_a_cycle),
         cmocka_unit_test(calls_differ),
         cmocka_unit_test(cut_and_damaged),
         cmocka_unit_test(hostile_fields),

@@ -448,7 +448,7 @@ static void wire(const char *words)
     if (system(line) != 0) fail_msg("'%s' failed", line);
 }
 
-static void test_verbs_goes(void **state)
+static void test_verbs_is_chosen(void **state)
 {
     const char *interface = getenv("WEFT_TEST_WIRE"), *repair = getenv("WEFT_TEST_WIRE_REPAIR");
     struct net net;
@@ -494,7 +494,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_choice),      cmocka_unit_test(test_link_table),
         cmocka_unit_test(test_offer_bytes), cmocka_unit_test(test_settings),
-        cmocka_unit_test(test_devices),     cmocka_unit_test(test_verbs_goes),
+        cmocka_unit_test(test_devices),     cmocka_unit_test(test_verbs_is_chosen),
 #ifdef WEFT_HAVE_UCX
         cmocka_unit_test(test_describe),    cmocka_unit_test(test_window_of_two_ways),
         cmocka_unit_test(test_sleeping),    cmocka_unit_test(test_broken_part),

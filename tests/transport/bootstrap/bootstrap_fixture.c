@@ -19,8 +19,8 @@ static void keep(struct fixture_peer *fixture_peer, int *descriptors, uint32_t c
     }
 }
 
-static void on_met(void *owner, struct bootstrap_peer *peer, const void *parameters, size_t bytes,
-                   int *descriptors, uint32_t count)
+static void on_connected(void *owner, struct bootstrap_peer *peer, const void *parameters, size_t bytes,
+                         int *descriptors, uint32_t count)
 {
     struct fixture_peer *fixture_peer = owner;
     assert_ptr_equal(fixture_peer->peer, peer);
@@ -46,7 +46,8 @@ static void on_message(void *owner, struct bootstrap_peer *peer, const void *dat
     keep(fixture_peer, descriptors, count);
 }
 
-static void on_gone(void *owner, struct bootstrap_peer *peer, enum weft_status status, const char *text)
+static void on_disconnected(void *owner, struct bootstrap_peer *peer, enum weft_status status,
+                            const char *text)
 {
     struct fixture_peer *fixture_peer = owner;
     assert_ptr_equal(fixture_peer->peer, peer);
@@ -68,7 +69,7 @@ void place_options(struct bootstrap_options *options, enum bootstrap_family fami
     options->nonce = 0xfeedf00d12345678ull;
     options->secret = secret;
     options->secret_bytes = secret ? strlen(secret) : 0;
-    options->callbacks = (struct bootstrap_callbacks){on_met, on_message, on_gone};
+    options->callbacks = (struct bootstrap_callbacks){on_connected, on_message, on_disconnected};
 }
 
 void place_open_in(struct place *place, struct weft_env *env, const struct bootstrap_options *options)

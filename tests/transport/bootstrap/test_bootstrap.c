@@ -229,7 +229,7 @@ static void two_secrets(void **state)
     }
 }
 
-static void nobody_listens(void **state)
+static void no_listener(void **state)
 {
     struct place a, b, *const one[] = {&a};
     struct fixture_peer of_a = {0};
@@ -466,7 +466,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(forgetting_inside_callbacks, remember, nothing_left_open),
         cmocka_unit_test_setup_teardown(wrong_calls, remember, nothing_left_open),
         cmocka_unit_test_setup_teardown(two_secrets, remember, nothing_left_open),
-        cmocka_unit_test_setup_teardown(nobody_listens, remember, nothing_left_open),
+        cmocka_unit_test_setup_teardown(no_listener, remember, nothing_left_open),
         cmocka_unit_test_setup_teardown(a_killed_process_is_noticed, remember, nothing_left_open),
         cmocka_unit_test_setup_teardown(a_thousand_at_once, remember, nothing_left_open),
         cmocka_unit_test_setup_teardown(port_range, remember, nothing_left_open),

@@ -163,7 +163,7 @@ static void send_descriptors(int fd, const void *data, size_t bytes, const int *
     assert_int_equal(sendmsg(fd, &message, MSG_NOSIGNAL), bytes);
 }
 
-static void descriptors_of_a_stranger(void **state)
+static void descriptors_of_a_foreign_process(void **state)
 {
     if (family == BOOTSTRAP_TCP) return;
     struct place victim, *const one[] = {&victim};
@@ -428,8 +428,8 @@ static void middle_close(struct middle *middle)
     if (middle->victim_fd >= 0) close(middle->victim_fd);
 }
 
-static void open_pair_through(struct place *dialler, struct place *victim, struct middle *middle,
-                              struct fixture_peer *of_dialler, struct fixture_peer *of_victim)
+static void open_pair_with(struct place *dialler, struct place *victim, struct middle *middle,
+                           struct fixture_peer *of_dialler, struct fixture_peer *of_victim)
 {
     struct bootstrap_options options;
     place_options(&options, family, HONEST, "secret");
@@ -455,7 +455,7 @@ static void replayed_transcript(void **state)
     struct place dialler, victim, *const both[] = {&dialler, &victim};
     struct fixture_peer of_dialler, of_victim;
     struct middle middle;
-    open_pair_through(&dialler, &victim, &middle, &of_dialler, &of_victim);
+    open_pair_with(&dialler, &victim, &middle, &of_dialler, &of_victim);
     PASS_UNTIL(of_dialler.connected && of_victim.connected);
     bootstrap_forget(of_victim.peer);
     int fd = unproven_connect(&victim);
@@ -473,7 +473,7 @@ static void echoed(void **state)
     struct place dialler, victim, *const both[] = {&dialler, &victim};
     struct fixture_peer of_dialler, of_victim;
     struct middle middle;
-    open_pair_through(&dialler, &victim, &middle, &of_dialler, &of_victim);
+    open_pair_with(&dialler, &victim, &middle, &of_dialler, &of_victim);
     middle.echo = true;
     PASS_UNTIL(of_dialler.disconnected);
     assert_int_equal(of_dialler.status, WEFT_ERR_MALFORMED);
@@ -494,7 +494,7 @@ static void changed_on_the_way(void **state)
         struct fixture_peer of_dialler, of_victim;
         struct middle middle;
         struct bootstrap_stats stats = {0};
-        open_pair_through(&dialler, &victim, &middle, &of_dialler, &of_victim);
+        open_pair_with(&dialler, &victim, &middle, &of_dialler, &of_victim);
         middle.flip = flip;
         /* Some changes only make the victim wait for its deadline: stops when all bytes were sent. */
         for (int idle = 0; idle < 20 && stats.refused_count == 0 && !of_dialler.disconnected; idle++) {
@@ -519,7 +519,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(slow_and_silent, remember, nothing_left_open),
         cmocka_unit_test_setup_teardown(garbage, remember, nothing_left_open),
         cmocka_unit_test_setup_teardown(flood, remember, nothing_left_open),
-        cmocka_unit_test_setup_teardown(descriptors_of_a_stranger, remember, nothing_left_open),
+        cmocka_unit_test_setup_teardown(descriptors_of_a_foreign_process, remember, nothing_left_open),
         cmocka_unit_test_setup_teardown(wrong_secret, remember, nothing_left_open),
         cmocka_unit_test_setup_teardown(frames_that_do_not_fit, remember, nothing_left_open),
         cmocka_unit_test_setup_teardown(uninvited, remember, nothing_left_open),

@@ -15,7 +15,7 @@ static void expect_untouched(const unsigned char *memory, unsigned char value, c
 }
 
 /* The receiver gives up at every step of a large message: after cancel the buffer is free. */
-static void test_receiver_gives_up(void **state)
+static void test_receiver_cancels(void **state)
 {
     unsigned char *out = malloc(BYTES), *in = malloc(BYTES);
     fill(out, BYTES, 1);
@@ -42,7 +42,7 @@ static void test_receiver_gives_up(void **state)
 
 /* The sender gives up on a peer at every step. After the completion it changes the bytes, and the peer
  * never accepts the changed bytes as the message. Meanwhile the receiver gives up on no peer. */
-static void test_sender_gives_up(void **state)
+static void test_sender_cancels(void **state)
 {
     unsigned char *out = malloc(BYTES), *in = malloc(BYTES);
     for (int pumps = 0; pumps < 12; pumps++) {
@@ -99,8 +99,8 @@ static void test_buffer_of_a_lost_peer(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_receiver_gives_up),
-    cmocka_unit_test(test_sender_gives_up),
+    cmocka_unit_test(test_receiver_cancels),
+    cmocka_unit_test(test_sender_cancels),
     cmocka_unit_test(test_buffer_of_a_lost_peer),
 };
 const struct conformance_part conformance_deadline = {"deadline", tests, sizeof tests / sizeof *tests};

@@ -37,8 +37,8 @@ void exchange(struct net *net, size_t bytes, size_t shift, bool post_first, uint
     for (int i = 0; i < 3; i++) net_pump(net);
     assert_int_equal(send.fired, 1);
     assert_int_equal(recv.fired, 1);
-    net_give(net, out);
-    net_give(net, in);
+    net_release_memory(net, out);
+    net_release_memory(net, in);
 }
 
 static const size_t sizes[] = {

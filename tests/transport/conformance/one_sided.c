@@ -333,7 +333,7 @@ static void count_down(struct weft_completion *completion, enum weft_status stat
 /* An operation that completes inside its call leaves nothing behind: the bytes have arrived, the remote is
  * idle and no completion runs later (checked by op_done of net.c). A completion that counts several
  * operations is decremented by the caller. */
-static void test_over_in_the_call(void **state)
+static void test_complete_in_the_call(void **state)
 {
     enum { ROUNDS = 300 };
     static unsigned char out[SMALL], in[SMALL];
@@ -431,6 +431,6 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_map),
     cmocka_unit_test(test_endpoint_closes),
     cmocka_unit_test(test_window_closes),
-    cmocka_unit_test(test_over_in_the_call),
+    cmocka_unit_test(test_complete_in_the_call),
 };
 const struct conformance_part conformance_one_sided = {"one_sided", tests, sizeof tests / sizeof *tests};

@@ -152,8 +152,8 @@ static void test_peek(void **state)
     if (payload) assert_true(filled(payload, bytes, 3));
     assert_false(weft_transport_peek_is_valid(arrival));
     weft_transport_discard(net.transports[1], arrival);
-    net_give(&net, out);
-    net_give(&net, in);
+    net_release_memory(&net, out);
+    net_release_memory(&net, in);
     net_close(&net);
 }
 

@@ -90,7 +90,7 @@ static void on_failed(struct set_member *set_member, uint32_t peer_id)
 /* ---- members and edges ---- */
 
 /* Also in the past: two members that lost each other do not connect again. */
-static bool know_each_other(const struct set_member *a, const struct set_member *b)
+static bool connect_pair(const struct set_member *a, const struct set_member *b)
 {
     return weft_transport_peer(a->transport, b->id) || weft_transport_peer(b->transport, a->id);
 }
@@ -99,7 +99,7 @@ static void add_edge(int a)
 {
     int b = (int)random_below((uint64_t)soak.endpoint_set.count);
     const struct set_member *members = soak.endpoint_set.members;
-    if (a == b || !members[a].transport || !members[b].transport || know_each_other(&members[a], &members[b]))
+    if (a == b || !members[a].transport || !members[b].transport || connect_pair(&members[a], &members[b]))
         return;
     if (soak.edge_count >= soak.endpoint_set.count * EDGES_PER_ENTRY) return;
     struct edge *edge = &soak.edges[soak.edge_count++];
@@ -134,7 +134,7 @@ static void end_edges_of(int slot)
         if (soak.edges[i].slots[0] == slot || soak.edges[i].slots[1] == slot) end_edge(i);
 }
 
-static void hear_news(void)
+static void receive_notifications(void)
 {
     for (int n = 0; n < soak.news_count; n++)
         for (int i = soak.edge_count - 1; i >= 0; i--) {
@@ -390,7 +390,7 @@ static void run_until(uint64_t end_ns, struct memory_use *use)
         for (int i = 0; i <= soak.endpoint_set.count / 500; i++) do_fault();
         for (int i = 0; i < 2; i++) add_edge((int)random_below((uint64_t)soak.endpoint_set.count));
         endpoint_set_pump(&soak.endpoint_set);
-        hear_news();
+        receive_notifications();
         look_at_all();
         soak_accesses_progress(&soak.accesses);
         if (round % 16 == 0) sample_memory(use);

@@ -42,7 +42,7 @@ static enum weft_status decode(const uint8_t *data, size_t bytes)
     return status;
 }
 
-static void comes_back_as_it_was(void **state)
+static void decodes_to_the_same(void **state)
 {
     const struct weft_link_runs runs = sample_runs(), no_runs = {0};
     const struct weft_link_memory no_memory = {0};
@@ -115,7 +115,7 @@ static void is_refused_if_malformed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(comes_back_as_it_was),
+        cmocka_unit_test(decodes_to_the_same),
         cmocka_unit_test(is_refused_if_cut_or_too_long),
         cmocka_unit_test(is_refused_if_malformed),
     };

@@ -109,8 +109,8 @@ static void test_put_and_get(void **state)
         PUMP_UNTIL(&net, closing.fired);
         assert_int_equal(closing.status, WEFT_OK);
         net_close(&net);
-        net_give(&net, memory);
-        net_give(&net, mine);
+        net_release_memory(&net, memory);
+        net_release_memory(&net, mine);
     }
 }
 
@@ -158,7 +158,7 @@ static void test_close_under_a_user(void **state)
     PUMP_UNTIL(&net, closing.fired);
     assert_int_equal(closing.status, WEFT_OK);
     net_close(&net);
-    net_give(&net, memory);
+    net_release_memory(&net, memory);
 }
 
 /* membarrier was refused: the close waits for users that may be inside unseen. */
@@ -182,7 +182,7 @@ static void test_close_without_fence(void **state)
         assert_int_equal(closing.status, WEFT_OK);
     }
     net_close(&net);
-    net_give(&net, memory);
+    net_release_memory(&net, memory);
 }
 
 /* One copy if the memory is mapped or CMA is allowed; two if staged or through the ring. */
@@ -214,8 +214,8 @@ static void test_copies(void **state)
         weft_peer_describe(net.peers[1][0], text[1], sizeof text[1]);
         assert_string_equal(text[0], text[1]);
         net_close(&net);
-        net_give(&net, out);
-        net_give(&net, in);
+        net_release_memory(&net, out);
+        net_release_memory(&net, in);
     }
 }
 
@@ -327,8 +327,8 @@ static void test_slot_of_a_stopped_peer(void **state)
     PUMP_UNTIL(&net, send.fired && recv.fired);
     assert_int_equal(send.status, WEFT_ERR_PEER_LOST);
     net_close(&net);
-    net_give(&net, out);
-    net_give(&net, in);
+    net_release_memory(&net, out);
+    net_release_memory(&net, in);
 }
 
 /* ---- a corrupted ring ---- */
@@ -378,8 +378,8 @@ static void test_scribbled_ring(void **state)
         assert_int_equal(other_recv.status, WEFT_OK);
         assert_true(net.failed_count[1] <= 1);
         net_close(&net);
-        net_give(&net, in);
-        net_give(&net, window_memory);
+        net_release_memory(&net, in);
+        net_release_memory(&net, window_memory);
     }
     assert_true(lost > 50); /* random bytes are rarely valid */
 }

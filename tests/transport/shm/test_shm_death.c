@@ -194,7 +194,7 @@ static struct weft_transport *endpoint_open(uint32_t id)
     return transport;
 }
 
-static struct weft_peer *connect_over(struct weft_transport *transport, uint32_t peer_id, int fd)
+static struct weft_peer *connect_with(struct weft_transport *transport, uint32_t peer_id, int fd)
 {
     struct {
         size_t bytes;
@@ -225,7 +225,7 @@ static void child(int fd, int steps, int signal_number)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     struct weft_transport *transport = endpoint_open(CHILD_ID);
     struct end end;
-    end_init(&end, transport, connect_over(transport, SURVIVOR_ID, fd), SURVIVOR_ID, way->child_memory);
+    end_init(&end, transport, connect_with(transport, SURVIVOR_ID, fd), SURVIVOR_ID, way->child_memory);
     end_start(&end);
     for (int step = 0;;) {
         if (end_step(&end)) end_next_round(&end);
@@ -310,7 +310,7 @@ static void run_case(int steps, int signal_number)
     SCENE_UNTIL(&scene, scene.to_bystander.rounds > 0);
     end_init(&scene.to_child, scene.survivor, NULL, CHILD_ID, way->survivor_memory);
     struct held before = held_now();
-    scene.to_child.peer = connect_over(scene.survivor, CHILD_ID, fds[0]);
+    scene.to_child.peer = connect_with(scene.survivor, CHILD_ID, fds[0]);
     end_start(&scene.to_child);
 
     if (signal_number == SIGSTOP) { /* the others continue, also with windows */
@@ -389,7 +389,7 @@ static void test_given_up_before_its_end(void **state)
     struct end end;
     end_init(&end, survivor, NULL, CHILD_ID, way->survivor_memory);
     int descriptors = held_now().descriptors;
-    end.peer = connect_over(survivor, CHILD_ID, fds[0]);
+    end.peer = connect_with(survivor, CHILD_ID, fds[0]);
     end_start(&end);
     while (end.rounds < 3) {
         if (end_step(&end)) end_next_round(&end);

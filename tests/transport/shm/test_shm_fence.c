@@ -181,8 +181,8 @@ static void test_nothing_after_the_close(void **state)
            way->name, rounds, (unsigned long long)scene.put_count, (unsigned long long)scene.at_once_count,
            (unsigned long long)scene.waited_count);
     net_close(&scene.net);
-    net_give(&scene.net, scene.window_memory);
-    net_give(&scene.net, scene.source);
+    net_release_memory(&scene.net, scene.window_memory);
+    net_release_memory(&scene.net, scene.source);
 }
 
 int main(int argc, char **argv)

@@ -64,7 +64,7 @@ static void test_silent_while_busy(void **state)
 }
 
 /* A process that is stopped for longer is not lost: its host still acknowledges. */
-static void test_standing_still(void **state)
+static void test_stopped_peer(void **state)
 {
     struct net net;
     struct op send, recv;
@@ -169,7 +169,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_message_bytes),
         cmocka_unit_test(test_settings),
         cmocka_unit_test(test_budget),
-        cmocka_unit_test(test_standing_still),
+        cmocka_unit_test(test_stopped_peer),
         cmocka_unit_test(test_silent_while_idle),
         cmocka_unit_test(test_silent_while_busy),
     };

@@ -176,7 +176,7 @@ static void what_is_thrown_away_is_free(void **state)
 }
 
 /* It returns credit for bytes that were never sent. */
-static void more_room_than_there_was(void **state)
+static void more_credit_than_granted(void **state)
 {
     struct hostile hostile;
     open_both(&hostile);
@@ -199,7 +199,7 @@ static void more_announced_than_it_has_operations(void **state)
     expect(&hostile, "announced more than it may");
 }
 
-static void what_nobody_has_announced_or_granted(void **state)
+static void neither_announced_nor_granted(void **state)
 {
     struct hostile hostile;
     open_both(&hostile);
@@ -243,7 +243,7 @@ static void cut_off_in_a_message(void **state)
 }
 
 /* A closing endpoint sends LEAVE before it closes the socket, and waits for the peer for a bounded time. */
-static bool says_so_first(void)
+static bool announces_the_end_first(void)
 {
     struct hostile hostile;
     uint8_t said[256];
@@ -270,7 +270,7 @@ static void one_that_stays(void **state)
 {
     int tries = 1;
     /* this process may have been stopped for as long as it waits */
-    while (!says_so_first()) assert_in_range(tries++, 1, 5);
+    while (!announces_the_end_first()) assert_in_range(tries++, 1, 5);
 }
 
 int main(void)
@@ -278,10 +278,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(more_than_is_kept),
         cmocka_unit_test(what_is_thrown_away_is_free),
-        cmocka_unit_test(more_room_than_there_was),
+        cmocka_unit_test(more_credit_than_granted),
         cmocka_unit_test(more_announced_than_it_has_operations),
-        cmocka_unit_test(what_nobody_has_announced_or_granted),
-        cmocka_unit_test(cut_off_in_a_message), cmocka_unit_test(one_that_stays),
+        cmocka_unit_test(neither_announced_nor_granted),
+        cmocka_unit_test(cut_off_in_a_message),
+        cmocka_unit_test(one_that_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -655,7 +655,7 @@ static void world_free(void)
     for (uint32_t i = 0; i < world.qp_count; i++) free(world.qps[i]);
 }
 
-static bool side_over(const struct side *side)
+static bool side_has_ended(const struct side *side)
 {
     if (side->dead || side->ended) return true;
     const struct side *peer = &world.sides[1 - side->index];
@@ -742,7 +742,7 @@ static bool play(uint64_t seed, bool verbose)
         if (world.trouble != CALM && chance(world.trouble == STORM ? 3 : 1) && chance(50)) break_something();
         trouble_strikes(step);
         if (idle > 30 || step % 16 == 0) tick(idle > 30);
-        bool over = side_over(&world.sides[0]) && side_over(&world.sides[1]);
+        bool over = side_has_ended(&world.sides[0]) && side_has_ended(&world.sides[1]);
         if (over && ++after > 400) break; /* late writes get a chance */
     }
     if (step == STEPS_MAX) violation("it never ends");

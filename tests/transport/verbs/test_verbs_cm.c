@@ -203,7 +203,7 @@ static void test_wrong_token(void **state)
 }
 
 /* A closed listener; an invalid address. */
-static void test_nobody(void **state)
+static void test_no_listener(void **state)
 {
     uint8_t address[VERBS_CM_ADDRESS_BYTES], token[VERBS_CM_TOKEN_BYTES] = {0};
     verbs_cm_address(sides[ACCEPTS].cm, address);
@@ -231,7 +231,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_connects, open_sides, close_sides),
         cmocka_unit_test_setup_teardown(test_disconnect_and_again, open_sides, close_sides),
         cmocka_unit_test_setup_teardown(test_wrong_token, open_sides, close_sides),
-        cmocka_unit_test_setup_teardown(test_nobody, open_sides, close_sides),
+        cmocka_unit_test_setup_teardown(test_no_listener, open_sides, close_sides),
     };
     return cmocka_run_group_tests_name("verbs cm", tests, NULL, NULL);
 }

@@ -323,7 +323,7 @@ static void test_write(void **state)
         assert_ptr_equal(both->sides[B].got[0].queue_pair, both->sides[B].pair);
         assert_memory_equal(both->sides[A].buffer, both->sides[B].buffer, sizes[i]);
         assert_int_equal(both->sides[B].buffer[sizes[i]], 0xA5);
-        assert_int_equal(verbs_queue_pair_room(both->sides[A].pair), both->sides[A].pair->send_depth);
+        assert_int_equal(verbs_queue_pair_space(both->sides[A].pair), both->sides[A].pair->send_depth);
     }
     close_both(both);
 }
@@ -354,11 +354,11 @@ static void test_inline_and_read(void **state)
 }
 
 /* No signal is requested: completions arrive regularly, the queue drains, and nothing is counted twice. */
-static void test_signals_and_room(void **state)
+static void test_signals_and_space(void **state)
 {
     struct both *both = open_both("depth=32");
     struct verbs_queue_pair *pair = both->sides[A].pair;
-    assert_int_equal(verbs_queue_pair_room(pair), 32);
+    assert_int_equal(verbs_queue_pair_space(pair), 32);
     uint32_t sent = 0;
     bool was_full = false;
     struct verbs_work works[8];
@@ -368,7 +368,7 @@ static void test_signals_and_room(void **state)
     }
     assert_int_equal(verbs_queue_pair_post(pair, works, 1), WEFT_OK);
     while (sent < 400) {
-        uint32_t room = verbs_queue_pair_room(pair), count = 1 + sent % 8;
+        uint32_t room = verbs_queue_pair_space(pair), count = 1 + sent % 8;
         enum weft_status status = verbs_queue_pair_post(pair, works, count);
         assert_int_equal(status, room >= count ? WEFT_OK : WEFT_ERR_AGAIN);
         if (status == WEFT_OK) sent += count;
@@ -377,10 +377,10 @@ static void test_signals_and_room(void **state)
     }
     assert_true(was_full);
     struct verbs_work last = work(both, VERBS_WRITE, 0, 0, 64, 999);
-    PUMP_UNTIL(both, verbs_queue_pair_room(pair) > 0);
+    PUMP_UNTIL(both, verbs_queue_pair_space(pair) > 0);
     assert_int_equal(verbs_queue_pair_post(pair, &last, 1), WEFT_OK);
     PUMP_UNTIL(both, both->sides[A].count > 0 && both->sides[A].got[both->sides[A].count - 1].id == 999);
-    assert_int_equal(verbs_queue_pair_room(pair), 32);
+    assert_int_equal(verbs_queue_pair_space(pair), 32);
     assert_true(both->sides[A].rail.counters.signalled <= (sent + 2) / 8 + 1);
     close_both(both);
 }
@@ -391,7 +391,7 @@ static void test_receives_refill(void **state)
     struct both *both = open_both("receives=64,depth=64");
     uint32_t sent = 0, seen = 0;
     while (seen < 600) {
-        while (sent < 600 && verbs_queue_pair_room(both->sides[A].pair) > 0) {
+        while (sent < 600 && verbs_queue_pair_space(both->sides[A].pair) > 0) {
             struct verbs_work one = work(both, VERBS_WRITE_IMMEDIATE, 0, 0, 4, sent);
             one.signalled = false;
             one.immediate = sent++;
@@ -485,7 +485,7 @@ static void test_errors(void **state)
         if (kind < 2) assert_true(verbs_may_rebuild(both->sides[A].got[1].cause));
         char text[300];
         say(&both->sides[A].got[1], text, sizeof text);
-        assert_int_equal(verbs_queue_pair_room(both->sides[A].pair), 0);
+        assert_int_equal(verbs_queue_pair_space(both->sides[A].pair), 0);
         assert_int_equal(verbs_queue_pair_post(both->sides[A].pair, works, 1), WEFT_ERR_STATE);
         rebuild(both);
     }
@@ -877,7 +877,7 @@ int main(void)
         cmocka_unit_test(test_blobs),
         cmocka_unit_test(test_write),
         cmocka_unit_test(test_inline_and_read),
-        cmocka_unit_test(test_signals_and_room),
+        cmocka_unit_test(test_signals_and_space),
         cmocka_unit_test(test_receives_refill),
         cmocka_unit_test(test_sleep),
         cmocka_unit_test(test_errors),

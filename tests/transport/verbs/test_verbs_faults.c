@@ -273,7 +273,7 @@ static void test_cut_and_mended(void **state)
 
 /* Nothing can pass any more (nor the control link, unless stated): every operation ends once, and both
  * sides get the peer, the device and the reason. */
-static void both_are_told(struct traffic *traffic)
+static void both_are_notified(struct traffic *traffic)
 {
     STEP_UNTIL(traffic, true, traffic->net.failed_count[0] == 1 && traffic->net.failed_count[1] == 1);
     STEP_UNTIL(traffic, false, quiet(traffic));
@@ -294,7 +294,7 @@ static void test_cut_for_good(void **state)
     struct traffic *traffic = traffic_open(8);
     STEP_UNTIL(traffic, true, ended(traffic) >= 10);
     shell("ip link set %s down");
-    both_are_told(traffic);
+    both_are_notified(traffic);
     mend();
     traffic_close(traffic);
 }
@@ -307,7 +307,7 @@ static void test_black_hole(void **state)
     struct traffic *traffic = traffic_open(9);
     STEP_UNTIL(traffic, true, ended(traffic) >= 10);
     shell("tc qdisc replace dev %s root netem loss 100%%");
-    both_are_told(traffic);
+    both_are_notified(traffic);
     shell("tc qdisc del dev %s root");
     traffic_close(traffic);
 }
@@ -321,7 +321,7 @@ static void test_cut_beside_the_link(void **state)
     struct traffic *traffic = traffic_open(10);
     STEP_UNTIL(traffic, true, ended(traffic) >= 10);
     shell("ip link set %s down");
-    both_are_told(traffic);
+    both_are_notified(traffic);
     mend();
     traffic_close(traffic);
 }

@@ -107,7 +107,7 @@ static void test_part(void **state)
     assert_int_equal(seen(&range), 2); /* the release itself reports; after it nothing is reported */
 }
 
-static void test_mapped_over(void **state)
+static void test_mapping_replaced(void **state)
 {
     char *memory = watched(state);
     char *other = mmap(memory, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
@@ -227,7 +227,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_munmap, join_watch, leave_watch),
         cmocka_unit_test_setup_teardown(test_part, join_watch, leave_watch),
-        cmocka_unit_test_setup_teardown(test_mapped_over, join_watch, leave_watch),
+        cmocka_unit_test_setup_teardown(test_mapping_replaced, join_watch, leave_watch),
         cmocka_unit_test_setup_teardown(test_moved, join_watch, leave_watch),
         cmocka_unit_test_setup_teardown(test_given_back, join_watch, leave_watch),
         cmocka_unit_test_setup_teardown(test_heap, join_watch, leave_watch),

@@ -281,7 +281,7 @@ static void test_trace(void **state)
 
 /* A put and a get that complete inside their calls are traced like others, and a delaying wrapper
  * completes them later. */
-static void test_over_in_the_call(void **state)
+static void test_complete_in_the_call(void **state)
 {
     static const struct flavour traced = {"trace-shm", "trace:shm", NULL, "file=test_wrap_over.json"},
                                 delayed = {"delay-shm", "delay:shm", NULL, "delay_us=200"};
@@ -450,11 +450,12 @@ static void test_names_of_users(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names_of_users),
-        cmocka_unit_test(test_cut),  cmocka_unit_test(test_kill),       cmocka_unit_test(test_drop_is_seeded),
-        cmocka_unit_test(test_rate), cmocka_unit_test(test_parameters), cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_windows_cut), cmocka_unit_test(test_break), cmocka_unit_test(test_trace),
-        cmocka_unit_test(test_trace_refused), cmocka_unit_test(test_over_in_the_call),
+        cmocka_unit_test(test_names_of_users), cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_kill),           cmocka_unit_test(test_drop_is_seeded),
+        cmocka_unit_test(test_rate),           cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_windows),        cmocka_unit_test(test_windows_cut),
+        cmocka_unit_test(test_break),          cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_trace_refused),  cmocka_unit_test(test_complete_in_the_call),
     };
     char place[] = "/tmp/weft-test-XXXXXX"; /* traces go to the current directory */
     if (!mkdtemp(place) || chdir(place) != 0) return 99;

@@ -58,7 +58,7 @@ static int take_part(void *context, struct p2p_bootstrap *bootstrap)
     return fine ? 0 : 1;
 }
 
-static int take_part_in_job(struct p2p_options *options)
+static int run_rank_of_job(struct p2p_options *options)
 {
     struct p2p_bootstrap bootstrap;
     if (!p2p_bootstrap_join(&bootstrap)) return 1;
@@ -76,7 +76,7 @@ int weft_bench_p2p_main(int argc, char **argv)
     if (options.compares) answer = p2p_compare(&options);
     else
         answer =
-            options.processes > 0 ? p2p_launch(&options, take_part, &options) : take_part_in_job(&options);
+            options.processes > 0 ? p2p_launch(&options, take_part, &options) : run_rank_of_job(&options);
     free(options.secret);
     return answer;
 }

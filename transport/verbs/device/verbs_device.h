@@ -221,7 +221,7 @@ struct verbs_work {
 };
 enum { VERBS_POST_MAX = 64 }; /* in one call */
 /* Work requests that can be posted now. */
-uint32_t verbs_queue_pair_room(const struct verbs_queue_pair *queue_pair);
+uint32_t verbs_queue_pair_space(const struct verbs_queue_pair *queue_pair);
 /* Posts all of them with one doorbell. WEFT_OK; WEFT_ERR_AGAIN (not enough free entries), WEFT_ERR_STATE
  * (not connected or broken): nothing was posted; another status: the queue pair is broken now. */
 enum weft_status verbs_queue_pair_post(struct verbs_queue_pair *queue_pair, const struct verbs_work *works,

@@ -220,7 +220,7 @@ static void unmapped(void *context, uintptr_t start, uintptr_t end) { mark(conte
 
 /* Frees a region that is out of the table. Ranges that it overlaps are not watched any more and become
  * stale. */
-static void let_go(struct verbs_memory *memory, struct verbs_region *region)
+static void release_memory(struct verbs_memory *memory, struct verbs_region *region)
 {
     verbs_watch_release(start_of(region), start_of(region) + region->bytes);
     unregister(memory, region);
@@ -238,7 +238,7 @@ static void make_room(struct verbs_memory *memory, size_t bytes, bool everything
         if (region && !region->stale) memory->stats.evictions++;
         verbs_watch_unlock();
         if (!region) return;
-        let_go(memory, region);
+        release_memory(memory, region);
     }
 }
 
@@ -334,7 +334,7 @@ void verbs_memory_put(struct verbs_memory *memory, struct verbs_region *region)
     verbs_watch_unlock();
     if (!last) return;
     region_leave(memory, region);
-    let_go(memory, region);
+    release_memory(memory, region);
 }
 
 void verbs_memory_forget(struct verbs_memory *memory, const void *address, size_t bytes)

@@ -265,7 +265,7 @@ enum weft_status verbs_queue_pair_connect(struct verbs_queue_pair *queue_pair, c
 
 /* ---- posting ---- */
 
-uint32_t verbs_queue_pair_room(const struct verbs_queue_pair *queue_pair)
+uint32_t verbs_queue_pair_space(const struct verbs_queue_pair *queue_pair)
 {
     if (queue_pair->state != VERBS_CONNECTED) return 0;
     return queue_pair->send_depth - (uint32_t)(queue_pair->posted - queue_pair->retired);
@@ -317,7 +317,7 @@ enum weft_status verbs_queue_pair_post(struct verbs_queue_pair *queue_pair, cons
     struct ibv_send_wr requests[VERBS_POST_MAX], *bad;
     WEFT_ASSERT(count > 0 && count <= VERBS_POST_MAX);
     if (queue_pair->state != VERBS_CONNECTED) return WEFT_ERR_STATE;
-    if (verbs_queue_pair_room(queue_pair) < count) return WEFT_ERR_AGAIN;
+    if (verbs_queue_pair_space(queue_pair) < count) return WEFT_ERR_AGAIN;
     for (uint32_t i = 0; i < count; i++) {
         WEFT_ASSERT(works[i].id < VERBS_ID_MARKER);
         WEFT_ASSERT(!works[i].inlined || works[i].bytes <= queue_pair->inline_bytes);

@@ -309,7 +309,7 @@ static bool runs_close(struct stream *stream)
         struct stream_lane *lane = &stream->lanes[i];
         struct stream_work work;
         uint32_t count = 0;
-        if (lane->state != STREAM_LANE_UP || !lane->run || !stream_run_over(lane)) continue;
+        if (lane->state != STREAM_LANE_UP || !lane->run || !stream_run_is_posted(lane)) continue;
         stream_run_close(stream, i, &work, &count);
         any = true;
         if (stream->ops->post(stream->context, i, &work, count) != WEFT_OK)

@@ -399,7 +399,7 @@ void stream_transfers_post(struct stream *stream, uint32_t lane, struct stream_w
 void stream_run_close(struct stream *stream, uint32_t lane, struct stream_work *works, uint32_t *count);
 /* one entry less refers to it */
 void stream_transfer_closed(struct stream *stream, struct stream_transfer *transfer);
-bool stream_run_over(const struct stream_lane *lane); /* its transfer has nothing left to post */
+bool stream_run_is_posted(const struct stream_lane *lane); /* its transfer has nothing left to post */
 void stream_on_grant(struct stream *stream, uint64_t id, uint32_t grant, uint64_t address,
                      const struct stream_keys *keys);
 void stream_on_refusal(struct stream *stream, uint64_t id);
@@ -413,7 +413,7 @@ void stream_replay_add(struct stream *stream, struct stream_transfer *transfer, 
 /* stream_lane.c, for posting: fills the next entry and its work; the caller has checked for space. */
 struct stream_work *stream_lane_work(struct stream *stream, uint32_t lane, struct stream_work *works,
                                      uint32_t *count, enum stream_work_kind kind, struct stream_entry entry);
-static inline uint32_t stream_lane_room(const struct stream *stream, const struct stream_lane *lane)
+static inline uint32_t stream_lane_space(const struct stream *stream, const struct stream_lane *lane)
 {
     return stream->options.lane_depth - (uint32_t)(lane->posted - lane->acked);
 }

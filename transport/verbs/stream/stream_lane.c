@@ -294,7 +294,7 @@ struct stream_work *stream_lane_work(struct stream *stream, uint32_t lane_at, st
 {
     struct stream_lane *lane = &stream->lanes[lane_at];
     struct stream_work *work = &works[(*count)++];
-    WEFT_ASSERT(stream_lane_room(stream, lane) > 0);
+    WEFT_ASSERT(stream_lane_space(stream, lane) > 0);
     *work = (struct stream_work){.kind = kind, .index = lane->posted};
     *entry_at(stream, lane, lane->posted) = entry;
     if (entry_has_transfer(&entry)) entry.of.transfer->open++;

@@ -31,8 +31,8 @@ bool stream_takes_eager(const struct stream *stream, uint32_t header_bytes, uint
 
 /* ---- send ---- */
 
-static void wait_for_room(struct stream *stream, struct stream_outgoing *outgoing,
-                          enum stream_record_intent intent)
+static void wait_for_space(struct stream *stream, struct stream_outgoing *outgoing,
+                           enum stream_record_intent intent)
 {
     outgoing->intent = intent;
     weft_list_append(&stream->waiting, &outgoing->link);
@@ -50,7 +50,7 @@ enum weft_status stream_send_message(struct stream *stream, struct stream_send *
         send->id = ++stream->id_count << 20 | send->table_at;
     }
     weft_list_append(&stream->sends, &send->link);
-    wait_for_room(stream, &send->outgoing, send->eager ? STREAM_INTENT_MESSAGE : STREAM_INTENT_ANNOUNCE);
+    wait_for_space(stream, &send->outgoing, send->eager ? STREAM_INTENT_MESSAGE : STREAM_INTENT_ANNOUNCE);
     return WEFT_OK;
 }
 
@@ -59,7 +59,7 @@ void stream_notify(struct stream *stream, struct stream_send *send)
     /* may exceed the budget: it has no payload */
     stream->eager_sent += eager_charge(send->header_bytes, 0);
     send->payload_bytes = 0;
-    wait_for_room(stream, &send->outgoing, STREAM_INTENT_MESSAGE);
+    wait_for_space(stream, &send->outgoing, STREAM_INTENT_MESSAGE);
 }
 
 void stream_accept(struct stream *stream, struct stream_receive *receive)
@@ -68,7 +68,7 @@ void stream_accept(struct stream *stream, struct stream_receive *receive)
     receive->outgoing.intent = STREAM_INTENT_NONE;
     weft_list_append(&stream->receives, &receive->link);
     if (receive->bytes == 0) {
-        wait_for_room(stream, &receive->outgoing, STREAM_INTENT_DISCARD);
+        wait_for_space(stream, &receive->outgoing, STREAM_INTENT_DISCARD);
         return;
     }
     weft_list_append(&stream->ungranted, &receive->outgoing.link);
@@ -80,7 +80,7 @@ void stream_discard(struct stream *stream, struct stream_receive *receive)
     receive->granted = false;
     receive->discarded = true;
     weft_list_append(&stream->receives, &receive->link);
-    wait_for_room(stream, &receive->outgoing, STREAM_INTENT_DISCARD);
+    wait_for_space(stream, &receive->outgoing, STREAM_INTENT_DISCARD);
 }
 
 void stream_grants_hand_out(struct stream *stream)
@@ -93,7 +93,7 @@ void stream_grants_hand_out(struct stream *stream)
         receive->granted = true;
         uint32_t chunk = stream->options.chunk_bytes;
         receive->chunks_left = (uint32_t)((receive->bytes + chunk - 1) / chunk);
-        wait_for_room(stream, &receive->outgoing, STREAM_INTENT_GRANT);
+        wait_for_space(stream, &receive->outgoing, STREAM_INTENT_GRANT);
     }
 }
 
@@ -215,14 +215,14 @@ static void credits_post(struct stream *stream, uint32_t lane_at, struct stream_
 {
     struct stream_entry entry = {.kind = STREAM_ENTRY_CREDIT};
     bool again = stream->credit_again;
-    if (credit_due(stream) && stream_lane_room(stream, &stream->lanes[lane_at]) > 3) {
+    if (credit_due(stream) && stream_lane_space(stream, &stream->lanes[lane_at]) > 3) {
         stream_lane_work(stream, lane_at, works, count, STREAM_WORK_WRITE_IMM, entry)->imm =
             stream_imm_credit(false, stream->in_next);
         stream->in_reported = stream->in_next;
         stream->in_bytes_unreported = 0;
         stream->credit_again = false;
     }
-    if ((again || taken_due(stream)) && stream_lane_room(stream, &stream->lanes[lane_at]) > 2) {
+    if ((again || taken_due(stream)) && stream_lane_space(stream, &stream->lanes[lane_at]) > 2) {
         stream_lane_work(stream, lane_at, works, count, STREAM_WORK_WRITE_IMM, entry)->imm =
             stream_imm_credit(true, stream->taken / STREAM_ALIGN);
         stream->taken_reported = stream->taken;
@@ -237,7 +237,7 @@ void stream_records_post(struct stream *stream, uint32_t lane_at, struct stream_
          sequence++) {
         struct stream_record_out *out = &stream->out[sequence % STREAM_RECORDS_MAX];
         if (out->posted) continue;
-        if (*count >= STREAM_BATCH || stream_lane_room(stream, lane) <= 2) return;
+        if (*count >= STREAM_BATCH || stream_lane_space(stream, lane) <= 2) return;
         struct stream_entry entry = {.kind = STREAM_ENTRY_RECORD, .of.sequence = sequence};
         struct stream_work *work =
             stream_lane_work(stream, lane_at, works, count, STREAM_WORK_WRITE_IMM, entry);

@@ -146,7 +146,7 @@ static bool transfer_has_ended(const struct stream_transfer *transfer)
                                  transfer->replay_count == 0);
 }
 
-bool stream_run_over(const struct stream_lane *lane)
+bool stream_run_is_posted(const struct stream_lane *lane)
 {
     return transfer_has_ended(lane->run);
 }
@@ -262,7 +262,7 @@ void stream_transfers_post(struct stream *stream, uint32_t lane_at, struct strea
 {
     struct stream_lane *lane = &stream->lanes[lane_at];
     struct stream_replay next;
-    while (limit-- > 0 && *count + 3 <= STREAM_BATCH && stream_lane_room(stream, lane) >= 3 &&
+    while (limit-- > 0 && *count + 3 <= STREAM_BATCH && stream_lane_space(stream, lane) >= 3 &&
            chunk_next(stream, &next)) {
         chunk_taken(stream, next.transfer);
         if (next.uncounted > 0) uncounted_post(stream, lane_at, &next, works, count);
