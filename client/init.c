@@ -254,15 +254,14 @@ static void leave(struct weft_session *session)
     client_call_group_cancel(session, WEFT_ERR_CLOSED, "weft_finalize was called before weft_group_end");
     /* A transport must not use closed descriptors: UCX would end the process. The coordinator reports this
      * rank's end to its peers. */
-    if (!session->engine->is_halted && weft_loop_descriptors_lost(session->loop)) {
+    if (!session->engine->thread.is_halted && weft_loop_descriptors_lost(session->loop)) {
         client_fail(session, WEFT_ERR_IO, false, "rank %u: %s", session->rank, WEFT_DESCRIPTORS_LOST);
         (void)client_engine_halt_because(session, WEFT_DESCRIPTORS_LOST);
     }
     if (open > 0) /* other ranks may wait for these operations */
         client_fail(session, WEFT_ERR_CLOSED, true,
                     "rank %u called weft_finalize with %u operations still running", session->rank, open);
-    else if (!session->engine->is_halted)
-        client_leave_check_run(session);
+    else if (!session->engine->thread.is_halted) client_leave_check_run(session);
     if (open == 0) client_snapshot_finish(session, client_deadline(session, FINALIZE_NS / 2));
     client_control_leave(session, client_deadline(session, FINALIZE_NS / 2));
     if (open == 0) atomic_store(&session->engine->end.is_orderly, true);

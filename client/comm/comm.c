@@ -200,7 +200,7 @@ static void leave_group(struct weft_comm *comm)
 {
     struct client_engine *engine = comm->session->engine;
     weft_list_remove(&comm->engine_link);
-    if (comm->group) weft_group_add_moved(comm->group, &engine->left);
+    if (comm->group) weft_group_add_moved(comm->group, &engine->counters.left);
     weft_group_free(comm->group);
     comm->group = NULL;
 }

@@ -16,7 +16,8 @@
 
 static bool is_delivered(const struct weft_tensor *tensor)
 {
-    return atomic_load_explicit(&tensor->delivered_serial, memory_order_acquire) == tensor->started_serial;
+    return atomic_load_explicit(&tensor->delivery.serial, memory_order_acquire) ==
+           tensor->delivery.started_serial;
 }
 
 static bool delivered(void *context)
@@ -35,9 +36,9 @@ static enum weft_status result_of(const struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
     char text[480];
-    if (tensor->delivered_status >= 0) return WEFT_OK;
-    const enum weft_status status = (enum weft_status)tensor->delivered_status;
-    client_text_get(session, tensor->delivered_text, status, text, sizeof text);
+    if (tensor->delivery.status >= 0) return WEFT_OK;
+    const enum weft_status status = (enum weft_status)tensor->delivery.status;
+    client_text_get(session, tensor->delivery.text, status, text, sizeof text);
     return client_error(session, status, "%s", text);
 }
 
@@ -48,7 +49,7 @@ static enum weft_status wait_open(struct weft_tensor *tensor, uint64_t timeout_n
     client_tensor_wait_begins(tensor);
     if (client_wait_within(session, delivered_or_failed, tensor, timeout_ns) == WEFT_ERR_DEADLINE) {
         client_tensor_wait_ends(tensor);
-        client_request_describe_open(session, tensor->last_request, text, sizeof text);
+        client_request_describe_open(session, tensor->delivery.request, text, sizeof text);
         if (!delivered_or_failed(tensor))
             return client_error(session, WEFT_ERR_DEADLINE,
                                 "tensor_wait of tensor '%.100s': %.280s and has not ended within %.3f s; "
@@ -73,7 +74,7 @@ enum weft_status weft_tensor_wait(struct weft_tensor *tensor, uint64_t timeout_m
             "tensor_wait of tensor '%s': its group of calls is open; call weft_group_end first",
             tensor->name);
     client_learned_order_waited(tensor);
-    if (is_delivered(tensor) && tensor->delivered_status >= 0) return WEFT_OK;
+    if (is_delivered(tensor) && tensor->delivery.status >= 0) return WEFT_OK;
     uint64_t timeout_ns = session->settings.deadline_ns + CLIENT_WAIT_SLACK_NS;
     if (timeout_ms > 0) timeout_ns = timeout_ms > WEFT_NEVER / WEFT_MS(1) ? WEFT_NEVER : WEFT_MS(timeout_ms);
     if (is_delivered(tensor)) return client_request_wait_failed(session, result_of(tensor));

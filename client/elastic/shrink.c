@@ -34,19 +34,19 @@ static void leave_epoch_on_engine(struct weft_command *command)
     struct weft_session *session = weft_container_of(epoch_change, struct weft_session, epoch_change);
     struct client_engine *engine = session->engine;
     atomic_store(&epoch_change->is_command_queued, false);
-    if (engine->failed && !engine->leaves_epoch) return;
+    if (engine->failed && !engine->epoch_end.is_leaving) return;
     pthread_mutex_lock(&epoch_change->lock);
-    snprintf(engine->leave_epoch_text, sizeof engine->leave_epoch_text,
+    snprintf(engine->epoch_end.text, sizeof engine->epoch_end.text,
              "%.400s; call weft_step_end, or weft_shrink outside steps", epoch_change->text);
     pthread_mutex_unlock(&epoch_change->lock);
-    engine->leaves_epoch = true;
+    engine->epoch_end.is_leaving = true;
     if (engine->group) {
         /* a resting rank skips as many epochs as the others need */
         weft_groups_set_epoch(engine->transport, atomic_load(&epoch_change->epoch));
         weft_group_update_records(engine->group);
         client_comms_record(session);
     }
-    client_engine_end_operations(session, WEFT_ERR_PEER_LOST, engine->leave_epoch_text);
+    client_engine_end_operations(session, WEFT_ERR_PEER_LOST, engine->epoch_end.text);
 }
 
 /* Makes the group of the members in epoch_change->shrunk_message. */
@@ -58,7 +58,7 @@ static void enter_epoch_on_engine(struct weft_command *command)
     struct client_engine *engine = session->engine;
     const Weft__Control__Shrunk *shrunk = epoch_change->shrunk_message->shrunk;
     epoch_change->enter_error = (struct weft_error){0};
-    if (engine->failed && !engine->leaves_epoch) {
+    if (engine->failed && !engine->epoch_end.is_leaving) {
         weft_error_set(&epoch_change->enter_error, engine->failed, "%s", engine->failed_text);
     } else {
         struct weft_group *before = engine->group; /* its memory is reused by the new group */
@@ -73,13 +73,13 @@ static void enter_epoch_on_engine(struct weft_command *command)
             /* after the new group exists: without any group, early messages of other ranks would be
              * dropped */
             client_comms_leave(session);
-            if (before) weft_group_add_moved(before, &engine->left);
+            if (before) weft_group_add_moved(before, &engine->counters.left);
             weft_group_free(before);
             weft_group_set_cost(engine->group, &session->link.cost);
         }
         if (status == WEFT_OK) {
             /* after another loss the caller repeats the agreement before it starts an operation */
-            engine->leaves_epoch = false;
+            engine->epoch_end.is_leaving = false;
             engine->failed = WEFT_OK;
             client_engine_watch_deadlines(session);
         }

@@ -43,32 +43,33 @@ static enum weft_status compare_records(struct weft_session *session, char *text
 {
     struct client_step *step = &session->step;
     for (uint32_t rank = 0; rank < session->ranks; rank++) {
-        const struct client_step_record *other = &step->all[rank];
+        const struct client_step_record *other = &step->records.all[rank];
         char name[128];
         client_rank_name(session, rank, name, sizeof name);
-        if (other->step != step->mine.step) {
+        if (other->step != step->records.mine.step) {
             snprintf(
                 text, text_bytes,
                 "%s is in step %llu and this rank (%u) in step %llu; all ranks must begin the same steps",
-                name, (unsigned long long)other->step, session->rank, (unsigned long long)step->mine.step);
+                name, (unsigned long long)other->step, session->rank,
+                (unsigned long long)step->records.mine.step);
             return WEFT_ERR_MISMATCH;
         }
-        if (memcmp(&other->lr, &step->mine.lr, sizeof other->lr) != 0) {
+        if (memcmp(&other->lr, &step->records.mine.lr, sizeof other->lr) != 0) {
             snprintf(text, text_bytes,
                      "%s began step %llu with lr %.9g and this rank (%u) with lr %.9g; they must be equal",
                      name, (unsigned long long)other->step, (double)other->lr, session->rank,
-                     (double)step->mine.lr);
+                     (double)step->records.mine.lr);
             return WEFT_ERR_MISMATCH;
         }
-        if (other->revision != step->mine.revision) {
+        if (other->revision != step->records.mine.revision) {
             snprintf(text, text_bytes,
                      "%s is in revision %u of the choice of codecs in step %llu and this rank (%u) in "
                      "revision %u",
                      name, other->revision, (unsigned long long)other->step, session->rank,
-                     step->mine.revision);
+                     step->records.mine.revision);
             return WEFT_ERR_MISMATCH;
         }
-        if ((other->parameters ^ step->mine.parameters) & ~CLIENT_RECORD_SKIPS) {
+        if ((other->parameters ^ step->records.mine.parameters) & ~CLIENT_RECORD_SKIPS) {
             snprintf(text, text_bytes,
                      "%s and this rank (%u) began step %llu with different loss_scale, clip_norm, group_lr "
                      "or group_weight_decay, or their tensors are in different groups; all must be equal",
@@ -100,8 +101,8 @@ static void on_records(struct client_group_op *op, enum weft_status status, cons
     }
     double sum = 0;
     for (uint32_t rank = 0; rank < session->ranks && status == WEFT_OK; rank++) {
-        sum += (double)step->all[rank].weight;
-        if (step->skips || !(step->all[rank].parameters & CLIENT_RECORD_SKIPS)) continue;
+        sum += (double)step->records.all[rank].weight;
+        if (step->skips || !(step->records.all[rank].parameters & CLIENT_RECORD_SKIPS)) continue;
         step->skips = true;
         step->skip_rank = rank;
     }
@@ -113,14 +114,14 @@ static void on_records(struct client_group_op *op, enum weft_status status, cons
     if (status == WEFT_OK && (!isfinite((float)sum) || !isfinite(step->grad_scale))) {
         snprintf(difference, sizeof difference,
                  "the sample weights of step %llu sum to %g: no mean can be taken",
-                 (unsigned long long)step->mine.step, sum);
+                 (unsigned long long)step->records.mine.step, sum);
         status = WEFT_ERR_MALFORMED;
     }
     if (status < 0) {
         client_engine_group_op_failed(op, status, text);
         return;
     }
-    step->records_agree = true;
+    step->records.agree = true;
     client_request_complete(request, WEFT_OK, NULL);
     client_allreduce_mode_records_agree(session);
 }
@@ -131,9 +132,9 @@ static enum weft_status post_record(struct client_group_op *op, struct weft_erro
     struct client_step *step = &request->session->step;
     struct weft_coll_args args = {
         .kind = WEFT_COLL_ALL_GATHER,
-        .in = &step->mine,
-        .out = step->all,
-        .count = sizeof step->mine / 8,
+        .in = &step->records.mine,
+        .out = step->records.all,
+        .count = sizeof step->records.mine / 8,
         .dtype = WEFT_I64,
         .op = WEFT_SUM,
         .label = WEFT_COLL_LABEL_STEP_BEGIN,
@@ -152,18 +153,18 @@ static enum weft_status exchange_records(struct weft_session *session)
 {
     struct client_step *step = &session->step;
     struct client_request *request;
-    if (step->all_capacity < session->ranks) {
-        weft_free_bytes(session->env, step->all);
-        step->all = weft_alloc_array(session->env, session->ranks, sizeof *step->all);
-        step->all_capacity = step->all ? session->ranks : 0;
+    if (step->records.capacity < session->ranks) {
+        weft_free_bytes(session->env, step->records.all);
+        step->records.all = weft_alloc_array(session->env, session->ranks, sizeof *step->records.all);
+        step->records.capacity = step->records.all ? session->ranks : 0;
     }
-    if (!step->all)
+    if (!step->records.all)
         return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for the step records of %u ranks",
                             session->ranks);
-    WEFT_TRY(client_request_claim(session, "step_begin", &step->request, &request));
+    WEFT_TRY(client_request_claim(session, "step_begin", &step->records.request, &request));
     request->kind = WEFT_COLL_ALL_GATHER;
     request->dtype = WEFT_I64;
-    request->count = sizeof step->mine / 8;
+    request->count = sizeof step->records.mine / 8;
     client_request_post(request, start_record);
     return WEFT_OK;
 }
@@ -195,11 +196,12 @@ static enum weft_status begin(struct weft_session *session, const struct weft_st
                    ? weft_shrink(session)
                    : agreed;
     step->deliver_late = begun->deliver_late;
-    step->recorded = session->tensors->reduce_count > 0 || session->tensors->codec_tuner.count > 0;
-    step->records_agree = step->compared = false;
+    step->records.are_exchanged =
+        session->tensors->reduce_count > 0 || session->tensors->codec_tuner.count > 0;
+    step->records.agree = step->compared = false;
     client_step_options_apply(session, begun);
     atomic_store(&session->straggler_time.is_enabled, true);
-    if (step->recorded) WEFT_TRY(exchange_records(session));
+    if (step->records.are_exchanged) WEFT_TRY(exchange_records(session));
     client_skip_begin(session);
     step->number = begun->step;
     step->open = true;
@@ -385,7 +387,7 @@ static enum weft_status complete_step(struct weft_session *session, enum weft_st
 {
     struct client_step *step = &session->step;
     if (status != WEFT_ERR_FORKED) status = wait_requests(session, condition);
-    if (status == WEFT_OK && step->recorded) status = weft_test(&step->request);
+    if (status == WEFT_OK && step->records.are_exchanged) status = weft_test(&step->records.request);
     if (status == WEFT_OK) status = client_compare_pushed_result(session);
     if (status == WEFT_ERR_FORKED || status == WEFT_ERR_DEADLINE) return status;
     const bool skips = status == WEFT_OK && client_skip_has_nonfinite(session);

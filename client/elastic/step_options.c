@@ -141,10 +141,10 @@ void client_step_options_apply(struct weft_session *session, const struct weft_s
         tensor->group_lr = options->group_lr[tensor->group];
         if (step->has_decays) tensor->group_decay = options->group_weight_decay[tensor->group];
     }
-    step->mine = (struct client_step_record){.step = options->step,
-                                             .lr = options->lr,
-                                             .weight = options->weight,
-                                             .revision = session->tensors->codec_tuner.revision,
-                                             .parameters = hash_parameters(session, options)};
-    if (options->skip) step->mine.parameters |= CLIENT_RECORD_SKIPS;
+    step->records.mine = (struct client_step_record){.step = options->step,
+                                                     .lr = options->lr,
+                                                     .weight = options->weight,
+                                                     .revision = session->tensors->codec_tuner.revision,
+                                                     .parameters = hash_parameters(session, options)};
+    if (options->skip) step->records.mine.parameters |= CLIENT_RECORD_SKIPS;
 }

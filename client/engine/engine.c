@@ -142,8 +142,8 @@ static void fail_on_engine(struct weft_command *command)
 {
     struct client_engine *engine = weft_container_of(command, struct client_engine, end.command);
     struct weft_session *session = engine->session;
-    if (engine->failed && !engine->leaves_epoch) return;
-    engine->leaves_epoch = false;
+    if (engine->failed && !engine->epoch_end.is_leaving) return;
+    engine->epoch_end.is_leaving = false;
     engine->failed = client_failed(session);
     engine->failed_text = session->failure.text;
     weft_timer_stop(engine->loop, &engine->suspicion.timer);
@@ -200,8 +200,9 @@ static void request_overdue(struct weft_session *session, const struct client_re
     struct client_engine *engine = session->engine;
     char text[400];
     const char *diagnosis;
-    const enum weft_status ended =
-        engine->group && !engine->leaves_epoch ? weft_group_end_status(engine->group, &diagnosis) : WEFT_OK;
+    const enum weft_status ended = engine->group && !engine->epoch_end.is_leaving
+                                       ? weft_group_end_status(engine->group, &diagnosis)
+                                       : WEFT_OK;
     if (ended == WEFT_ERR_PEER_LOST)
         client_engine_suspect_lost_rank(session, engine->group,
                                         client_engine_failure_source_rank(session, NULL, engine->group),
@@ -268,7 +269,7 @@ static void halt_at_exit(struct weft_session *session)
 {
     weft_loop_stop(session->loop); /* before the release: the engine thread then ends without another step */
     weft_loop_release(session->loop);
-    atomic_store(&session->engine->is_halted, true);
+    atomic_store(&session->engine->thread.is_halted, true);
 }
 
 void client_engine_init(struct weft_session *session, struct client_engine *engine)
@@ -492,11 +493,11 @@ bool client_engine_halt_because(struct weft_session *session, const char *why)
     (void)engine->ops.call->post_deferred(session);
     weft_loop_run_commands(engine->loop);
     end_requests(engine, engine->failed, engine->failed_text);
-    bool first = !engine->is_halted;
+    bool first = !engine->thread.is_halted;
     if (first) weft_loop_stop(engine->loop); /* before the release: the engine thread then ends without
                                               * another step */
     weft_loop_release(engine->loop);
-    engine->is_halted = true;
+    engine->thread.is_halted = true;
     if (first) weft_log(session->env, WEFT_LOG_WARN, "client", "the engine is halted: %s", why);
     return true;
 }
@@ -510,7 +511,7 @@ void client_engine_stop(struct weft_session *session, uint64_t until_ns)
 {
     struct client_engine *engine = session->engine;
     if (!engine->thread.is_started) return;
-    if (engine->is_halted) {
+    if (engine->thread.is_halted) {
         join_thread(engine);
         return;
     }
@@ -549,7 +550,7 @@ static void leak_halted(struct weft_env *env, struct weft_transport *transport, 
 void client_engine_free(struct weft_session *session)
 {
     struct client_engine *engine = session->engine;
-    if (engine->is_halted) {
+    if (engine->thread.is_halted) {
         leak_halted(session->env, engine->transport, engine->group, session->hosts);
         struct weft_list *node, *spare;
         weft_list_foreach(node, spare, &engine->comms)

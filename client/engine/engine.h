@@ -79,9 +79,9 @@ struct client_engine {
     struct {
         pthread_t id;
         bool is_started;
-    } thread;
-    _Atomic bool is_halted;             /* written by the caller's thread: the engine thread steps no more
+        _Atomic bool is_halted; /* written by the caller's thread: the engine thread steps no more
                                          * (client_engine_halt) */
+    } thread;
 
     struct weft_list open_requests;     /* struct client_request.link, oldest first */
     struct weft_list group_queue;       /* struct client_group_op.link: called, not posted; of the group of
@@ -99,13 +99,16 @@ struct client_engine {
     enum weft_status failed;            /* set once; nothing new starts */
     const char *failed_text;            /* the session's */
     _Atomic uint32_t waiting_threads;   /* in weft_wait without a timeout */
-    bool leaves_epoch;                  /* `failed` holds until the new epoch begins (elastic/shrink.c) */
-    char leave_epoch_text[480];
-    uint64_t encode_ns;
-    _Atomic uint64_t requests_done;     /* written by the owner of the loop */
-    struct client_progress progress;    /* net thread */
-    struct weft_moved left;             /* bytes moved in memory by groups that are freed */
-
+    struct {
+        bool is_leaving; /* `failed` holds until the new epoch begins (elastic/shrink.c) */
+        char text[480];
+    } epoch_end;
+    struct {
+        uint64_t encode_ns;
+        _Atomic uint64_t requests_done; /* written by the owner of the loop */
+        struct weft_moved left;         /* bytes moved in memory by groups that are freed */
+    } counters;
+    struct client_progress progress; /* net thread */
     struct {
         struct weft_command command;    /* from client_fail */
         _Atomic bool is_orderly;        /* written before `command` is posted: no request is open, the
@@ -129,8 +132,8 @@ struct client_engine {
 
 static inline void client_engine_count_request(struct client_engine *engine)
 {
-    const uint64_t done = atomic_load_explicit(&engine->requests_done, memory_order_relaxed);
-    atomic_store_explicit(&engine->requests_done, done + 1, memory_order_relaxed);
+    const uint64_t done = atomic_load_explicit(&engine->counters.requests_done, memory_order_relaxed);
+    atomic_store_explicit(&engine->counters.requests_done, done + 1, memory_order_relaxed);
 }
 
 /* Registers the engine with the session. Before anything can fail. */

@@ -80,7 +80,7 @@ void client_progress_sample(struct weft_session *session, Weft__Control__Progres
     struct found found = {.longest_ns = 0};
     const uint64_t now_ns = weft_now_ns(session->env);
     const uint64_t records = read_records(session->flight.recorder, &found),
-                   requests = atomic_load_explicit(&engine->requests_done, memory_order_relaxed);
+                   requests = atomic_load_explicit(&engine->counters.requests_done, memory_order_relaxed);
     const bool has_request = atomic_load(&session->open_requests) > 0,
                has_moved = records != progress->records || requests != progress->requests_done;
     weft__control__progress__init(progress_out);

@@ -21,7 +21,7 @@ static bool is_answered(void *context)
 enum weft_status client_engine_query_run(struct weft_session *session, struct client_engine_query *query)
 {
     uint64_t until_ns = client_deadline(session, WEFT_SECONDS(1));
-    if (session->engine->is_halted) { /* no thread steps the loop: answer here */
+    if (session->engine->thread.is_halted) { /* no thread steps the loop: answer here */
         query->session = session;
         query->command.fn(&query->command);
         atomic_store(&query->state, 0);

@@ -10,7 +10,7 @@ void client_engine_count_bytes(struct client_engine *engine, uint64_t *sent_out,
 {
     struct weft_transport_stats transport = {0};
     weft_transport_stats(engine->transport, &transport);
-    struct weft_moved moved = engine->left;
+    struct weft_moved moved = engine->counters.left;
     if (engine->group) weft_group_add_moved(engine->group, &moved);
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &engine->comms)
@@ -25,8 +25,9 @@ static void answer(struct weft_command *command)
     struct client_engine *engine = query->session->engine;
     client_engine_count_bytes(engine, &engine->queries.stats.sent_bytes,
                               &engine->queries.stats.received_bytes);
-    engine->queries.stats.encode_ns = engine->encode_ns;
-    engine->queries.stats.requests = atomic_load_explicit(&engine->requests_done, memory_order_relaxed);
+    engine->queries.stats.encode_ns = engine->counters.encode_ns;
+    engine->queries.stats.requests =
+        atomic_load_explicit(&engine->counters.requests_done, memory_order_relaxed);
     client_engine_query_answered(query);
 }
 

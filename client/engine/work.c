@@ -15,7 +15,7 @@ void client_engine_run_work(struct weft_command *command)
     uint64_t began_ns = weft_now_ns(env);
     weft_list_remove(&work->link);
     bool finished = work->run(work); /* it may complete the tensor's request, or queue work, also itself */
-    engine->encode_ns += weft_now_ns(env) - began_ns;
+    engine->counters.encode_ns += weft_now_ns(env) - began_ns;
     if (!finished) weft_list_insert_before(engine->work.queue.next, &work->link); /* first in, first out */
     if (!weft_list_empty(&engine->work.queue) && !engine->work.is_posted) {
         engine->work.is_posted = true;

@@ -24,6 +24,16 @@ struct client_step_record {
 };
 _Static_assert(sizeof(struct client_step_record) == 24, "travels as three i64");
 
+/* The exchange of records; written by the engine while `request` is open. */
+struct client_step_records {
+    bool are_exchanged;          /* in this step; written by the caller's thread */
+    struct weft_request request; /* all_gather of the records */
+    struct client_step_record mine;
+    struct client_step_record *all; /* (capacity,) owned */
+    uint32_t capacity;
+    bool agree; /* the records of all ranks have arrived and agree */
+};
+
 struct client_step {
     _Atomic bool open;                 /* between weft_step_begin and weft_step_end; other waiting threads
                                         * read it */
@@ -44,18 +54,13 @@ struct client_step {
     uint64_t began_ns;
     _Atomic uint64_t exposed_ns;       /* waited in this step, summed over the threads that waited */
     _Atomic uint64_t exposed_peers_ns; /* part of exposed_ns in which an operation waited for a late rank */
-    bool recorded;                     /* this step exchanges records */
     bool compared;                     /* step_end has started the comparison of pushed tensors */
-    struct weft_request request;       /* all_gather of the records */
     struct weft_request vote;          /* elastic jobs: the vote at the end of the step */
     uint32_t grow_epoch;               /* in the vote: the epoch that newcomers wait for; 0: none */
     struct weft_command *after_reductions; /* the engine's: posted when open_reductions becomes 0; NULL:
                                             * none */
-    /* written by the engine while `request` is open */
-    struct client_step_record mine;
-    struct client_step_record *all;    /* (all_capacity,) owned */
-    uint32_t all_capacity;
-    bool records_agree;                /* the records of all ranks have arrived and agree */
+    struct client_step_records records;
+    /* from the records of all ranks; written by the engine */
     float grad_scale;                  /* 1 / sum of weights */
     bool skips;                        /* a rank has no usable gradient, or all weights are 0 */
     uint32_t skip_rank;                /* the first such rank; CLIENT_SKIP_RANK_NONE: all weights are 0 */
@@ -64,7 +69,7 @@ struct client_step {
 /* This rank has no usable gradient in the step (weft_step_options.skip). */
 static inline bool client_step_skips_here(const struct client_step *step)
 {
-    return step->mine.parameters & CLIENT_RECORD_SKIPS;
+    return step->records.mine.parameters & CLIENT_RECORD_SKIPS;
 }
 /* The step is open, or its results are still arriving. Any thread. */
 static inline bool client_step_is_unfinished(const struct client_step *step)

@@ -32,7 +32,7 @@ void client_session_free(struct weft_session *session)
 {
     client_memory_free_all(session);
     client_members_free(session);
-    weft_free_bytes(session->env, session->step.all);
+    weft_free_bytes(session->env, session->step.records.all);
     weft_free_bytes(session->env, session->link.ring);
     client_settings_free(session->env, &session->settings);
     pthread_mutex_destroy(&session->failure.lock);

@@ -168,7 +168,7 @@ static void reduce_completed(struct weft_tensor *tensor)
     tensor->op.sum_has_arrived = true;
     if (engine->failed) {
         client_request_complete(tensor->op.request, engine->failed, engine->failed_text);
-    } else if (session->step.records_agree) {
+    } else if (session->step.records.agree) {
         tensor->op.grad_scale = mean_scale(tensor);
         check_or_update(tensor);
     } else {
@@ -192,7 +192,7 @@ void client_allreduce_mode_reduced(struct weft_tensor *tensor, const void *sum)
 {
     const struct weft_session *session = tensor->session;
     const bool failed = session->engine->failed != WEFT_OK;
-    if (!failed && session->step.records_agree && tensor->dtype == WEFT_F32 && !session->step.skips &&
+    if (!failed && session->step.records.agree && tensor->dtype == WEFT_F32 && !session->step.skips &&
         !clips(tensor) && !tensor->op.sum && !client_tensor_can_skip_step(tensor)) {
         update_from(tensor, sum);
         return;
@@ -300,7 +300,7 @@ static bool can_start(const struct weft_tensor *tensor)
     if (tensor->op.leader && !tensor->op.group_is_closed) return false;
     for (const struct weft_tensor *each = tensor; each; each = each->op.follower) {
         if (!each->op.input_is_ready || (each->op.scaled && !each->op.scaled_is_ready)) return false;
-        if (each->codec && !each->session->step.records_agree) return false;
+        if (each->codec && !each->session->step.records.agree) return false;
     }
     return true;
 }
@@ -320,7 +320,7 @@ void client_allreduce_mode_hand_over(struct weft_tensor *tensor)
 
 void client_allreduce_mode_group_closed(struct weft_command *command)
 {
-    struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, call_group_message);
+    struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, call_group.command);
     /* it has failed meanwhile */
     if (tensor->op.kind == CLIENT_OP_NONE || tensor->op.leader != tensor) return;
     tensor->op.group_is_closed = true;
@@ -372,7 +372,7 @@ void client_allreduce_mode_start(struct weft_command *command)
     tensor->group_op.ready = false;
     op->sum_finite = WEFT_COLL_FINITE_UNKNOWN;
     op->grad_scale = mean_scale(tensor); /* valid if the records have arrived */
-    if (tensor->codec && !session->step.records_agree)
+    if (tensor->codec && !session->step.records.agree)
         weft_list_append(&session->tensors->record_waiters, &tensor->record_link);
     if (op->leader && op->leader != tensor) append_follower(tensor);
     else client_push_order_add(tensor);

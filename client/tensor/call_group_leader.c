@@ -28,16 +28,16 @@ struct weft_tensor *client_tensor_group_leader(struct weft_tensor *tensor)
     if (call_group->depth == 0 || tensor->mode != WEFT_MODE_ALL_REDUCE || !tensor->codec ||
         !weft_coll_codec_can_batch(&tensor->codec_spec))
         return NULL;
-    tensor->call_group_serial = call_group->serial;
+    tensor->call_group.serial = call_group->serial;
     weft_list_foreach(node, spare, &tensor->session->tensors->leaders) {
-        struct weft_tensor *leader = weft_container_of(node, struct weft_tensor, call_group_link);
-        if (leader->call_group_count >= WEFT_CODEC_BATCH_MAX || !has_same_shape_and_codec(leader, tensor))
+        struct weft_tensor *leader = weft_container_of(node, struct weft_tensor, call_group.link);
+        if (leader->call_group.count >= WEFT_CODEC_BATCH_MAX || !has_same_shape_and_codec(leader, tensor))
             continue;
-        leader->call_group_count++;
+        leader->call_group.count++;
         return leader;
     }
-    tensor->call_group_count = 1;
-    weft_list_append(&tensor->session->tensors->leaders, &tensor->call_group_link);
+    tensor->call_group.count = 1;
+    weft_list_append(&tensor->session->tensors->leaders, &tensor->call_group.link);
     return tensor;
 }
 
@@ -45,7 +45,7 @@ bool client_tensor_is_gathered(const struct weft_session *session, const struct 
 {
     const struct client_call_group *call_group = &session->calls->call_group;
     if (call_group->depth == 0) return false;
-    return tensor ? tensor->call_group_serial == call_group->serial
+    return tensor ? tensor->call_group.serial == call_group->serial
                   : !weft_list_empty(&session->tensors->leaders);
 }
 
@@ -54,9 +54,9 @@ void client_tensor_group_ended(struct weft_session *session, bool start)
 {
     while (!weft_list_empty(&session->tensors->leaders)) {
         struct weft_tensor *leader =
-            weft_list_first(&session->tensors->leaders, struct weft_tensor, call_group_link);
-        weft_list_remove(&leader->call_group_link);
-        leader->call_group_message.fn = client_allreduce_mode_group_closed;
-        if (start) weft_loop_post(session->loop, &leader->call_group_message);
+            weft_list_first(&session->tensors->leaders, struct weft_tensor, call_group.link);
+        weft_list_remove(&leader->call_group.link);
+        leader->call_group.command.fn = client_allreduce_mode_group_closed;
+        if (start) weft_loop_post(session->loop, &leader->call_group.command);
     }
 }

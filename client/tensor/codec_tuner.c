@@ -150,10 +150,10 @@ static void sort_by_readiness(struct client_codec_tuner *codec_tuner)
 
 void client_codec_tuner_add_bandwidth(struct client_codec_tuner *codec_tuner, double bytes_per_second)
 {
-    codec_tuner->bytes_per_second = codec_tuner->bandwidth_from_table
-                                    ? bytes_per_second
-                                    : sqrt(codec_tuner->bytes_per_second * bytes_per_second);
-    codec_tuner->bandwidth_from_table = false;
+    codec_tuner->link.bytes_per_second = codec_tuner->link.bandwidth_from_table
+                                             ? bytes_per_second
+                                             : sqrt(codec_tuner->link.bytes_per_second * bytes_per_second);
+    codec_tuner->link.bandwidth_from_table = false;
 }
 
 /* Takes the link rate from the steps. Equal on all ranks. */
@@ -163,7 +163,7 @@ static void use_step_rates(struct weft_session *session)
     const double rate = largest(codec_tuner, session->ranks, WORD_RATE);
     if (rate <= 0) return;
     client_codec_tuner_add_bandwidth(codec_tuner, rate);
-    codec_tuner->probed_ns = weft_now_ns(session->env);
+    codec_tuner->link.probed_ns = weft_now_ns(session->env);
 }
 
 /* If exchanges are too small to measure the link, the ranks time an all-reduce. Bytes that the link carries
@@ -171,10 +171,10 @@ static void use_step_rates(struct weft_session *session)
 static int64_t probe_bytes(const struct weft_session *session)
 {
     const struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
-    const double spent_ns = 0.01 * (double)(weft_now_ns(session->env) - codec_tuner->probed_ns);
+    const double spent_ns = 0.01 * (double)(weft_now_ns(session->env) - codec_tuner->link.probed_ns);
     const double share = 2 * ((double)session->ranks - 1) / (double)session->ranks;
     const double bytes =
-        (spent_ns - 4 * codec_tuner->latency_ns) * codec_tuner->bytes_per_second * 1e-9 / share;
+        (spent_ns - 4 * codec_tuner->link.latency_ns) * codec_tuner->link.bytes_per_second * 1e-9 / share;
     if (bytes < (double)CLIENT_PROBE_BYTES_MIN) return 0;
     return bytes < 4.0 * (double)CLIENT_PROBE_BYTES_MIN ? (int64_t)bytes & ~(int64_t)63
                                                     : 4 * (int64_t)CLIENT_PROBE_BYTES_MIN;
@@ -196,8 +196,8 @@ static void decide(struct weft_session *session, bool gathered)
     }
     sort_by_readiness(codec_tuner);
     const struct weft_codec_tuner_input figures = {
-        .latency_ns = codec_tuner->latency_ns,
-        .bytes_per_second = codec_tuner->bytes_per_second,
+        .latency_ns = codec_tuner->link.latency_ns,
+        .bytes_per_second = codec_tuner->link.bytes_per_second,
         .compute_ns = gathered ? largest(codec_tuner, session->ranks, WORD_COMPUTE_NS) : 0,
         .steal = codec_tuner->steal,
         .step_ns = gathered ? largest(codec_tuner, session->ranks, WORD_STEP_NS) : 0,
@@ -218,7 +218,8 @@ static void decide(struct weft_session *session, bool gathered)
     bool differs =
         false; /* compares with what is in force: after a late declaration the tuner begins with dense */
     codec_tuner->decision[CLIENT_DECISION_PROBE_BYTES] =
-        gathered && (codec_tuner->latency_from_table || largest(codec_tuner, session->ranks, WORD_RATE) == 0)
+        gathered &&
+                (codec_tuner->link.latency_from_table || largest(codec_tuner, session->ranks, WORD_RATE) == 0)
             ? probe_bytes(session)
             : 0;
     for (uint32_t i = 0; i < codec_tuner->count; i++) {
@@ -416,7 +417,7 @@ static void record_rate(struct client_codec_tuner *codec_tuner)
     /* the return of the last exchange overlaps with nothing */
     const double bytes = traffic->moved_bytes + traffic->return_bytes;
     if (bytes < RATE_SAMPLE_BYTES_MIN || ns < 0.5 * (double)traffic->busy_ns ||
-        ns < 4 * codec_tuner->latency_ns)
+        ns < 4 * codec_tuner->link.latency_ns)
         return;
     codec_tuner->rate_max = fmax(codec_tuner->rate_max, bytes / ns * 1e9);
 }
@@ -425,8 +426,8 @@ void client_codec_tuner_step_end(struct weft_session *session, uint64_t step_ns,
 {
     struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     if (codec_tuner->count == 0 || !codec_tuner->measured) return;
-    const struct weft_codec_tuner_input link = {.latency_ns = codec_tuner->latency_ns,
-                                            .bytes_per_second = codec_tuner->bytes_per_second};
+    const struct weft_codec_tuner_input link = {.latency_ns = codec_tuner->link.latency_ns,
+                                                .bytes_per_second = codec_tuner->link.bytes_per_second};
     record_rate(codec_tuner);
     if (session->step.number > codec_tuner->revised_step &&
         codec_tuner->step_count < CLIENT_CODEC_TUNER_PERIOD_STEPS) {
@@ -506,7 +507,8 @@ void client_codec_tuner_report(struct weft_session *session)
     if (codec_tuner->count == 0 || session->rank != ROOT || session->ranks == 1) return;
     weft_log(session->env, WEFT_LOG_INFO, "client",
              "codecs chosen on a link of %.1f Mbit/s and %.1f us, %u revisions:",
-             codec_tuner->bytes_per_second * 8e-6, codec_tuner->latency_ns / 1e3, codec_tuner->revision);
+             codec_tuner->link.bytes_per_second * 8e-6, codec_tuner->link.latency_ns / 1e3,
+             codec_tuner->revision);
     for (uint32_t i = 0; i < codec_tuner->count; i++) {
         const struct weft_tensor *tensor = codec_tuner->tensors[i];
         const struct client_codec_choice *codec_choice = &tensor->codec_choice;

@@ -43,6 +43,13 @@ enum client_codec_tuner_phase {
     CLIENT_CODEC_TUNER_BROADCASTING
 };
 
+/* The link between the ranks, from the link table or measured. */
+struct client_codec_tuner_link {
+    double latency_ns, bytes_per_second;
+    uint64_t probed_ns;                            /* time of the last measurement */
+    bool latency_from_table, bandwidth_from_table; /* not replaced by a measurement yet */
+};
+
 /* State of the session. */
 struct client_codec_tuner {
     struct weft_tensor **tensors;                  /* (count,) owned: tensors with candidates, in declaration
@@ -54,9 +61,8 @@ struct client_codec_tuner {
     uint32_t revision;                             /* in force; incremented by each change. In every step's
                                                     * record, so ranks with different choices fail */
     uint64_t revised_step;                         /* step in which it took effect */
-    double latency_ns, bytes_per_second, steal;
-    uint64_t probed_ns;                            /* time of the last measurement of the link */
-    bool latency_from_table, bandwidth_from_table; /* not replaced by a measurement yet */
+    struct client_codec_tuner_link link;
+    double steal;
     enum client_codec_tuner_phase phase;
 
     /* figures of the steps since the last decision that ran completely under the present choices */

@@ -369,13 +369,13 @@ static enum weft_status measure_link(struct weft_session *session)
     double *all = weft_alloc_array(session->env, session->ranks, sizeof *all);
     enum weft_status status = buffer && all ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     if (status == WEFT_OK) status = min_small_exchange_ns(session, buffer, all, &shortest);
-    codec_tuner->latency_ns = shortest / 2; /* one way */
+    codec_tuner->link.latency_ns = shortest / 2; /* one way */
     for (size_t bytes = FIRST_PROBE_BYTES;
          bytes <= CLIENT_PROBE_BYTES_MAX && status == WEFT_OK && ns < PROBE_NS_MIN; bytes *= 4) {
         status = time_all_reduce(session, buffer, bytes, all, &ns);
-        codec_tuner->bytes_per_second = share * (double)bytes / fmax(ns - shortest, ns / 10) * 1e9;
+        codec_tuner->link.bytes_per_second = share * (double)bytes / fmax(ns - shortest, ns / 10) * 1e9;
     }
-    codec_tuner->probed_ns = weft_now_ns(session->env);
+    codec_tuner->link.probed_ns = weft_now_ns(session->env);
     weft_free_bytes(session->env, buffer);
     weft_free_bytes(session->env, all);
     return status;
@@ -388,11 +388,11 @@ static bool read_link_table(struct weft_session *session)
     struct client_codec_tuner *codec_tuner = &session->tensors->codec_tuner;
     const struct weft_link_cost *cost = &session->link.cost;
     if (cost->pairs == 0 || cost->unknown > 0 || cost->bytes_per_second == 0) return false;
-    if (codec_tuner->bytes_per_second > 0) return true;
-    codec_tuner->latency_ns = (double)cost->latency_ns;
-    codec_tuner->bytes_per_second = (double)cost->bytes_per_second;
-    codec_tuner->latency_from_table = codec_tuner->bandwidth_from_table = true;
-    codec_tuner->probed_ns = weft_now_ns(session->env);
+    if (codec_tuner->link.bytes_per_second > 0) return true;
+    codec_tuner->link.latency_ns = (double)cost->latency_ns;
+    codec_tuner->link.bytes_per_second = (double)cost->bytes_per_second;
+    codec_tuner->link.latency_from_table = codec_tuner->link.bandwidth_from_table = true;
+    codec_tuner->link.probed_ns = weft_now_ns(session->env);
     return true;
 }
 
@@ -404,17 +404,17 @@ enum weft_status client_codec_tuner_probe(struct weft_session *session, size_t b
     float *buffer = weft_alloc_zero(session->env, bytes);
     double *all = weft_alloc_array(session->env, session->ranks, sizeof *all);
     enum weft_status status = buffer && all ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-    if (status == WEFT_OK && codec_tuner->latency_from_table) {
+    if (status == WEFT_OK && codec_tuner->link.latency_from_table) {
         status = min_small_exchange_ns(session, buffer, all, &shortest);
-        if (status == WEFT_OK) codec_tuner->latency_ns = shortest / 2;
+        if (status == WEFT_OK) codec_tuner->link.latency_ns = shortest / 2;
     }
     if (status == WEFT_OK) status = time_all_reduce(session, buffer, bytes, all, &ns);
     if (status == WEFT_OK) {
         client_codec_tuner_add_bandwidth(codec_tuner,
-                                         moved / fmax(ns - 2 * codec_tuner->latency_ns, ns / 10) * 1e9);
-        codec_tuner->latency_from_table = false;
+                                         moved / fmax(ns - 2 * codec_tuner->link.latency_ns, ns / 10) * 1e9);
+        codec_tuner->link.latency_from_table = false;
     }
-    codec_tuner->probed_ns = weft_now_ns(session->env);
+    codec_tuner->link.probed_ns = weft_now_ns(session->env);
     weft_free_bytes(session->env, buffer);
     weft_free_bytes(session->env, all);
     return status;

@@ -479,16 +479,16 @@ static bool alloc_endpoint_hashes(struct weft_tensor *tensor)
     if (tensor->mode != WEFT_MODE_SERVER || !tensor->codec || tensor->optimizer.kind == WEFT_OPTIMIZER_NONE ||
         client_tensor_has_codec_choice(tensor))
         return true;
-    tensor->endpoint_hashes =
-        weft_alloc_array(tensor->session->env, tensor->chunk_count, sizeof *tensor->endpoint_hashes);
-    if (!tensor->endpoint_hashes) return false;
+    tensor->hash.endpoints =
+        weft_alloc_array(tensor->session->env, tensor->chunk_count, sizeof *tensor->hash.endpoints);
+    if (!tensor->hash.endpoints) return false;
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {
         struct client_chunk *chunk = &tensor->chunks[i];
-        for (chunk->hash_index = 0; chunk->hash_index < tensor->endpoint_hash_count &&
-                                    tensor->endpoint_hashes[chunk->hash_index].endpoint != chunk->endpoint;)
+        for (chunk->hash_index = 0; chunk->hash_index < tensor->hash.endpoint_count &&
+                                    tensor->hash.endpoints[chunk->hash_index].endpoint != chunk->endpoint;)
             chunk->hash_index++;
-        if (chunk->hash_index == tensor->endpoint_hash_count)
-            tensor->endpoint_hashes[tensor->endpoint_hash_count++] =
+        if (chunk->hash_index == tensor->hash.endpoint_count)
+            tensor->hash.endpoints[tensor->hash.endpoint_count++] =
                 (struct client_endpoint_hash){.endpoint = chunk->endpoint};
     }
     return true;
@@ -559,7 +559,7 @@ static struct weft_tensor *create(struct weft_session *session)
     tensor->session = session;
     weft_list_init(&tensor->session_link);
     weft_list_init(&tensor->work.link);
-    weft_list_init(&tensor->call_group_link);
+    weft_list_init(&tensor->call_group.link);
     weft_list_init(&tensor->record_link);
     weft_task_init(&tensor->task);
     weft_timer_init(&tensor->device_timer, NULL);
@@ -615,7 +615,7 @@ enum weft_status weft_declare(struct weft_session *session, const struct weft_te
         return status;
     }
     /* the other ranks have its weights and arrays */
-    tensor->broadcast_required =
+    tensor->broadcast.is_required =
         session->membership.is_newcomer && session->tensors->count < session->control.tensors;
     weft_list_append(&session->tensors->list, &tensor->session_link);
     session->tensors->count++;

@@ -20,7 +20,7 @@
 static bool hash_is_sent(void *context)
 {
     const struct weft_tensor *tensor = context;
-    return !atomic_load(&tensor->hash_posted);
+    return !atomic_load(&tensor->hash.is_posted);
 }
 
 static bool is_detached(void *context)
@@ -124,7 +124,7 @@ enum weft_status weft_tensor_free(struct weft_tensor *tensor)
     tensor->detach_command.fn = detach;
     client_event_post(session, &tensor->detach_command);
     (void)client_wait_for(session, is_detached, tensor, until_ns);
-    const bool held = !atomic_load(&tensor->detached) || atomic_load(&tensor->hash_posted);
+    const bool held = !atomic_load(&tensor->detached) || atomic_load(&tensor->hash.is_posted);
     if (!held) client_tensor_free(tensor); /* else weft_finalize frees it */
     return WEFT_OK;
 }

@@ -247,10 +247,10 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
         tensor->op.weight = 1.0f;
     }
     atomic_store_explicit(&tensor->busy, true, memory_order_relaxed);
-    tensor->started_serial++;
+    tensor->delivery.started_serial++;
     tensor->times.started_ns = 0;
     atomic_store(&tensor->times.wait_from_ns, 0);
-    tensor->last_request = request;
+    tensor->delivery.request = request;
     atomic_fetch_add(&session->step.open_deliveries, 1);
     if (tensor->mode == WEFT_MODE_ALL_REDUCE) atomic_fetch_add(&session->step.open_reductions, 1);
     const bool must_block = request->must_block; /* the engine may complete the request at once */
@@ -355,16 +355,16 @@ enum weft_status weft_push_none(struct weft_tensor *tensor)
                             "push_none of tensor '%s', which has an optimiser and lies on a device; "
                             "push_pull a gradient of zeros",
                             tensor->name);
-    if (!tensor->zeros) tensor->zeros = weft_alloc_zero(session->env, tensor->bytes);
-    if (!tensor->zeros)
+    if (!tensor->none.zeros) tensor->none.zeros = weft_alloc_zero(session->env, tensor->bytes);
+    if (!tensor->none.zeros)
         return client_error(session, WEFT_ERR_NO_MEMORY,
                             "push_none of tensor '%s': no memory for %zu bytes of zeros", tensor->name,
                             tensor->bytes);
-    if (!updates) memset(tensor->zeros, 0, tensor->bytes); /* it holds the last result */
-    tensor->op.in = tensor->zeros;
-    tensor->op.out = updates ? tensor->weights : tensor->zeros;
+    if (!updates) memset(tensor->none.zeros, 0, tensor->bytes); /* it holds the last result */
+    tensor->op.in = tensor->none.zeros;
+    tensor->op.out = updates ? tensor->weights : tensor->none.zeros;
     tensor->memory = WEFT_MEMORY_HOST;
-    const enum weft_status status = contribute(tensor, &tensor->zeros_request);
+    const enum weft_status status = contribute(tensor, &tensor->none.request);
     tensor->memory = memory;
     return status == WEFT_IN_PROGRESS ? WEFT_OK : status;
 }

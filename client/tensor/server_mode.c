@@ -167,7 +167,8 @@ static void fill_skip_fields(const struct client_chunk *chunk, struct weft_wire_
     if (client_tensor_has_clock(tensor)) return; /* a skipped step does not undo its contributions */
     header->skips = tensor->session->tensors->skip.count;
     const uint64_t good = contributes ? tensor->step_before : tensor->last_step;
-    if (header->skips) header->good = (uint32_t)(good > tensor->shared_step ? good : tensor->shared_step);
+    if (header->skips)
+        header->good = (uint32_t)(good > tensor->broadcast.step ? good : tensor->broadcast.step);
 }
 
 /* The shards run the optimiser, with a codec as the workers do: they get the weight decay of the group. */
@@ -398,7 +399,7 @@ static void start_work(struct weft_tensor *tensor, bool (*run)(struct client_wor
     }
     const uint64_t began_ns = weft_now_ns(session->env);
     while (!run(&tensor->work)) {}
-    session->engine->encode_ns += weft_elapsed_ns(began_ns, weft_now_ns(session->env));
+    session->engine->counters.encode_ns += weft_elapsed_ns(began_ns, weft_now_ns(session->env));
 }
 
 /* Codec arithmetic: short tensors at once or in turn on the engine thread, others on the compute thread. The
@@ -557,7 +558,7 @@ static void on_task_done(struct weft_task *task)
 {
     struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, task);
     struct client_engine *engine = tensor->session->engine;
-    engine->encode_ns += tensor->op.compute_ns;
+    engine->counters.encode_ns += tensor->op.compute_ns;
     tensor->op.in_transport--;
     if (engine->failed || tensor->op.epoch != tensor->session->epoch) advance_op(tensor);
     else on_computed(tensor);
@@ -868,7 +869,7 @@ static void advance_op(struct weft_tensor *tensor)
     }
     if (op->epoch != session->epoch) {
         /* the job continues without a rank, and the last buffer is free only now */
-        client_request_complete(op->request, WEFT_ERR_PEER_LOST, engine->leave_epoch_text);
+        client_request_complete(op->request, WEFT_ERR_PEER_LOST, engine->epoch_end.text);
         return;
     }
     if (op->status < 0 || op->results_left > 0) return; /* a failed operation ends with the session's fail

@@ -49,7 +49,7 @@ bool client_skip_is_finite(const struct weft_tensor *tensor, const void *values,
 bool client_skip_should_warn(const struct weft_tensor *tensor)
 {
     return !tensor->warned && !client_tensor_can_skip_step(tensor) &&
-           !weft_memory_is_device(tensor->memory) && tensor->op.in != tensor->zeros;
+           !weft_memory_is_device(tensor->memory) && tensor->op.in != tensor->none.zeros;
 }
 
 void client_skip_warn(struct weft_tensor *tensor, uint64_t at, uint64_t count)
@@ -195,7 +195,7 @@ static const struct weft_tensor *find_final_update(const struct weft_session *se
             !client_tensor_can_skip_step(tensor))
             return tensor;
         if (client_tensor_has_local_optimizer(tensor) && tensor->skipped_step != step &&
-            tensor->backup_step != step)
+            tensor->backup.step != step)
             return tensor;
     }
     return NULL;

@@ -32,7 +32,7 @@ static bool has_optimizer(const struct weft_tensor *tensor)
 enum weft_status client_state_broadcast_check(struct weft_tensor *tensor, const char *call)
 {
     struct weft_session *session = tensor->session;
-    if (!has_optimizer(tensor) || !tensor->broadcast_required || tensor->broadcast_epoch == session->epoch)
+    if (!has_optimizer(tensor) || !tensor->broadcast.is_required || tensor->broadcast.epoch == session->epoch)
         return WEFT_OK;
     return client_error(session, WEFT_ERR_STATE,
                         "%s of tensor '%s', which has an optimiser: ranks are new or have returned; call "
@@ -44,7 +44,7 @@ void client_state_broadcast_require(struct weft_session *session)
 {
     struct weft_list *node, *spare;
     weft_list_foreach (node, spare, &session->tensors->list)
-        weft_container_of(node, struct weft_tensor, session_link)->broadcast_required = true;
+        weft_container_of(node, struct weft_tensor, session_link)->broadcast.is_required = true;
 }
 
 void client_state_broadcast_confirm(struct weft_session *session)
@@ -52,7 +52,7 @@ void client_state_broadcast_confirm(struct weft_session *session)
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &session->tensors->list) {
         struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        if (tensor->last_step == session->step.number) tensor->broadcast_required = false;
+        if (tensor->last_step == session->step.number) tensor->broadcast.is_required = false;
     }
 }
 
@@ -69,18 +69,18 @@ static enum weft_status copy_state(struct weft_tensor *tensor, void *weights)
 static enum weft_status reserve_state(struct weft_tensor *tensor, void *weights)
 {
     struct weft_session *session = tensor->session;
-    WEFT_TRY(client_backup_reserve_update(session, weights, tensor->bytes, &tensor->undo[0]));
+    WEFT_TRY(client_backup_reserve_update(session, weights, tensor->bytes, &tensor->backup.arrays[0]));
     for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->states[s]; s++)
-        WEFT_TRY(
-            client_backup_reserve_update(session, tensor->states[s], tensor->bytes, &tensor->undo[1 + s]));
+        WEFT_TRY(client_backup_reserve_update(session, tensor->states[s], tensor->bytes,
+                                              &tensor->backup.arrays[1 + s]));
     return WEFT_OK;
 }
 
 enum weft_status client_state_backup(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
-    tensor->backup_step = 0;
-    memset(tensor->undo, 0, sizeof tensor->undo);
+    tensor->backup.step = 0;
+    memset(tensor->backup.arrays, 0, sizeof tensor->backup.arrays);
     if (!has_optimizer(tensor) || (!session->is_elastic && !client_skip_needs_backup(tensor))) return WEFT_OK;
     /* an update on a device cannot be undone (skip_nonfinite.c) */
     if (weft_memory_is_device(tensor->memory) && !session->is_elastic) return WEFT_OK;
@@ -91,7 +91,7 @@ enum weft_status client_state_backup(struct weft_tensor *tensor)
                             tensor->name);
     WEFT_TRY(client_tensor_has_local_optimizer(tensor) ? reserve_state(tensor, tensor->op.out)
                                                        : copy_state(tensor, tensor->op.out));
-    tensor->backup_step = session->step.number;
+    tensor->backup.step = session->step.number;
     return WEFT_OK;
 }
 
@@ -159,7 +159,7 @@ enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, ui
     if (status < 0) return status;
     tensor->weights = weights;
     tensor->initialised = true;
-    tensor->broadcast_epoch = session->epoch;
-    tensor->shared_step = session->step.number;
+    tensor->broadcast.epoch = session->epoch;
+    tensor->broadcast.step = session->step.number;
     return WEFT_OK;
 }

@@ -21,16 +21,16 @@ void client_tensor_free(struct weft_tensor *tensor)
     if (!tensor) return;
     struct weft_env *env = tensor->session->env;
     weft_list_remove(&tensor->session_link);
-    weft_list_remove(&tensor->call_group_link);
+    weft_list_remove(&tensor->call_group.link);
     client_update_free(tensor);
     if (tensor->session->pid != weft_process_id()) weft_codec_after_fork(tensor->codec);
     weft_codec_free(tensor->codec);
     weft_free_bytes(env, tensor->chunks);
-    weft_free_bytes(env, tensor->endpoint_hashes);
+    weft_free_bytes(env, tensor->hash.endpoints);
     for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, tensor->states[s]);
     weft_free_bytes(env, tensor->scratch);
     weft_free_bytes(env, tensor->rounded);
-    weft_free_bytes(env, tensor->zeros);
+    weft_free_bytes(env, tensor->none.zeros);
     weft_free_bytes(env, tensor->carry);
     weft_free_bytes(env, tensor->aggregate);
     for (uint32_t round = 0; round < WEFT_CODEC_ROUNDS_MAX; round++)
@@ -133,15 +133,15 @@ uint32_t client_tensor_result(struct weft_tensor *tensor, enum weft_status statu
 {
     count_times(tensor);
     client_shard_map_op_done(tensor);
-    tensor->delivered_status = status;
-    tensor->delivered_text = text_serial;
-    return tensor->started_serial;
+    tensor->delivery.status = status;
+    tensor->delivery.text = text_serial;
+    return tensor->delivery.started_serial;
 }
 
 void client_tensor_delivered(struct weft_tensor *tensor, uint32_t serial)
 {
     struct client_step *step = &tensor->session->step;
-    atomic_store_explicit(&tensor->delivered_serial, serial, memory_order_release);
+    atomic_store_explicit(&tensor->delivery.serial, serial, memory_order_release);
     if (tensor->mode != WEFT_MODE_ALL_REDUCE || atomic_fetch_sub(&step->open_reductions, 1) > 1 ||
         !step->after_reductions)
         return;

@@ -34,7 +34,7 @@ struct client_chunk {
     uint32_t index, endpoint;
     uint32_t slot, term;    /* of the slot; term 0: a job without copies, or no Map has arrived */
     uint64_t offset, count; /* elements */
-    uint32_t hash_index;    /* index of the endpoint's entry in tensor->endpoint_hashes, if there are any */
+    uint32_t hash_index;    /* index of the endpoint's entry in tensor->hash.endpoints, if there are any */
     double squares;         /* of the chunk's sum, if its shard holds it (clip_norm); from the shard */
     /* state of the running operation */
     bool awaits_result;         /* the result has not arrived */
@@ -146,6 +146,47 @@ struct client_tensor_times {
     bool spans_loss; /* the running operation was open when a shard was lost (shard/shard_map.c) */
 };
 
+/* Which operations have delivered their results (weft_tensor_wait). */
+struct client_tensor_delivery {
+    uint32_t started_serial;              /* number of operations */
+    const struct client_request *request; /* of the last operation; only its address is used */
+    _Atomic uint32_t serial;              /* operations whose request is done; written by the engine */
+    int32_t status;                       /* of the last of them; written by the engine */
+    uint32_t text;                        /* its sentence (client_text_get); written by the engine */
+};
+
+/* A leader carries the tensors of a group of calls (call_group_leader.c). */
+struct client_tensor_call_group {
+    struct weft_list link;       /* in the call group's list of leaders */
+    uint64_t serial;             /* of the group of calls of the last push, if it has a leader */
+    uint32_t count;              /* a leader's: tensors of its operation */
+    struct weft_command command; /* to the engine, when the group of calls ends */
+};
+
+/* Copies of weights and optimiser arrays that the update fills, so that a step can be undone. */
+struct client_tensor_backup {
+    struct backup *arrays[1 + WEFT_OPTIMIZER_STATES_MAX]; /* NULL: none */
+    uint64_t step;                                        /* whose update has copies; 0: none */
+};
+
+/* State that new ranks receive (state_broadcast.c). */
+struct client_tensor_broadcast {
+    bool is_required; /* push_pull requires weft_tensor_share first */
+    uint32_t epoch;   /* of the last weft_tensor_share */
+    uint64_t step;    /* last good step of the job at that time */
+};
+
+/* Hash of the weights, compared by the shards every hash_every steps (update.c). */
+struct client_tensor_hash {
+    struct weft_command command; /* to the net thread */
+    _Atomic bool is_posted;      /* true from the computation of a hash until the net thread has sent it */
+    bool is_made;                /* a hash was computed in the open step */
+    /* (endpoint_count,) owned; only with a codec and an optimiser in server mode */
+    struct client_endpoint_hash *endpoints;
+    uint32_t endpoint_count;
+    uint64_t step;
+};
+
 struct weft_tensor {
     struct weft_session *session;
     struct weft_list session_link;
@@ -196,20 +237,18 @@ struct weft_tensor {
     struct client_device_update *device_update;
     bool initialised;
     bool is_restored;                  /* the shards have its weights from a snapshot */
-    bool broadcast_required;           /* push_pull requires weft_tensor_share first (state_broadcast.c) */
-    uint32_t broadcast_epoch;          /* epoch of the last weft_tensor_share */
-    uint64_t shared_step;              /* last good step of the job at that time */
+    struct client_tensor_broadcast broadcast;
     uint64_t last_step;                /* step of the last push or push_pull; 0: none */
     uint64_t step_before;              /* last_step before the present one */
     uint64_t clock;                    /* consistency ssp and asp: pushes so far; the step of its messages */
     void *weights;                     /* buffer of the last weft_tensor_init, weft_tensor_share or
                                         * push_pull */
-    void *zeros;                       /* (bytes,) owned: input of weft_push_none, and its dropped result;
+    struct {
+        void *zeros;                 /* (bytes,) owned: input of weft_push_none, and its dropped result;
                                         * NULL until the first call */
-    struct weft_request zeros_request; /* of weft_push_none; weft_step_end waits for it */
-    struct backup *undo[1 + WEFT_OPTIMIZER_STATES_MAX]; /* copies of weights and arrays that the update fills;
-                                                         * NULL: none */
-    uint64_t backup_step;              /* step whose update has copies of weights and arrays; 0: none */
+        struct weft_request request; /* weft_step_end waits for it */
+    } none;                          /* of weft_push_none */
+    struct client_tensor_backup backup;
     uint64_t skipped_step;             /* step whose mean was not finite; 0: none. Written by the engine until
                                         * the step ends */
     bool skip_nonfinite;               /* option of the tensor */
@@ -222,17 +261,9 @@ struct weft_tensor {
     struct weft_request clip_request;  /* of CLIENT_OP_APPLY */
     bool warned;                       /* the warning about a gradient that is not finite was logged */
     _Atomic bool busy;
-    uint32_t started_serial;           /* number of its operations */
-    const struct client_request *last_request; /* of the last operation; only its address is used */
-    _Atomic uint32_t delivered_serial; /* operations whose request is done; written by the engine */
-    int32_t delivered_status;          /* of the last of them, and its sentence (client_text_get); written by
-                                        * the engine */
-    uint32_t delivered_text;
+    struct client_tensor_delivery delivery;
     struct client_tensor_times times;
-    struct weft_list call_group_link;  /* in the call group's list of leaders */
-    uint64_t call_group_serial;        /* serial of the group of calls of the last push, if it has a leader */
-    uint32_t call_group_count;         /* a leader's: tensors of its operation */
-    struct weft_command call_group_message;
+    struct client_tensor_call_group call_group;
 
     /* owned by the engine */
     struct client_tensor_op op;    /* filled by the caller's thread; the engine's once has_begun */
@@ -244,14 +275,7 @@ struct weft_tensor {
     struct push_batch *batch;      /* order/push_order.c: not agreed on; NULL: no push, or agreed on */
     struct weft_list push_link;    /* in its batch, then in its bucket */
     struct weft_list record_link;
-    struct weft_command hash_command; /* to the net thread, every hash_every steps */
-    _Atomic bool hash_posted;         /* true from the computation of a hash until the net thread has sent
-                                       * it */
-    bool hash_made;                   /* a hash was computed in the open step */
-    /* (endpoint_hash_count,) owned; only with a codec and an optimiser in server mode */
-    struct client_endpoint_hash *endpoint_hashes;
-    uint32_t endpoint_hash_count;
-    uint64_t hash_step;
+    struct client_tensor_hash hash;
 };
 
 /* Returns whether the codec tuner chooses its codec. */

@@ -25,7 +25,7 @@ struct client_tensors {
     struct weft_list freed;       /* the same: freed by the caller, while another thread may hold them; until
                                    * weft_finalize */
     uint32_t count, reduce_count; /* declared; of these in all-reduce mode */
-    struct weft_list leaders;     /* struct weft_tensor.call_group_link: leaders of the open group of calls */
+    struct weft_list leaders;     /* struct weft_tensor.call_group.link: leaders of the open group of calls */
     struct client_codec_tuner codec_tuner;
     struct client_skip skip;
     struct client_snapshot snapshot; /* its own lock */

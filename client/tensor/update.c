@@ -54,7 +54,7 @@ bool client_update_slice(struct weft_tensor *tensor, const float *grad, float sc
         for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++)
             states[s] = tensor->states[s] ? tensor->states[s] + at : NULL;
         for (int i = 0; i < 1 + WEFT_OPTIMIZER_STATES_MAX; i++)
-            if (tensor->undo[i]) client_backup_fill(tensor->undo[i], stop * sizeof(float));
+            if (tensor->backup.arrays[i]) client_backup_fill(tensor->backup.arrays[i], stop * sizeof(float));
         struct weft_optimizer rule = tensor->optimizer;
         if (op->has_decay) rule.weight_decay = op->weight_decay;
         weft_optimizer_step(&rule, op->lr, op->step, out + at, states, grad + at, scale, stop - at);
@@ -67,12 +67,12 @@ bool client_update_slice(struct weft_tensor *tensor, const float *grad, float sc
 
 static void send_hash(struct weft_command *command)
 {
-    struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, hash_command);
-    for (uint32_t i = 0; i < tensor->endpoint_hash_count; i++)
-        client_control_send_hash(tensor->session, tensor->id, tensor->hash_step,
-                                 tensor->endpoint_hashes[i].endpoint, tensor->endpoint_hashes[i].hash);
+    struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, hash.command);
+    for (uint32_t i = 0; i < tensor->hash.endpoint_count; i++)
+        client_control_send_hash(tensor->session, tensor->id, tensor->hash.step,
+                                 tensor->hash.endpoints[i].endpoint, tensor->hash.endpoints[i].hash);
     struct weft_loop *loop = tensor->session->loop;
-    atomic_store(&tensor->hash_posted, false); /* weft_tensor_free may free it now */
+    atomic_store(&tensor->hash.is_posted, false); /* weft_tensor_free may free it now */
     weft_loop_notify(loop);
 }
 
@@ -86,22 +86,22 @@ void client_hash_weights(struct weft_tensor *tensor)
 {
     const struct client_tensor_op *op = &tensor->op;
     /* the last hash is not sent yet: skip this one */
-    if (atomic_exchange(&tensor->hash_posted, true)) return;
-    for (uint32_t i = 0; i < tensor->endpoint_hash_count; i++) tensor->endpoint_hashes[i].hash = 0;
+    if (atomic_exchange(&tensor->hash.is_posted, true)) return;
+    for (uint32_t i = 0; i < tensor->hash.endpoint_count; i++) tensor->hash.endpoints[i].hash = 0;
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {
         const struct client_chunk *chunk = &tensor->chunks[i];
-        tensor->endpoint_hashes[chunk->hash_index].hash +=
+        tensor->hash.endpoints[chunk->hash_index].hash +=
             weft_chunk_hash(i, (const float *)op->out + chunk->offset, chunk->count * sizeof(float));
     }
-    tensor->hash_step = op->step;
-    tensor->hash_made = true;
+    tensor->hash.step = op->step;
+    tensor->hash.is_made = true;
 }
 
 void client_hash_step_ended(struct weft_tensor *tensor, bool good)
 {
-    if (!tensor->hash_made) return;
-    tensor->hash_made = false;
-    tensor->hash_command.fn = send_hash;
-    if (good) weft_net_post(tensor->session->control.net, &tensor->hash_command);
-    else atomic_store(&tensor->hash_posted, false);
+    if (!tensor->hash.is_made) return;
+    tensor->hash.is_made = false;
+    tensor->hash.command.fn = send_hash;
+    if (good) weft_net_post(tensor->session->control.net, &tensor->hash.command);
+    else atomic_store(&tensor->hash.is_posted, false);
 }

@@ -712,7 +712,7 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
 static enum weft_status take_updated(struct worker *worker, struct weft_tensor *tensor, struct buffers *b,
                                      uint32_t root)
 {
-    bool due = worker->due && tensor->broadcast_epoch != worker->session->epoch;
+    bool due = worker->due && tensor->broadcast.epoch != worker->session->epoch;
     if (due && client_state_broadcast_check(tensor, "push_pull") != WEFT_ERR_STATE)
         fail_seed("h%u: a step may begin before the ranks have shared what has an optimiser", worker->host);
     enum weft_status status = weft_tensor_share(tensor, b->weights, root);
@@ -757,7 +757,7 @@ static enum weft_status take_round(struct worker *worker, uint32_t *root_out)
 static enum weft_status take_kept(struct worker *worker, struct weft_tensor *tensor, struct buffers *b)
 {
     if (!worker->due) return take_first(worker, tensor, b);
-    const bool due = tensor->broadcast_epoch != worker->session->epoch;
+    const bool due = tensor->broadcast.epoch != worker->session->epoch;
     if (due && client_state_broadcast_check(tensor, "push_pull") != WEFT_ERR_STATE)
         fail_seed("h%u: a step may begin before this rank has taken what shards have", worker->host);
     const enum weft_status status =

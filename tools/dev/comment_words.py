@@ -79,8 +79,19 @@ def count_tree(root, depth=1, tests=False):
             for name, count in counts.items():
                 row["counts"][name] += count
     for row in found.values():
-        row["per_10000"] = {name: round(1e4 * count / row["words"], 1) if row["words"] else 0.0 for name, count in row["counts"].items()}
+        row["per_10000"] = per_10000(row["words"], row["counts"])
     return found
+
+
+def per_10000(words, counts):
+    return {name: round(1e4 * count / words, 1) if words else 0.0 for name, count in counts.items()}
+
+
+def difference(whole, part):
+    """The row of what is in `whole` and not in `part`."""
+    words = whole["words"] - part["words"]
+    counts = {name: count - part["counts"][name] for name, count in whole["counts"].items()}
+    return {"words": words, "counts": counts, "per_10000": per_10000(words, counts)}
 
 
 def count_documents(root):
@@ -96,8 +107,7 @@ def count_documents(root):
             words += len(WORD.findall(text))
             for group, pattern in PATTERNS.items():
                 counts[group] += len(pattern.findall(text))
-    per_10000 = {group: round(1e4 * count / words, 1) if words else 0.0 for group, count in counts.items()}
-    return {"words": words, "counts": counts, "per_10000": per_10000}
+    return {"words": words, "counts": counts, "per_10000": per_10000(words, counts)}
 
 
 def print_table(found):

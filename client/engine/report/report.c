@@ -20,9 +20,9 @@
 static void fill_requests(struct client_engine *engine, uint64_t now_ns)
 {
     struct client_report *report = &engine->report;
-    report->figures.requests = engine->requests_done;
-    if (report->requests_seen != engine->requests_done) report->progress_ns = now_ns;
-    report->requests_seen = engine->requests_done;
+    report->figures.requests = engine->counters.requests_done;
+    if (report->requests_seen != engine->counters.requests_done) report->progress_ns = now_ns;
+    report->requests_seen = engine->counters.requests_done;
     report->figures.idle_ns = report->progress_ns > 0 ? weft_elapsed_ns(report->progress_ns, now_ns) : 0;
     report->figures.open_ns = 0;
     report->open[0] = 0;
@@ -110,7 +110,7 @@ static void fill(struct weft_command *command)
     report->figures.exposed_tensor_ns = session->totals.exposed_tensor_ns;
     fill_histograms(report, session);
     fill_links(report, engine);
-    report->figures.encode_ns = engine->encode_ns;
+    report->figures.encode_ns = engine->counters.encode_ns;
     client_engine_count_bytes(engine, &report->figures.sent_bytes, &report->figures.received_bytes);
     fill_requests(engine, weft_now_ns(session->env));
     weft_net_post(session->control.net, &report->reply);

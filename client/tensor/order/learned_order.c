@@ -48,7 +48,7 @@ static struct weft_tensor *next_tensor(const struct weft_session *session, struc
 
 void client_learned_order_pushed(struct weft_tensor *tensor)
 {
-    const bool has_gradient = !tensor->zeros || tensor->op.in != tensor->zeros;
+    const bool has_gradient = !tensor->none.zeros || tensor->op.in != tensor->none.zeros;
     tensor->need.pushed = has_gradient ? ++order_of(tensor->session)->pushes : 0;
 }
 
@@ -57,7 +57,8 @@ void client_learned_order_waited(struct weft_tensor *tensor)
     const struct client_step *step = &tensor->session->step;
     /* a wait in the step of the push is no use in a forward pass */
     if (step->open && tensor->last_step == step->number) return;
-    if (atomic_exchange(&tensor->need.waited_serial, tensor->started_serial) == tensor->started_serial)
+    if (atomic_exchange(&tensor->need.waited_serial, tensor->delivery.started_serial) ==
+        tensor->delivery.started_serial)
         return;
     atomic_store(&tensor->need.waited, atomic_fetch_add(&order_of(tensor->session)->waits, 1) + 1);
 }

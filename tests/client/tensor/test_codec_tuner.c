@@ -240,15 +240,15 @@ static void probes(struct crowd *crowd, struct weft_session *session, uint32_t r
     for (uint32_t step = 1; tensor && step <= 20; step++) {
         const struct weft_step begun = {.step = step, .lr = 0.1f, .weight = 1.0f};
         if (step == 5) {
-            session->tensors->codec_tuner.bytes_per_second = 1e7; /* as if the link had been slow */
-            session->tensors->codec_tuner.probed_ns = 0;          /* long ago */
+            session->tensors->codec_tuner.link.bytes_per_second = 1e7; /* as if the link had been slow */
+            session->tensors->codec_tuner.link.probed_ns = 0;          /* long ago */
         }
         if (!CROWD_OK(crowd, session, weft_step_begin(session, &begun))) return;
         CROWD_OK(crowd, session, weft_push_pull(tensor, grad, grad, &request));
         if (!CROWD_OK(crowd, session, weft_step_end(session))) return;
     }
-    CROWD_CHECK(crowd, session, session->tensors->codec_tuner.probed_ns > 0);
-    seen[rank] = session->tensors->codec_tuner.bytes_per_second;
+    CROWD_CHECK(crowd, session, session->tensors->codec_tuner.link.probed_ns > 0);
+    seen[rank] = session->tensors->codec_tuner.link.bytes_per_second;
 }
 
 static void test_link_is_probed(void **state)
@@ -278,22 +278,25 @@ static void from_table(struct crowd *crowd, struct weft_session *session, uint32
     float *grad = weft_alloc(session, ELEMS * 4);
     for (uint32_t step = 1; tensor && step <= 20; step++) {
         const struct weft_step begun = {.step = step, .lr = 0.1f, .weight = 1.0f};
-        if (step == 5) session->tensors->codec_tuner.probed_ns -= WEFT_SECONDS(100000); /* long ago */
+        if (step == 5) session->tensors->codec_tuner.link.probed_ns -= WEFT_SECONDS(100000); /* long ago */
         if (step == 20) late = declare(crowd, session, "late", "auto", "none");
         if (!CROWD_OK(crowd, session, weft_step_begin(session, &begun))) return;
         if (step == 1) {
-            CROWD_CHECK(crowd, session, codec_tuner->latency_ns == (double)tabled->latency_ns);
-            CROWD_CHECK(crowd, session, codec_tuner->bytes_per_second == (double)tabled->bytes_per_second);
+            CROWD_CHECK(crowd, session, codec_tuner->link.latency_ns == (double)tabled->latency_ns);
+            CROWD_CHECK(crowd, session,
+                        codec_tuner->link.bytes_per_second == (double)tabled->bytes_per_second);
             CROWD_CHECK(crowd, session, (tensor->codec_choice.chosen > 0) == tabled->coded);
-            CROWD_CHECK(crowd, session, codec_tuner->latency_from_table && codec_tuner->bandwidth_from_table);
+            CROWD_CHECK(crowd, session,
+                        codec_tuner->link.latency_from_table && codec_tuner->link.bandwidth_from_table);
         }
         CROWD_OK(crowd, session, weft_push_pull(tensor, grad, grad, &request));
         if (!CROWD_OK(crowd, session, weft_step_end(session))) return;
-        if (step == 19) tabled->corrected[rank] = codec_tuner->bytes_per_second;
+        if (step == 19) tabled->corrected[rank] = codec_tuner->link.bytes_per_second;
     }
-    CROWD_CHECK(crowd, session, late && codec_tuner->bytes_per_second == tabled->corrected[rank]);
+    CROWD_CHECK(crowd, session, late && codec_tuner->link.bytes_per_second == tabled->corrected[rank]);
     CROWD_CHECK(crowd, session,
-                !codec_tuner->latency_from_table && codec_tuner->latency_ns != (double)tabled->latency_ns);
+                !codec_tuner->link.latency_from_table &&
+                    codec_tuner->link.latency_ns != (double)tabled->latency_ns);
 }
 
 static void test_begins_from_the_link_table(void **state)
