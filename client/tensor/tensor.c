@@ -214,10 +214,14 @@ void client_tensor_describe(const struct weft_tensor *tensor, char *out, size_t 
 {
     char name[192];
     client_tensor_op_name(tensor, name, sizeof name);
+    /* a shard answers when all ranks have pushed */
+    const bool is_round = tensor->op.kind == CLIENT_OP_PUSH_PULL || tensor->op.kind == CLIENT_OP_PUSH ||
+                          tensor->op.kind == CLIENT_OP_PULL;
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {
         if (!tensor->chunks[i].awaits_result) continue;
-        snprintf(out, out_bytes, "%s waits for %s", name,
-                 client_endpoint_name(tensor->session, tensor->chunks[i].endpoint));
+        snprintf(out, out_bytes, "%s waits for %s%s", name,
+                 client_endpoint_name(tensor->session, tensor->chunks[i].endpoint),
+                 is_round ? ", or for a rank that has not pushed it, which the coordinator's log names" : "");
         return;
     }
     uint32_t rank;

@@ -3,6 +3,8 @@
  * gradient. */
 #include "tests/lib/check.h"
 
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,6 +33,7 @@ static bool by_push_none;  /* set before the processes are forked */
 static uint32_t shards;
 
 struct results {
+    _Atomic bool has_asked; /* rank 0, what it waits for */
     float weights[RANKS][TENSORS][ELEMS];
 };
 _Static_assert(sizeof(struct results) <= FLEET_SHARED_BYTES, "what the processes share");
@@ -74,6 +77,27 @@ static int step_once(struct weft_session *session, struct weft_tensor **tensors,
     return 0;
 }
 
+/* Rank 1 pushes when rank 0 has asked what it waits for: the shard waits for all ranks. */
+static int wait_for_a_push(struct weft_session *session, struct weft_tensor *tensor, uint32_t rank,
+                           struct results *results)
+{
+    static float grad[ELEMS];
+    struct weft_request request = {{0}};
+    while (rank == 1 && !atomic_load(&results->has_asked)) sched_yield();
+    MUST(session, weft_step_begin(session, &(struct weft_step){.step = STEPS + 1, .lr = 0.1f, .weight = 1}));
+    MUST(session, weft_push_pull(tensor, grad, results->weights[rank][0], &request));
+    if (rank == 0) {
+        const enum weft_status status = weft_wait(&request, 1);
+        const bool is_named =
+            strstr(weft_error_text(session), "or for a rank that has not pushed it") != NULL;
+        atomic_store(&results->has_asked, true);
+        if (status != WEFT_ERR_DEADLINE || !is_named) return 1;
+    }
+    MUST(session, weft_wait(&request, 0));
+    MUST(session, weft_step_end(session));
+    return 0;
+}
+
 static int train(struct fleet *fleet, uint32_t rank)
 {
     struct results *results = fleet->user;
@@ -88,6 +112,7 @@ static int train(struct fleet *fleet, uint32_t rank)
     if (weft_push_none(tensors[0]) != WEFT_ERR_STATE) return 1; /* outside a step */
     for (uint32_t step = 1; step <= STEPS; step++)
         if (step_once(session, tensors, rank, step, results)) return 1;
+    if (shards > 0 && wait_for_a_push(session, tensors[0], rank, results)) return 1;
     weft_finalize(session);
     return 0;
 }
