@@ -1,9 +1,18 @@
 /* log_limit.c - see log_limit.h. */
 #include "base/net/log_limit.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 
 #define PERIOD_NS WEFT_SECONDS(10)
+
+static _Atomic uint64_t http_count, control_count; /* events of this process */
+
+uint64_t weft_log_limited_count(bool is_http)
+{
+    return atomic_load_explicit(is_http ? &http_count : &control_count, memory_order_relaxed);
+}
 
 void weft_log_limit_flush(struct weft_env *env, struct weft_log_limit *limit)
 {
@@ -21,6 +30,8 @@ void weft_log_limit_flush(struct weft_env *env, struct weft_log_limit *limit)
 void weft_log_limited(struct weft_env *env, struct weft_log_limit *limit, const char *origin,
                       const char *event)
 {
+    const bool is_http = strcmp(limit->component, WEFT_LOG_LIMIT_HTTP) == 0;
+    atomic_fetch_add_explicit(is_http ? &http_count : &control_count, 1, memory_order_relaxed);
     weft_log_limit_flush(env, limit);
     if (limit->began_ns == 0) {
         limit->began_ns = weft_now_ns(env);

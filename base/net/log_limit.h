@@ -9,6 +9,7 @@
 
 #include "base/env.h"
 
+#define WEFT_LOG_LIMIT_HTTP "http" /* component of the events of HTTP */
 struct weft_log_limit {
     const char *component; /* static */
     uint32_t burst;        /* lines per 10 s before counting begins; 0: 1 */
@@ -21,6 +22,8 @@ struct weft_log_limit {
 /* Logs "origin: event" as a warning, or counts it. */
 void weft_log_limited(struct weft_env *env, struct weft_log_limit *limit, const char *origin,
                       const char *event);
+/* Events of this process so far, logged and counted ones: those of HTTP, or all others. Any thread. */
+uint64_t weft_log_limited_count(bool is_http);
 /* Logs the number of counted events if their 10 s are over. */
 void weft_log_limit_flush(struct weft_env *env, struct weft_log_limit *limit);
 

@@ -271,7 +271,7 @@ static enum weft_status http_create(struct weft_net *net, const struct weft_http
     net->http = http;
     http->net = net;
     http->options = *options;
-    http->refusals.component = "http";
+    http->refusals.component = WEFT_LOG_LIMIT_HTTP;
     weft_list_init(&http->connections);
     snprintf(http->name, sizeof http->name, "%.250s:%u", options->host, port);
     http->options.token = options->token ? weft_alloc_text(net->env, options->token) : NULL;

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/net/log_limit.h"
 #include "server/daemon/weftd_page.h"
 
 #define NS 1e-9 /* factor of a value in ns that is shown in seconds */
@@ -165,6 +166,13 @@ static void write_process(struct weftd *weftd, struct weftd_page *page)
         weftd_page_print(page, "weft_log_messages_total{level=\"%s\"} %llu\n",
                          weft_log_level_name((enum weft_log_level)level),
                          (unsigned long long)weft_log_count((enum weft_log_level)level));
+    write_head(page, "weft_refused_connections_total", "counter",
+               "Connections and requests that this process has refused.");
+    weftd_page_print(page,
+                     "weft_refused_connections_total{listener=\"control\"} %llu\n"
+                     "weft_refused_connections_total{listener=\"http\"} %llu\n",
+                     (unsigned long long)weft_log_limited_count(false),
+                     (unsigned long long)weft_log_limited_count(true));
     if (!weftd_process_usage(&usage)) return;
     write_head(page, "process_cpu_seconds_total", "counter", "User and system time of all threads.");
     weftd_page_print(page, "process_cpu_seconds_total %.2f\n", usage.cpu_seconds);

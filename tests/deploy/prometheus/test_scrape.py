@@ -37,7 +37,7 @@ class Scrape(monitoring.MonitoringTest):
         run = self.processes.start("run", [
             harness.PROGRAMS.weft, "run", "-s", "1", "-n", "2", "--http", "--log-dir", self.path("logs"),
             "--", harness.PROGRAMS.trainer, "--mode", "server", "--hidden", "64", "--epochs", "10000"],
-            {"WEFT_CLIENT_REPORT_PERIOD": "200ms"})
+            {"WEFT_CLIENT_REPORT_PERIOD": "200ms", "WEFT_SNAPSHOT_FOLDER": self.path("snapshots"), "WEFT_SNAPSHOT_EVERY": "5s"})
         match = self.wait_for("the HTTP port",
                               lambda: re.search(r"http://(\S+)/status", self.log(self.processes, "run")))
         return run, match.group(1)
