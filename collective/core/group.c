@@ -183,6 +183,7 @@ static void timer_fired(struct weft_timer *timer)
     extend_deadlines(group, now_ns);
     if (was_retry) group_control_retry(group);
     bool buffers_are_held = poll_held_buffers(group);
+    (void)send_credit_retry(group, now_ns);
     progress(group, now_ns);
     uint64_t next_ns = WEFT_NEVER;
     if (!group->is_closing && group->active_count > 0) {
@@ -199,6 +200,8 @@ static void timer_fired(struct weft_timer *timer)
         } else if (group->grace_ns < next_ns) {
             next_ns = group->grace_ns;
         }
+        const uint64_t retry_ns = send_credit_retry(group, now_ns);
+        if (retry_ns < next_ns) next_ns = retry_ns;
         if (buffers_are_held && next_ns > now_ns + GROUP_RELEASE_POLL_NS)
             next_ns = now_ns + GROUP_RELEASE_POLL_NS;
     }

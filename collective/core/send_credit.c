@@ -1,12 +1,13 @@
 /* send_credit.c - see send_credit.h.
  *
- * The credit is a few messages to each peer, and what a link carries during the trips of a rendezvous. The
- * rate is that of the link table (collective.links), else 5 Gbit/s; the latency that of the table or the time
- * of the shortest small operation, whichever is longer.
+ * The credit of a peer is a few messages, and what the link carries during the trips of a rendezvous. Rate
+ * and latency are those of the link table (collective.links) for links of the peer's kind; else 5 Gbit/s, and
+ * the time of the shortest small operation.
  *
- * No deadlock: 1. The oldest operation of the group may always have one send to each peer in flight. 2. All
- * ranks post in one order: the lowest sequence that is active on any rank is the oldest where it is active.
- * 3. Its sends to one peer are in step order, so its least unfinished message is never held. */
+ * No deadlock: 1. If no send to a peer has been posted or completed for STALL_NS, the oldest operation of the
+ * group may have one send to the peer in flight. 2. All ranks post in one order: the lowest sequence that is
+ * active on any rank is the oldest where it is active. 3. Its sends to one peer are in step order, so its
+ * least unfinished message is held for STALL_NS at most: the group's timer retries held operations. */
 #include "collective/core/send_credit.h"
 
 #include "collective/core/group.h"
@@ -14,17 +15,22 @@
 
 #include <math.h>
 
-#define MESSAGES_IN_FLIGHT 4.0 /* to each peer; with fewer a busy processor leaves the link idle */
+/* Messages in flight to each peer. An announced message passes the queue of the link three times
+ * (announcement, grant, payload), so fewer leave the link idle. */
+#define EAGER_MESSAGES 1.5
+#define ANNOUNCED_MESSAGES 3.0
 #define TRIPS 10.0 /* one way: announcement, grant, payload; of a contribution, a result, the next chunk */
 #define QUICK_SECONDS 0.5e-3 /* a fast link sends more messages than these in a time that delays little */
 #define BYTES_PER_SECOND_UNKNOWN 625e6
+#define STALL_NS WEFT_MS(20)  /* longer than a message of a slow link */
 #define SHORT_BYTES_MAX 1024u /* its time is the latency of the links, and more while they are busy */
 
 void send_credit_open(struct weft_group *group)
 {
     if (group->send_credit) return;
-    const size_t bytes = sizeof *group->send_credit + group->ranks * sizeof group->send_credit->to_peer[0];
+    const size_t bytes = sizeof *group->send_credit + group->ranks * sizeof group->send_credit->peers[0];
     group->send_credit = weft_alloc_zero(group->env, bytes);
+    if (group->send_credit) group->send_credit->retry_ns = WEFT_NEVER;
 }
 
 void send_credit_close(struct weft_group *group)
@@ -55,32 +61,64 @@ static bool has_send_in_flight(const struct weft_coll *coll, uint32_t peer)
     return false;
 }
 
-static double credit_bytes(const struct weft_group *group)
+/* Sets the rate (0: unknown) and latency of the worst link of the peer's kind: inside the host, inside the
+ * site, or any. */
+static void find_link(const struct weft_group *group, uint32_t peer, uint64_t *rate_out,
+                      uint64_t *latency_ns_out)
+{
+    const struct weft_plan_hosts *hosts = group->hosts;
+    const struct weft_link_cost *cost = &group->cost;
+    *rate_out = cost->bytes_per_second;
+    *latency_ns_out = cost->latency_ns;
+    if (!hosts) return;
+    if (hosts->host[peer] == hosts->host[group->rank]) {
+        if (group->local_cost.bytes_per_second == 0) return; /* unknown */
+        *rate_out = group->local_cost.bytes_per_second;
+        *latency_ns_out = group->local_cost.latency_ns;
+    } else if (hosts->sites > 1 && hosts->sites_aligned && hosts->near_bytes_per_second > 0 &&
+               peer / hosts->site_ranks == group->rank / hosts->site_ranks) {
+        *rate_out = hosts->near_bytes_per_second;
+        *latency_ns_out = hosts->near_latency_ns;
+    }
+}
+
+/* Bytes that may be in flight to the peer. */
+static double credit_bytes(const struct weft_group *group, uint32_t peer)
 {
     const struct send_credit *credit = group->send_credit;
-    const struct weft_link_cost *cost = &group->cost;
-    const uint64_t latency_ns = cost->latency_ns > credit->latency_ns ? cost->latency_ns : credit->latency_ns;
-    const double rate =
-                     cost->bytes_per_second > 0 ? (double)cost->bytes_per_second : BYTES_PER_SECOND_UNKNOWN,
-                 on_the_way = TRIPS * rate * 1e-9 * (double)latency_ns, quick = rate * QUICK_SECONDS,
-                 messages = MESSAGES_IN_FLIGHT * (double)credit->longest_bytes;
+    uint64_t known_rate, latency_ns;
+    find_link(group, peer, &known_rate, &latency_ns);
+    if (latency_ns < credit->latency_ns) latency_ns = credit->latency_ns;
     if (latency_ns == 0) return HUGE_VAL;
-    return ((messages > quick ? messages : quick) + on_the_way) * (group->ranks - 1);
+    const bool is_eager = credit->longest_bytes <= weft_peer_eager_bytes(group->peer_table->peers[peer]);
+    const double rate = known_rate > 0 ? (double)known_rate : BYTES_PER_SECOND_UNKNOWN,
+                 on_the_way = TRIPS * rate * 1e-9 * (double)latency_ns, quick = rate * QUICK_SECONDS,
+                 messages = (is_eager ? EAGER_MESSAGES : ANNOUNCED_MESSAGES) * (double)credit->longest_bytes;
+    return (messages > quick ? messages : quick) + on_the_way;
 }
 
 static bool has_credit(const struct weft_group *group, uint32_t peer, size_t bytes)
 {
     const struct send_credit *credit = group->send_credit;
-    if (credit->to_peer[peer] == 0) return true;
-    return !credit->is_least && (double)(credit->in_flight + bytes) <= credit_bytes(group);
+    const uint64_t in_flight = credit->peers[peer].in_flight;
+    if (in_flight == 0) return true;
+    return !credit->is_least && (double)(in_flight + bytes) <= credit_bytes(group, peer);
+}
+
+/* The sends in flight to the peer may wait for receives behind this operation. */
+static bool passes_stalled(const struct weft_coll *coll, uint32_t peer, uint64_t now_ns)
+{
+    return weft_elapsed_ns(coll->group->send_credit->peers[peer].moved_ns, now_ns) >= STALL_NS &&
+           is_oldest(coll) && !has_send_in_flight(coll, peer);
 }
 
 bool send_credit_holds(struct weft_coll *coll, uint32_t peer, size_t bytes)
 {
     struct send_credit *credit = coll->group->send_credit;
-    if (!credit || coll->args.urgency == 0 || has_credit(coll->group, peer, bytes) ||
-        (is_oldest(coll) && !has_send_in_flight(coll, peer)))
-        return false;
+    if (!credit || coll->args.urgency == 0 || has_credit(coll->group, peer, bytes)) return false;
+    const uint64_t now_ns = weft_now_ns(coll->group->env);
+    if (passes_stalled(coll, peer, now_ns)) return false;
+    if (credit->held_count == 0) credit->retry_ns = now_ns + STALL_NS;
     if (!coll->is_held) credit->held_count++;
     coll->is_held = true;
     return true;
@@ -95,14 +133,15 @@ void send_credit_take(struct slot *slot, size_t bytes)
     if (!credit || coll->args.urgency == 0 || bytes == 0) return;
     slot->credit_bytes = bytes;
     if (bytes > credit->longest_bytes) credit->longest_bytes = bytes;
-    credit->in_flight += bytes;
-    credit->to_peer[slot->action.peer] += bytes;
+    credit->peers[slot->action.peer].in_flight += bytes;
+    credit->peers[slot->action.peer].moved_ns = weft_now_ns(group->env);
 }
 
 static void wake_held(struct weft_group *group)
 {
     struct weft_list *node, *spare;
     group->send_credit->held_count = 0;
+    group->send_credit->retry_ns = WEFT_NEVER;
     weft_list_foreach (node, spare, &group->active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         if (!coll->is_held) continue;
@@ -131,7 +170,16 @@ void send_credit_return(struct slot *slot)
     const size_t bytes = slot->credit_bytes;
     if (bytes == 0) return;
     slot->credit_bytes = 0;
-    credit->in_flight -= bytes;
-    credit->to_peer[slot->action.peer] -= bytes;
+    credit->peers[slot->action.peer].in_flight -= bytes;
+    credit->peers[slot->action.peer].moved_ns = weft_now_ns(group->env);
     if (credit->held_count > 0) wake_held(group);
+}
+
+uint64_t send_credit_retry(struct weft_group *group, uint64_t now_ns)
+{
+    const struct send_credit *credit = group->send_credit;
+    if (!credit || credit->held_count == 0) return WEFT_NEVER;
+    if (now_ns < credit->retry_ns) return credit->retry_ns;
+    wake_held(group);
+    return now_ns + STALL_NS;
 }

@@ -18,13 +18,18 @@ struct slot;
 struct weft_coll;
 struct weft_group;
 
+struct peer_credit {
+    uint64_t in_flight; /* bytes */
+    uint64_t moved_ns;  /* time of the last post or completion of a send to the peer */
+};
+
 struct send_credit {
-    bool is_least;          /* no credit but the first send to each peer; for tests */
-    uint32_t held_count;    /* operations with a held send */
-    uint64_t longest_bytes; /* of a message */
-    uint64_t latency_ns;    /* least time of a short operation, from its post to its end; 0: unknown */
-    uint64_t in_flight;     /* bytes to all peers */
-    uint64_t to_peer[];     /* (ranks,) bytes in flight */
+    bool is_least;              /* no credit but the first send to each peer; for tests */
+    uint32_t held_count;        /* operations with a held send */
+    uint64_t longest_bytes;     /* of a message */
+    uint64_t latency_ns;        /* least time of a short operation, from its post to its end; 0: unknown */
+    uint64_t retry_ns;          /* time at which held operations are tried again; WEFT_NEVER: none is held */
+    struct peer_credit peers[]; /* (ranks,) */
 };
 
 /* Before a post with an urgency. Without memory sends are not limited. */
@@ -37,6 +42,9 @@ bool send_credit_holds(struct weft_coll *coll, uint32_t peer, size_t bytes);
 void send_credit_take(struct slot *slot, size_t bytes);
 /* The slot's send has completed. */
 void send_credit_return(struct slot *slot);
+/* Marks held operations ready if it is time; returns the time of the next call, WEFT_NEVER if none is
+ * held. The group's timer calls it. */
+uint64_t send_credit_retry(struct weft_group *group, uint64_t now_ns);
 /* The operation has ended. */
 void send_credit_op_ended(const struct weft_coll *coll);
 

@@ -19,6 +19,7 @@ static enum weft_status host_open(struct world *world, uint32_t host)
     options.nonce = 7;
     options.sim = world->sim;
     options.sim_host = host;
+    options.eager_bytes_max = world->eager_bytes;
     WEFT_TRY(weft_transport_open(world->envs[host], &options, &world->transports[host], NULL));
     WEFT_TRY(weft_transport_attach(world->transports[host], world->loops[host]));
     return weft_sim_add(world->sim, host, world->loops[host]);
@@ -41,7 +42,14 @@ static enum weft_status connect_all(struct world *world)
 struct world *world_create(struct weft_env *outer, uint32_t hosts, uint64_t seed,
                            void (*tweak)(struct weft_sim_options *options))
 {
+    return world_create_eager(outer, hosts, seed, tweak, 0);
+}
+
+struct world *world_create_eager(struct weft_env *outer, uint32_t hosts, uint64_t seed,
+                                 void (*tweak)(struct weft_sim_options *options), size_t eager_bytes)
+{
     struct world *world = calloc(1, sizeof *world);
+    world->eager_bytes = eager_bytes;
     world->outer = outer;
     world->hosts = hosts;
     world->seed = seed;

@@ -11,6 +11,7 @@ struct world {
     struct weft_sim *sim;
     uint32_t hosts;
     uint64_t seed;
+    size_t eager_bytes; /* longest payload that travels with its header; 0: the default */
     struct weft_loop **loops; /* (hosts,) each */
     struct weft_transport **transports;
     struct weft_env **envs;
@@ -19,6 +20,8 @@ struct world {
 /* NULL on failure (only when `outer` runs out of memory). tweak may be NULL. */
 struct world *world_create(struct weft_env *outer, uint32_t hosts, uint64_t seed,
                            void (*tweak)(struct weft_sim_options *options));
+struct world *world_create_eager(struct weft_env *outer, uint32_t hosts, uint64_t seed,
+                                 void (*tweak)(struct weft_sim_options *options), size_t eager_bytes);
 /* Groups must have been freed before. */
 void world_free(struct world *world);
 
