@@ -8,7 +8,7 @@ import weakref
 
 from . import _buffer, _comm
 from ._abi import NULL, ffi, lib
-from ._errors import InvalidArgument, NotFound, PeerLost, WrongState, check, error
+from ._errors import AlreadyExists, Closed, InvalidArgument, NotFound, PeerLost, WrongState, check, error
 from ._memory import Memory
 from ._outer import OuterSteps
 from ._request import OPEN, PersistentRequest, Request
@@ -32,6 +32,10 @@ _SHORT = {
 }
 
 
+_ENDED = "the session has ended, by finalize() or at the end of its `with` block; make all calls before it"
+_HAS_SESSION = "this process has a session, which weft.session() returns and its finalize() ends"
+
+
 def _pointer(address):
     return ffi.cast("void *", address or 0) if address is None or isinstance(address, int) else address
 
@@ -52,7 +56,13 @@ def init(coordinator=None, *, job=None, secret=None, rank=None, deadline=None, l
     DeadlineExceeded or Unreachable with a sentence that names the missing members.
     """
     global _current
-    _current = open_session(coordinator, job=job, secret=secret, rank=rank, deadline=deadline, lanes=lanes, devices=devices)
+    try:
+        made = open_session(coordinator, job=job, secret=secret, rank=rank, deadline=deadline, lanes=lanes, devices=devices)
+    except AlreadyExists as taken:
+        if _current is None or _current._c == NULL:
+            raise
+        raise AlreadyExists(f"{taken}; {_HAS_SESSION}") from None
+    _current = made
     return _current
 
 
@@ -96,6 +106,8 @@ class Session:
         atexit.register(self.finalize)
 
     def _check(self, status):
+        if status < 0 and self._c == NULL:
+            raise Closed(_ENDED)
         return check(status, self._c)
 
     # ---- membership ----

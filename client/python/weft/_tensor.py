@@ -1,5 +1,8 @@
 """Declared tensors: push_pull with codec and optimiser."""
 
+import operator
+from collections.abc import Iterable
+
 from . import _buffer
 from ._abi import NULL, ffi, lib
 from ._errors import InvalidArgument
@@ -10,9 +13,7 @@ from ._types import MODES, dtype_of, lookup, milliseconds
 def declare(session, kind, name, shape, dtype, mode, codec, optimizer, chunk_bytes, skip_nonfinite, group=0,
             priority=0, alone=False, consistency=None, pull_dtype=None):  # fmt: skip
     """Call weft_declare and return a `kind` (Tensor). See Session.declare."""
-    dims = [shape] if isinstance(shape, int) else list(shape)
-    if not 0 < len(dims) <= 8:
-        raise InvalidArgument(f"tensor {name!r}: the shape has {len(dims)} dimensions; 1 to 8 are possible")
+    dims = _dims_of(name, shape)
     options = ffi.new("struct weft_tensor_options *")
     lib.weft_tensor_options_init_sized(options, ffi.sizeof("struct weft_tensor_options"))
     texts = {"name": name, "codec": codec, "optimizer": optimizer, "consistency": consistency}
@@ -36,6 +37,19 @@ def declare(session, kind, name, shape, dtype, mode, codec, optimizer, chunk_byt
     for size in dims:
         elems *= size
     return kind(session, out[0], name, tuple(dims), elems, options.dtype)
+
+
+def _dims_of(name, shape):
+    """The shape, an int or ints, as a list of ints."""
+    try:
+        dims = [operator.index(size) for size in (shape if isinstance(shape, Iterable) else [shape])]
+    except TypeError:
+        dims = [0]
+    if min(dims, default=1) <= 0:
+        raise InvalidArgument(f"tensor {name!r}: shape {shape!r}; pass a positive int, or a sequence of them")
+    if not 0 < len(dims) <= 8:
+        raise InvalidArgument(f"tensor {name!r}: the shape has {len(dims)} dimensions; 1 to 8 are possible")
+    return dims
 
 
 class Tensor:

@@ -125,8 +125,13 @@ def refusals():
         refused(weft.InvalidArgument, "needs", lambda: session.all_gather(square, np.ones(16, "float32")))
         refused(weft.InvalidArgument, "root", lambda: session.broadcast(square, 9).wait())
         refused(ValueError, "overlap", lambda: session.all_reduce(square.reshape(-1)[:8], square.reshape(-1)[4:12]))
+        for shape in ("4x4", (-1, 4), (4, 0), 1.5, [4, None]):
+            refused(weft.InvalidArgument, "positive int", lambda: session.declare("shapeless", shape))
+        refused(weft.AlreadyExists, "this process has a session", lambda: weft.init(rank=session.rank))
         session.all_reduce(square).wait()  # the session is usable
         assert square[0, 0] == session.ranks
+    refused(weft.Closed, "the session has ended", lambda: session.all_reduce(square))
+    refused(weft.Closed, "the session has ended", lambda: session.declare("late", 4))
 
 
 def test_refusals_leave_the_session_usable(job):
