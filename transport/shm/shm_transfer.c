@@ -55,11 +55,11 @@ static void receive_finish(struct shm_arrival *arrival, enum weft_status status,
         shm_op_finish(op, status);
         return;
     }
-    struct shm_arrival *news = shm_arrival_take(
+    struct shm_arrival *notification = shm_arrival_take(
         op->pair, arrival->core.handle.tag, arrival->core.handle.header, arrival->core.handle.header_bytes);
     struct shm_pair *pair = op->pair;
     shm_op_finish(op, status);
-    if (news) shm_arrival_deliver(news);
+    if (notification) shm_arrival_deliver(notification);
     else
         core_peer_lost(pair->endpoint->transport, pair->peer, WEFT_ERR_NO_MEMORY,
                        "no memory for a notification of this peer");
@@ -112,8 +112,9 @@ static void copy_finish(struct shm_op *op, enum weft_status status)
         shm_op_finish(op, status);
         return;
     }
-    struct weft_message news = {.tag = send->tag, .header = send->header, .header_bytes = send->header_bytes};
-    shm_message_start(op, &news);
+    struct weft_message notification = {
+        .tag = send->tag, .header = send->header, .header_bytes = send->header_bytes};
+    shm_message_start(op, &notification);
 }
 
 enum weft_status shm_copy_slice(struct shm_op *op, size_t bytes)

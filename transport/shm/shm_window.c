@@ -340,9 +340,9 @@ __attribute__((noinline)) static enum weft_status put_recorded(struct weft_trans
         if (put->header_bytes > 0) memcpy(send->header, put->header, put->header_bytes);
     }
     if (put->bytes == 0) {
-        struct weft_message news = {
+        struct weft_message notification = {
             .tag = put->tag, .header = put->header, .header_bytes = put->header_bytes};
-        shm_message_start(op, &news);
+        shm_message_start(op, &notification);
         return WEFT_IN_PROGRESS;
     }
     op->local = (uint8_t *)(uintptr_t)put->source;

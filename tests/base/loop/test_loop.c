@@ -642,7 +642,7 @@ static void knock_fn(struct weft_command *command)
     knock->done = true;
 }
 
-static void *take_and_drive(void *argument)
+static void *acquire_and_step(void *argument)
 {
     unsigned seed = (unsigned)(intptr_t)argument;
     for (int round = 0; round < ROUNDS; round++) {
@@ -662,22 +662,22 @@ static void *take_and_drive(void *argument)
 
 static void threads_alternate_as_owner(void **state)
 {
-    pthread_t runner, threads[TAKERS];
+    pthread_t engine_thread, threads[TAKERS];
     shared.loop = new_loop(0);
     shared.guarded = shared.inside = 0;
-    assert_int_equal(pthread_create(&runner, NULL, engine, shared.loop), 0);
+    assert_int_equal(pthread_create(&engine_thread, NULL, engine, shared.loop), 0);
     for (intptr_t i = 0; i < TAKERS; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, take_and_drive, (void *)(i + 1)), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, acquire_and_step, (void *)(i + 1)), 0);
     for (int i = 0; i < TAKERS; i++) pthread_join(threads[i], NULL);
     weft_loop_stop(shared.loop);
-    pthread_join(runner, NULL);
+    pthread_join(engine_thread, NULL);
     assert_int_equal(shared.guarded, TAKERS * ROUNDS * 2);
     weft_loop_free(shared.loop);
 }
 
 /* Try-acquires by several threads, concurrent with claims and an engine thread. */
 static atomic_int commands_counted;
-static void *borrow_and_return(void *argument)
+static void *try_acquire_and_release(void *argument)
 {
     int got = 0;
     for (int i = 0; i < ROUNDS * 20; i++) {
@@ -695,16 +695,16 @@ static void count_one(struct weft_command *command) { atomic_fetch_add(&commands
 
 static void waiting_threads_acquire_the_loop(void **state)
 {
-    pthread_t runner, threads[TAKERS], borrower;
+    pthread_t engine_thread, threads[TAKERS], acquirer;
     void *got;
     shared.loop = new_loop(0);
     shared.guarded = shared.inside = 0;
     assert_false(weft_loop_try_acquire(shared.loop)); /* no engine thread would continue the work */
-    assert_int_equal(pthread_create(&runner, NULL, engine, shared.loop), 0);
+    assert_int_equal(pthread_create(&engine_thread, NULL, engine, shared.loop), 0);
     for (intptr_t i = 0; i < TAKERS; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, take_and_drive, (void *)(i + 1)), 0);
-    assert_int_equal(pthread_create(&borrower, NULL, borrow_and_return, NULL), 0);
-    pthread_join(borrower, &got);
+        assert_int_equal(pthread_create(&threads[i], NULL, acquire_and_step, (void *)(i + 1)), 0);
+    assert_int_equal(pthread_create(&acquirer, NULL, try_acquire_and_release, NULL), 0);
+    pthread_join(acquirer, &got);
     for (int i = 0; i < TAKERS; i++) pthread_join(threads[i], NULL);
     assert_int_equal(shared.guarded, TAKERS * ROUNDS * 2);
 
@@ -717,7 +717,7 @@ static void waiting_threads_acquire_the_loop(void **state)
     weft_loop_release_pending(shared.loop, WEFT_LOOP_PENDING_NONE);
     while (atomic_load(&commands_counted) == 0) sched_yield();
     weft_loop_stop(shared.loop);
-    pthread_join(runner, NULL);
+    pthread_join(engine_thread, NULL);
     assert_false(weft_loop_try_acquire(shared.loop));
     weft_loop_free(shared.loop);
 }
@@ -751,12 +751,12 @@ static void *poll_and_step(void *argument)
 
 static void polling_threads_step(void **state)
 {
-    pthread_t runner, threads[TAKERS + 1];
+    pthread_t engine_thread, threads[TAKERS + 1];
     shared.loop = new_loop(0);
     shared.guarded = shared.inside = 0;
     assert_false(weft_loop_try_step(shared.loop)); /* no engine thread would continue the work */
-    assert_int_equal(pthread_create(&runner, NULL, engine, shared.loop), 0);
-    assert_int_equal(pthread_create(&threads[TAKERS], NULL, take_and_drive, (void *)1), 0);
+    assert_int_equal(pthread_create(&engine_thread, NULL, engine, shared.loop), 0);
+    assert_int_equal(pthread_create(&threads[TAKERS], NULL, acquire_and_step, (void *)1), 0);
     for (int i = 0; i < TAKERS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, poll_and_step, NULL), 0);
     for (int i = 0; i <= TAKERS; i++) pthread_join(threads[i], NULL);
@@ -764,72 +764,72 @@ static void polling_threads_step(void **state)
     assert_false(weft_loop_try_step(shared.loop)); /* an owner does not step twice */
     weft_loop_release(shared.loop);
     weft_loop_stop(shared.loop);
-    pthread_join(runner, NULL);
+    pthread_join(engine_thread, NULL);
     assert_false(weft_loop_try_step(shared.loop));
     weft_loop_free(shared.loop);
 }
 
 /* A thread that is cancelled and has another rounding mode: neither has an effect between guard and release.
  */
-struct borrowing {
+struct acquiring {
     bool steps;                 /* a step calls the guard */
     int inside, after;          /* fegetround() */
     atomic_bool went_on, outlived;
 };
 
-static void *borrow_cancelled(void *argument)
+static void *try_acquire_cancelled(void *argument)
 {
-    struct borrowing *borrowing = argument;
+    struct acquiring *acquiring = argument;
     int upward = fesetround(FE_UPWARD), default_state;
     while (upward != 0 || !weft_loop_try_acquire(shared.loop)) sched_yield();
     pthread_cancel(pthread_self());
-    if (borrowing->steps) (void)weft_loop_step(shared.loop);
+    if (acquiring->steps) (void)weft_loop_step(shared.loop);
     else weft_loop_guard_thread(shared.loop);
-    borrowing->inside = fegetround();
+    acquiring->inside = fegetround();
     pthread_testcancel();
-    atomic_store(&borrowing->went_on, true);
+    atomic_store(&acquiring->went_on, true);
     weft_loop_guard_thread(shared.loop); /* a second call has no effect */
     weft_loop_release_pending(shared.loop, WEFT_LOOP_PENDING_NEW);
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &default_state);
-    borrowing->after = fegetround();
+    acquiring->after = fegetround();
     pthread_setcancelstate(default_state, NULL);
     pthread_testcancel();
-    atomic_store(&borrowing->outlived, true);
+    atomic_store(&acquiring->outlived, true);
     return NULL;
 }
 
 static void a_cancelled_try_acquire_releases(void **state)
 {
-    pthread_t runner, borrower;
+    pthread_t engine_thread, acquirer;
     void *result;
     shared.loop = new_loop(0);
     /* no effect without a try-acquire: cancellation and rounding mode stay */
     weft_loop_guard_thread(shared.loop);
-    assert_int_equal(pthread_create(&runner, NULL, engine, shared.loop), 0);
+    assert_int_equal(pthread_create(&engine_thread, NULL, engine, shared.loop), 0);
     for (int steps = 0; steps < 2; steps++) {
-        struct borrowing borrowing = {.steps = steps};
-        assert_int_equal(pthread_create(&borrower, NULL, borrow_cancelled, &borrowing), 0);
-        pthread_join(borrower, &result);
+        struct acquiring acquiring = {.steps = steps};
+        assert_int_equal(pthread_create(&acquirer, NULL, try_acquire_cancelled, &acquiring), 0);
+        pthread_join(acquirer, &result);
         assert_ptr_equal(result, PTHREAD_CANCELED);
-        assert_true(atomic_load(&borrowing.went_on));
-        assert_false(atomic_load(&borrowing.outlived));
-        assert_int_equal(borrowing.inside, FE_TONEAREST);
-        assert_int_equal(borrowing.after, FE_UPWARD);
+        assert_true(atomic_load(&acquiring.went_on));
+        assert_false(atomic_load(&acquiring.outlived));
+        assert_int_equal(acquiring.inside, FE_TONEAREST);
+        assert_int_equal(acquiring.after, FE_UPWARD);
         while (!weft_loop_try_acquire(shared.loop)) sched_yield(); /* the cancelled thread has released it */
         weft_loop_release_pending(shared.loop, WEFT_LOOP_PENDING_NONE);
     }
     weft_loop_stop(shared.loop);
-    pthread_join(runner, NULL);
+    pthread_join(engine_thread, NULL);
     weft_loop_free(shared.loop);
 }
 
 /* After many try-acquires the park period is long: a command without a waiting thread is still run. */
 static void a_command_after_many_acquires(void **state)
 {
-    pthread_t runner;
+    pthread_t engine_thread;
     shared.loop = new_loop(0);
     atomic_store(&commands_counted, 0);
-    assert_int_equal(pthread_create(&runner, NULL, engine, shared.loop), 0);
+    assert_int_equal(pthread_create(&engine_thread, NULL, engine, shared.loop), 0);
     for (int round = 0; round < 5; round++) {
         for (int got = 0; got < ROUNDS * 20;) {
             if (!weft_loop_try_acquire(shared.loop)) continue;
@@ -841,7 +841,7 @@ static void a_command_after_many_acquires(void **state)
         while (atomic_load(&commands_counted) <= round) sched_yield();
     }
     weft_loop_stop(shared.loop);
-    pthread_join(runner, NULL);
+    pthread_join(engine_thread, NULL);
     weft_loop_free(shared.loop);
 }
 
@@ -859,14 +859,14 @@ static enum weft_status listened_arm(struct weft_pollable *pollable)
 }
 
 /* After a try-acquire with a poll, an engine thread in epoll is armed again. */
-static void a_borrower_that_stepped_arms(void **state)
+static void a_try_acquire_that_stepped_arms(void **state)
 {
-    pthread_t runner;
+    pthread_t engine_thread;
     struct listened listened = {
         .pollable = {.fd = eventfd(0, EFD_CLOEXEC), .progress = listened_progress, .arm = listened_arm}};
     shared.loop = new_loop(0);
     assert_int_equal(weft_loop_add(shared.loop, &listened.pollable), WEFT_OK);
-    assert_int_equal(pthread_create(&runner, NULL, engine, shared.loop), 0);
+    assert_int_equal(pthread_create(&engine_thread, NULL, engine, shared.loop), 0);
     while (atomic_load(&listened.arms) == 0) sched_yield();
     bool again = false;
     for (int i = 0; i < 1000 && !again; i++) {
@@ -879,7 +879,7 @@ static void a_borrower_that_stepped_arms(void **state)
     }
     assert_true(again);
     weft_loop_stop(shared.loop);
-    pthread_join(runner, NULL);
+    pthread_join(engine_thread, NULL);
     weft_loop_remove(shared.loop, &listened.pollable);
     weft_loop_free(shared.loop);
     close(listened.pollable.fd);
@@ -1003,7 +1003,7 @@ int main(void)
         cmocka_unit_test(polling_threads_step),
         cmocka_unit_test(a_cancelled_try_acquire_releases),
         cmocka_unit_test(a_command_after_many_acquires),
-        cmocka_unit_test(a_borrower_that_stepped_arms),
+        cmocka_unit_test(a_try_acquire_that_stepped_arms),
         cmocka_unit_test(take_ends_at_its_deadline),
         cmocka_unit_test(due_timers_run_before_the_next_poll),
         cmocka_unit_test(park_periods_grow),

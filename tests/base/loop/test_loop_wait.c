@@ -30,19 +30,19 @@ static void *run(void *argument)
 
 struct engine {
     struct weft_loop *loop;
-    pthread_t runner;
+    pthread_t engine_thread;
 };
 
 static void engine_start(struct engine *engine)
 {
     assert_int_equal(weft_loop_create(weft_env_system(), NULL, &engine->loop), WEFT_OK);
-    assert_int_equal(pthread_create(&engine->runner, NULL, run, engine->loop), 0);
+    assert_int_equal(pthread_create(&engine->engine_thread, NULL, run, engine->loop), 0);
 }
 
 static void engine_stop(struct engine *engine)
 {
     weft_loop_stop(engine->loop);
-    pthread_join(engine->runner, NULL);
+    pthread_join(engine->engine_thread, NULL);
     weft_loop_free(engine->loop);
 }
 
@@ -102,7 +102,7 @@ static unsigned run_errands(struct engine *engine)
     return own;
 }
 
-static void a_waiter_drives(void **state)
+static void a_waiter_steps(void **state)
 {
     struct engine engine;
     engine_start(&engine);
@@ -126,7 +126,7 @@ static void the_work_is_done_without_a_waiter(void **state)
         uint64_t until_ns = soon(PATIENCE);
         while (!is_done(&left) && weft_now_ns(weft_env_system()) < until_ns) sched_yield();
         assert_true(is_done(&left));
-        assert_true(pthread_equal(left.handled_by, engine.runner));
+        assert_true(pthread_equal(left.handled_by, engine.engine_thread));
     }
     engine_stop(&engine);
 }
@@ -149,7 +149,7 @@ static void a_leaving_waiter_checks_pending_work(void **state)
     struct owner owner = {.waiter = pthread_self()};
     assert_int_equal(weft_loop_create(weft_env_system(), NULL, &engine.loop), WEFT_OK);
     weft_loop_set_pending_check(engine.loop, asked_by_the_waiter, &owner);
-    assert_int_equal(pthread_create(&engine.runner, NULL, run, engine.loop), 0);
+    assert_int_equal(pthread_create(&engine.engine_thread, NULL, run, engine.loop), 0);
     unsigned own = run_errands(&engine);
     assert_in_range(owner.asked, own, UINT_MAX);
     unsigned before = owner.asked;
@@ -207,7 +207,7 @@ static void the_callers_flags_are_its_own(void **state)
     engine_stop(&engine);
 }
 
-static void without_a_runner_a_waiter_does_not_step(void **state)
+static void without_an_engine_a_waiter_does_not_step(void **state)
 {
     struct weft_loop *loop;
     assert_int_equal(weft_loop_create(weft_env_system(), NULL, &loop), WEFT_OK);
@@ -370,11 +370,11 @@ int main(int argc, char **argv)
 {
     if (argc > 1) rounds = strtoul(argv[1], NULL, 10);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_waiter_drives),
+        cmocka_unit_test(a_waiter_steps),
         cmocka_unit_test(the_work_is_done_without_a_waiter),
         cmocka_unit_test(a_leaving_waiter_checks_pending_work),
         cmocka_unit_test(a_wait_ends_at_its_deadline),
-        cmocka_unit_test(without_a_runner_a_waiter_does_not_step),
+        cmocka_unit_test(without_an_engine_a_waiter_does_not_step),
         cmocka_unit_test(the_callers_rounding_is_its_own),
         cmocka_unit_test(a_wait_with_a_timeout_ends),
         cmocka_unit_test(the_callers_flags_are_its_own),

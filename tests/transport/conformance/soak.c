@@ -65,8 +65,10 @@ static struct soak {
     int edge_count;
     struct weft_list works, quarantine; /* completed ones wait in quarantine, to detect a second completion */
     int quarantined;
-    struct { uint32_t at, about; } news[4096]; /* peer_failed: at which member, about which */
-    int news_count;
+    struct {
+        uint32_t at, about;
+    } failures[4096]; /* peer_failed: at which member, about which */
+    int failure_count;
     uint64_t random, next_tag;
     uint64_t lives, messages, cancels, cuts, kills, leaves, failed_operations;
 } soak;
@@ -81,10 +83,10 @@ static uint64_t random_below(uint64_t limit)
 
 static void on_failed(struct set_member *set_member, uint32_t peer_id)
 {
-    if (soak.news_count == (int)(sizeof soak.news / sizeof *soak.news))
+    if (soak.failure_count == (int)(sizeof soak.failures / sizeof *soak.failures))
         fail_msg("more deaths at once than there are residents");
-    soak.news[soak.news_count].at = set_member->id;
-    soak.news[soak.news_count++].about = peer_id;
+    soak.failures[soak.failure_count].at = set_member->id;
+    soak.failures[soak.failure_count++].about = peer_id;
 }
 
 /* ---- members and edges ---- */
@@ -136,14 +138,14 @@ static void end_edges_of(int slot)
 
 static void receive_notifications(void)
 {
-    for (int n = 0; n < soak.news_count; n++)
+    for (int n = 0; n < soak.failure_count; n++)
         for (int i = soak.edge_count - 1; i >= 0; i--) {
             const uint32_t *ids = soak.edges[i].ids;
-            if ((ids[0] == soak.news[n].at && ids[1] == soak.news[n].about) ||
-                (ids[1] == soak.news[n].at && ids[0] == soak.news[n].about))
+            if ((ids[0] == soak.failures[n].at && ids[1] == soak.failures[n].about) ||
+                (ids[1] == soak.failures[n].at && ids[0] == soak.failures[n].about))
                 end_edge(i);
         }
-    soak.news_count = 0;
+    soak.failure_count = 0;
 }
 
 /* ---- messages ---- */

@@ -38,7 +38,7 @@ static const struct way {
 
 /* ---- one end of an exchange ---- */
 
-enum { KEY, EAGER, LARGE, NEWS, MESSAGES }; /* tags, one of each per round and direction */
+enum { KEY, EAGER, LARGE, NOTE, MESSAGES }; /* tags, one of each per round and direction */
 
 struct end {
     struct weft_transport *transport;
@@ -101,7 +101,7 @@ static void end_start(struct end *end)
     for (int i = 0; i < MESSAGES; i++) {
         start(end, &end->posted[i],
               op_recv(&end->recv[i], end->transport, end->peer_id, TAG(i), end->in, bytes[i]));
-        if (i == NEWS) continue;
+        if (i == NOTE) continue;
         struct weft_message message = {TAG(i), i == KEY ? key : NULL, i == KEY ? (uint32_t)key_bytes : 0,
                                        end->out, bytes[i]};
         op_init(&end->send[i]);
@@ -114,7 +114,7 @@ static bool end_step(struct end *end)
 {
     if (end->over) return false;
     if (end->recv[KEY].fired && end->recv[KEY].status == WEFT_OK && !end->remote) {
-        struct weft_put put = {end->out, BIG, 0, true, TAG(NEWS), "news", 4};
+        struct weft_put put = {end->out, BIG, 0, true, TAG(NOTE), "note", 4};
         if (weft_transport_import(end->peer, end->recv[KEY].receive.header,
                                   end->recv[KEY].receive.header_bytes, &end->remote) < 0) {
             end->over = true;
@@ -124,7 +124,7 @@ static bool end_step(struct end *end)
         start(end, &end->put_on, op_put(&end->put, end->remote, &put));
         start(end, &end->get_on, op_get(&end->get, end->remote, 0, end->got, BIG));
     }
-    if (end->put_on && end->put.fired && end->get_on && end->get.fired && end->recv[NEWS].fired &&
+    if (end->put_on && end->put.fired && end->get_on && end->get.fired && end->recv[NOTE].fired &&
         end->remote && !end->close_on) {
         weft_remote_release(end->remote);
         end->remote = NULL;
@@ -314,8 +314,8 @@ static void run_case(int steps, int signal_number)
     end_start(&scene.to_child);
 
     if (signal_number == SIGSTOP) { /* the others continue, also with windows */
-        siginfo_t news = {0};
-        while (waitid(P_PID, (id_t)pid, &news, WSTOPPED | WNOHANG | WNOWAIT) == 0 && news.si_pid == 0)
+        siginfo_t child = {0};
+        while (waitid(P_PID, (id_t)pid, &child, WSTOPPED | WNOHANG | WNOWAIT) == 0 && child.si_pid == 0)
             scene_step(&scene);
         uint32_t rounds = scene.to_bystander.rounds;
         SCENE_UNTIL(&scene, scene.to_bystander.rounds > rounds + 5);
