@@ -337,9 +337,13 @@ static void on_ended(void *context, enum weft_status reason, const char *text)
     if (reason == WEFT_ERR_ABORTED) /* it has refused to resume */
         weft_error_set(&client->end, WEFT_ERR_PEER_LOST, "the coordinator at %s%s%s", client->address,
                        WEFT_CONTROL_LOST_TEXT, text);
+    if (!was_joined)
+        weft_error_set(&client->end, reason,
+                       "the process at %s closed the connection before this process had joined: it is no "
+                       "coordinator of weft, or ends",
+                       client->address);
     weft_error_set(&client->end, reason, "the coordinator at %s%s", client->address,
-                   was_joined ? WEFT_CONTROL_LOST_TEXT "its control connection closed"
-                              : " closed the connection before this process had joined");
+                   WEFT_CONTROL_LOST_TEXT "its control connection closed");
     client->options.closed(client->options.context, (enum weft_status)client->end.status, client->end.text);
 }
 

@@ -135,7 +135,7 @@ const struct weft_option weft_option_table[] = {
           "time."),
     COUNT("server.copies", "0", 0, 1,
           "Copies that shards keep of each chunk on another host: a lost shard then does not end the job. "
-          "Dense tensors only. Read by the process that coordinates. 0: none."),
+          "Read by the process that coordinates. 0: none."),
     SWITCH("server.copies_on_one_host", "no",
            "A copy may be on the host of the original: for tests, it does not survive the loss of a host."),
     BYTES("server.copy_bytes", "64MiB", MIB, (uint64_t)1 << 40,

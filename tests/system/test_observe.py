@@ -100,6 +100,8 @@ class ObserveTest(harness.JobTest):
         logs = self.processes.log_directory
         with open(os.path.join(logs, "leak.log"), "w") as file:
             file.write(f"a line with {SECRET} in it\n")
+            token = self.weft("status", "--http-token").stdout.strip()
+            file.write(f"Authorization: Bearer {token}\n")
         archive = self.path("support.tar.gz")
         done = self.weft("support", "--logs", logs, "--output", archive, "--no-doctor")
         self.assertEqual(done.stdout, archive + "\n")
@@ -108,6 +110,8 @@ class ObserveTest(harness.JobTest):
                      for member in tar.getmembers() if member.isfile()}
         for name, text in files.items():
             self.assertNotIn(SECRET, text, name)
+            self.assertNotIn(token, text, name)
+        self.assertRegex(files["metrics.txt"], r'(?m)^weft_worker_steps_total\{weft_job="observed",rank="1"\} [1-9]')
         self.assertIn("a line with (removed) in it", files["logs-leak.log"])
         self.assertIn("WEFT_SECRET=(removed)", files["environment.txt"])
         self.assertIn("client.deadline", files["configuration.txt"])

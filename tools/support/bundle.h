@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define BUNDLE_SECRETS_MAX 8
+#define BUNDLE_SECRETS_MAX 16
 #define BUNDLE_REMOVED "(removed)"
 
 struct bundle {

@@ -20,6 +20,7 @@
 #include "tools/common.h"
 #include "tools/support/bundle.h"
 #include "tools/target.h"
+#include "tools/top/top.h"
 
 #define LOG_BYTES_MAX ((size_t)4 << 20)   /* the last bytes of a log */
 #define JSON_BYTES_MAX ((size_t)64 << 20) /* flight records are useless when cut */
@@ -43,6 +44,14 @@ static void add_text(struct support *support, const char *name, const char *text
 
 /* ---- secrets ---- */
 
+/* The secret, and the token for HTTP that is made from it. */
+static void add_secret(struct support *support, const char *secret)
+{
+    char token[WEFT_HTTP_TOKEN_BYTES];
+    bundle_add_secret(&support->bundle, secret);
+    if (secret && weft_http_token(secret, token) == WEFT_OK) bundle_add_secret(&support->bundle, token);
+}
+
 /* Also of a file that weft_secret_file_read would refuse. */
 static void add_secret_file(struct support *support, const char *path)
 {
@@ -53,13 +62,13 @@ static void add_secret_file(struct support *support, const char *path)
     fclose(file);
     while (bytes > 0 && strchr(" \t\r\n", secret[bytes - 1])) bytes--;
     secret[bytes] = 0;
-    bundle_add_secret(&support->bundle, secret);
+    add_secret(support, secret);
 }
 
 static void add_secrets(struct support *support, const struct weft_config *config)
 {
-    bundle_add_secret(&support->bundle, support->target.secret);
-    bundle_add_secret(&support->bundle, getenv("WEFT_SECRET"));
+    add_secret(support, support->target.secret);
+    add_secret(support, getenv("WEFT_SECRET"));
     add_secret_file(support, support->target.secret_file);
     add_secret_file(support, getenv("WEFT_SECRET_FILE"));
     if (config) add_secret_file(support, weft_config_text(config, "job.secret_file"));
@@ -111,6 +120,19 @@ static void add_environment(struct support *support)
     free(text);
 }
 
+/* Figures of the job and its workers, with the names of /metrics. */
+static void add_metrics(struct support *support, const char *json)
+{
+    char *text = NULL;
+    size_t bytes;
+    json_t *status = json_loads(json, 0, NULL);
+    FILE *out = status ? open_memstream(&text, &bytes) : NULL;
+    if (out) top_print_metrics(out, status);
+    if (out && fclose(out) == 0) add_text(support, "metrics.txt", text);
+    free(text);
+    json_decref(status);
+}
+
 static void add_status(struct support *support)
 {
     struct weft_error error = {0};
@@ -121,6 +143,7 @@ static void add_status(struct support *support)
     }
     char *json = tool_target_status(&support->target, &error);
     add_text(support, json ? "status.json" : "status.txt", json ? json : error.text);
+    if (json) add_metrics(support, json);
     free(json);
 }
 

@@ -42,6 +42,13 @@ static void print_states(FILE *out, const json_t *status)
     }
 }
 
+/* A shard that is draining is ready, as on /metrics. */
+static const char *metric_state(const json_t *member)
+{
+    const char *state = tool_json_text(member, "state");
+    return strcmp(state, "draining") == 0 ? "ready" : state;
+}
+
 static unsigned count_members(const json_t *status, const char *role, const char *state)
 {
     unsigned count = 0;
@@ -49,7 +56,7 @@ static unsigned count_members(const json_t *status, const char *role, const char
     json_t *member;
     json_array_foreach (json_object_get(status, "members"), i, member)
         count += strcmp(tool_json_text(member, "role"), role) == 0 &&
-                 strcmp(tool_json_text(member, "state"), state) == 0;
+                 strcmp(metric_state(member), state) == 0;
     return count;
 }
 
