@@ -44,7 +44,8 @@ bool weft_codec_candidates_requested(const char *text);
 /* "auto"                        dense and bf16: no codec with a residual unless it is named
  * "auto:topk:ratio=0.01,bf16"   dense and the named codecs, the preferred one first; options as in their own
  *                               specs
- * "auto:lossy"                  dense, bf16, int8, powersgd:rank=4, topk:ratio=0.01
+ * "auto:lossy"                  dense, bf16, int8, powersgd:rank=4; no top-k, which adaptive
+ *                               optimizers learn from too slowly
  * WEFT_ERR_INVALID with a sentence: an unknown codec or option, a duplicate, too many; then nothing is
  * written. */
 enum weft_status weft_codec_candidates_parse(const char *text, struct weft_codec_candidates *candidates,

@@ -79,7 +79,7 @@ enum weft_status weft_codec_candidates_parse(const char *text, struct weft_codec
                               "\"%.60s\" is not \"auto\", with or without candidates (\"auto:topk,bf16\")",
                               text);
     const char *at = text[4] == ':' ? text + 5 : "bf16";
-    if (strcmp(at, "lossy") == 0) at = "bf16,int8,powersgd:rank=4,topk:ratio=0.01";
+    if (strcmp(at, "lossy") == 0) at = "bf16,int8,powersgd:rank=4";
     WEFT_TRY(weft_codec_parse("dense", &found.specs[0], error));
     for (;;) {
         const size_t length = candidate_length(at);

@@ -369,7 +369,7 @@ struct weft_choice {
  *   "auto"                dense or bf16, by the estimated time of a step
  *   "auto:topk,powersgd"  dense or one of the listed codecs, with options as in their own specs, most wanted
  *                         first
- *   "auto:lossy"          dense, bf16, int8, powersgd:rank=4 or topk:ratio=0.01
+ *   "auto:lossy"          dense, bf16, int8 or powersgd:rank=4
  * The first weft_step_begin measures codecs and links together with all ranks, and blocks for that. Later
  * rank 0 reviews the choice every few steps; a change takes effect on all ranks in the same step, and the
  * residual of the old codec enters the next gradient. In server mode the workers then hold the optimiser
