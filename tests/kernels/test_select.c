@@ -74,12 +74,12 @@ static void test_beyond_24_bits(void **state)
 {
     enum { MANY = (1 << 24) + 3, K = MANY / 100 };
     float *many = malloc(MANY * sizeof *many);
-    uint32_t *top = malloc(K * sizeof *top), *scratch = malloc(MANY * sizeof *scratch), kth = UINT32_MAX;
-    assert_true(many && top && scratch);
+    uint32_t *top = malloc(K * sizeof *top), *workspace = malloc(MANY * sizeof *workspace), kth = UINT32_MAX;
+    assert_true(many && top && workspace);
     for (uint32_t i = 0; i < MANY; i++) /* 2^16 magnitudes of either sign, 256 of each */
         many[i] = sample_from_bits((i * 2654435761u & 0x80000000u) |
                                    (0x3f000000u + ((i * 2246822519u >> 16) << 7)));
-    weft_select_top(top, many, MANY, K, scratch);
+    weft_select_top(top, many, MANY, K, workspace);
     for (size_t i = 0; i < K; i++) {
         const uint32_t bits = sample_bits(many[top[i]]) & 0x7fffffff;
         assert_true(top[i] < MANY && (i == 0 || top[i] > top[i - 1]));
@@ -97,7 +97,7 @@ static void test_beyond_24_bits(void **state)
     assert_int_equal(at, K);
     free(many);
     free(top);
-    free(scratch);
+    free(workspace);
 }
 
 /* Whatever the threshold, as long as k elements reach it: selecting among those is selecting among all. */
