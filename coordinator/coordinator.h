@@ -148,7 +148,7 @@ struct weft_coordinator_stats {
     struct weft_operation_times operations[WEFT_OPERATION_KINDS]; /* of all workers */
     uint32_t operation_count;
     uint64_t sick_hosts; /* for which `weft doctor --notify` has sent findings */
-    uint64_t snapshot_failures; /* since this process coordinates */
+    uint64_t snapshot_failures;         /* since this process coordinates */
     uint64_t slots, slots_without_copy; /* without_copy: with chunks whose loss would end the job; 0 in a job
                                          * without copies */
 };

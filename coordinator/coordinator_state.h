@@ -236,7 +236,7 @@ struct coordinator_parts {
 
 /* Snapshots that have failed since the start of this coordinator, for the status of the job. */
 struct coordinator_snapshot_failures {
-    uint64_t count, step;                    /* step of the last one; 0: none was named yet */
+    uint64_t count, step;                     /* step of the last one; 0: none was named yet */
     char text[COORDINATOR_LABEL_BYTES + 320]; /* why the last one has failed */
 };
 

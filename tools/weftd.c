@@ -1,8 +1,11 @@
 /* weftd.c - command line of the server: fills struct weftd_options for server/daemon/weftd.c. */
+#include <errno.h>
+#include <libgen.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "server/server.h"
 #include "tools/cli.h"
@@ -99,8 +102,8 @@ static bool take_ordinal(struct weftd_options *options, uint32_t *port)
     uint32_t ordinal;
     const char *source;
     bool is_wrong = false;
-    if (options->joins || (!options->coordinator && options->shards == 1) || !weft_launcher_ordinal(&ordinal, &source) ||
-        ordinal >= WEFT_LIMIT_SHARDS)
+    if (options->joins || (!options->coordinator && options->shards == 1) ||
+        !weft_launcher_ordinal(&ordinal, &source) || ordinal >= WEFT_LIMIT_SHARDS)
         return true;
     options->index = (int)ordinal;
     if (options->coordinator || ordinal == 0) return true;
@@ -205,10 +208,28 @@ static enum weft_status override_config(const struct command_line *line, struct 
     return WEFT_OK;
 }
 
+/* A start makes the last part of these paths: the folder above it must exist and be writable. */
+static enum weft_status check_folders(const struct weft_config *config, struct weft_error *error)
+{
+    static const char *const names[] = {"snapshot.folder", "server.store"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *path = weft_config_text(config, names[i]);
+        char *copy = path[0] && access(path, W_OK) != 0 ? strdup(path) : NULL;
+        const char *folder = copy ? dirname(copy) : NULL;
+        if (folder && (access(path, F_OK) == 0 || access(folder, W_OK | X_OK) != 0))
+            weft_error_set(error, WEFT_ERR_IO, "%s = %s cannot be written: %s", names[i], path,
+                           strerror(errno));
+        free(copy);
+        if (error->status != WEFT_OK) return (enum weft_status)error->status;
+    }
+    return WEFT_OK;
+}
+
 static int check_config(const struct command_line *line)
 {
     struct weft_error error = {0};
-    if (weftd_options_check(&line->options, &error) == WEFT_OK && override_config(line, &error) == WEFT_OK) {
+    if (weftd_options_check(&line->options, &error) == WEFT_OK &&
+        override_config(line, &error) == WEFT_OK && check_folders(line->config, &error) == WEFT_OK) {
         weft_config_print_changed(line->config, stdout);
         return 0;
     }

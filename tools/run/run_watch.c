@@ -61,7 +61,8 @@ static void report_snapshots(struct run_watch *watch, const char *status)
     const json_t *snapshots = json_object_get(root, "snapshots");
     const long long failures = tool_json_number(snapshots, "failures");
     if (failures >= 2 * watch->snapshot_failures && failures > 0) {
-        fprintf(stderr, "weft run: the snapshot of step %lld has failed: %s; last complete step: %lld (0: none)\n",
+        fprintf(stderr,
+                "weft run: the snapshot of step %lld has failed: %s; last complete step: %lld (0: none)\n",
                 tool_json_number(snapshots, "failed_step"), tool_json_text(snapshots, "failed_text"),
                 tool_json_number(snapshots, "complete_step"));
         watch->snapshot_failures = failures;

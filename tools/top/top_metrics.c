@@ -55,8 +55,8 @@ static unsigned count_members(const json_t *status, const char *role, const char
     size_t i;
     json_t *member;
     json_array_foreach (json_object_get(status, "members"), i, member)
-        count += strcmp(tool_json_text(member, "role"), role) == 0 &&
-                 strcmp(metric_state(member), state) == 0;
+        count +=
+            strcmp(tool_json_text(member, "role"), role) == 0 && strcmp(metric_state(member), state) == 0;
     return count;
 }
 

@@ -176,7 +176,8 @@ static void metrics_have_the_names_of_weftd(void **state)
     char *text = NULL;
     size_t bytes;
     json_object_set_new(status, "job", json_string("a\"b"));
-    json_object_set_new(json_array_get(json_object_get(status, "members"), 0), "state", json_string("draining"));
+    json_object_set_new(json_array_get(json_object_get(status, "members"), 0), "state",
+                        json_string("draining"));
     FILE *out = open_memstream(&text, &bytes);
     top_print_metrics(out, status);
     json_object_set_new(json_array_get(json_object_get(status, "members"), 1), "state", json_string("lost"));
@@ -189,8 +190,8 @@ static void metrics_have_the_names_of_weftd(void **state)
     assert_non_null(strstr(text, "weft_job_state{weft_job=\"a\\\"b\",state=\"running\"} 1\n"));
     assert_non_null(
         strstr(text, "weft_job_members{weft_job=\"a\\\"b\",role=\"worker\",state=\"ready\"} 1\n"));
-    assert_non_null(
-        strstr(text, "weft_job_members{weft_job=\"a\\\"b\",role=\"shard\",state=\"ready\"} 1\n")); /* draining */
+    assert_non_null(strstr(
+        text, "weft_job_members{weft_job=\"a\\\"b\",role=\"shard\",state=\"ready\"} 1\n")); /* draining */
     assert_non_null(strstr(text, "\nweft_worker_steps_total{weft_job=\"a\\\"b\",rank=\"0\"} 10\n"));
     assert_non_null(strstr(text, "\nweft_worker_step_seconds_total{weft_job=\"a\\\"b\",rank=\"0\"} 0.040\n"));
     assert_non_null(strstr(text, "\nweft_worker_report_age_seconds{weft_job=\"a\\\"b\",rank=\"0\"} 1.500\n"));
