@@ -216,11 +216,13 @@ bool bundle_pack(const struct bundle *bundle, const char *path)
 {
     const char *const words[] = {"tar", "--create",    "--gzip",       "--force-local", "--file",
                                  path,  "--directory", bundle->folder, FOLDER,          NULL};
+    struct stat info;
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0) {
         fprintf(stderr, "weft support: cannot write %s: %s\n", path, strerror(errno));
         return false;
     }
+    const bool is_file = fstat(fd, &info) == 0 && S_ISREG(info.st_mode); /* a device stays after a failure */
     close(fd);
     pid_t pid = start(words, STDERR_FILENO);
     const int status = pid < 0 ? -1 : finish(pid, 300);
@@ -228,6 +230,6 @@ bool bundle_pack(const struct bundle *bundle, const char *path)
     if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
         fprintf(stderr, "weft support: cannot pack %s: the program tar is not installed\n", path);
     else fprintf(stderr, "weft support: cannot pack %s: tar failed\n", path);
-    unlink(path);
+    if (is_file) unlink(path);
     return false;
 }

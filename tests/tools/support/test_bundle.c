@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "tests/lib/check.h"
 #include "tests/lib/temp_dir.h"
@@ -93,6 +94,12 @@ static void the_pack_is_its_owners(void **state)
              "test \"$(tar -xzOf %s --force-local weft-support/a.txt)\" = '(removed)!'", path);
     assert_int_equal(system(command), 0);
     assert_false(bundle_pack(&bundle, "/nonexistent/out.tar.gz"));
+    /* a full device: what is not a file is not removed */
+    snprintf(path, sizeof path, "%s/full", folder);
+    assert_int_equal(symlink("/dev/full", path), 0);
+    assert_false(bundle_pack(&bundle, path));
+    assert_int_equal(lstat(path, &info), 0);
+    assert_int_equal(unlink(path), 0);
     snprintf(path, sizeof path, "%s", bundle.folder);
     bundle_close(&bundle);
     assert_int_not_equal(stat(path, &info), 0); /* nothing stays */
