@@ -62,7 +62,7 @@ struct fleet_options {
     uint32_t mutants;       /* of the engines: enum weft_shard_mutant */
     uint32_t map_mutants;   /* of the test's coordinator: enum fleet_mutant */
 };
-/* A fail-over leaves the term as it is; a shard without the chunk, or with a part of it, becomes the leader. */
+/* A fail-over leaves the term as it is; a shard without the chunk, or with a part of it, leads. */
 enum fleet_mutant {
     FLEET_MUTANT_SAME_TERM = 1,
     FLEET_MUTANT_WRONG_LEADER = 2,
