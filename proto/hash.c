@@ -27,6 +27,26 @@ uint64_t weft_weight_hash(const void *weights, size_t bytes)
     return weft_bytes_hash(weights, bytes);
 }
 
+void *weft_weight_hash_begin(void)
+{
+    XXH3_state_t *state = XXH3_createState();
+    if (state) XXH3_64bits_reset(state);
+    return state;
+}
+
+void weft_weight_hash_add(void *state, const void *part, size_t bytes)
+{
+    XXH3_64bits_update(state, part, bytes);
+}
+
+uint64_t weft_weight_hash_end(void *state)
+{
+    if (!state) return 0;
+    const uint64_t hash = XXH3_64bits_digest(state);
+    XXH3_freeState(state);
+    return hash;
+}
+
 uint64_t weft_chunk_hash(uint32_t index, const void *weights, size_t bytes)
 {
     return weft_weight_hash(weights, bytes) * (2 * (uint64_t)index + 1);

@@ -299,6 +299,11 @@ void weft_seal_wipe(struct weft_seal *seal);
 uint64_t weft_bytes_hash(const void *data, size_t bytes); /* xxh3-64 */
 /* xxh3-64 of f32 weights as they are in memory; shard and workers compare it (control WeightHash). */
 uint64_t weft_weight_hash(const void *weights, size_t bytes);
+/* The same hash of weights in parts: begin (NULL: no memory), add each part in order, end, which frees the
+ * state (NULL: 0). */
+void *weft_weight_hash_begin(void);
+void weft_weight_hash_add(void *state, const void *part, size_t bytes);
+uint64_t weft_weight_hash_end(void *state);
 /* A chunk's term in the hash of a tensor; terms are added modulo 2^64. The term of chunk 0 is its weight
  * hash. */
 uint64_t weft_chunk_hash(uint32_t index, const void *weights, size_t bytes);

@@ -12,8 +12,9 @@
  * Tensors with consistency ssp or asp are not compared, and a session that has no others exchanges nothing
  * here: its ranks may be in different steps.
  *
- * Weights are those that the last push_pull of a tensor with an optimiser wrote to host memory. The hash
- * (proto/hash.h) finds faulty hardware, another library, or a write into the weights, in every mode. */
+ * Weights are those that the last push_pull of a tensor with an optimiser wrote, in host memory or on a
+ * device. The hash (proto/hash.c) finds faulty hardware, another library, or a write into the weights, in
+ * every mode. */
 #include "client/elastic/step_compare.h"
 
 #include <stdio.h>
@@ -28,6 +29,7 @@
 #include "client/session/membership.h"
 #include "client/session/session.h"
 #include "client/session/wait.h"
+#include "client/tensor/device/device_hash.h"
 #include "client/tensor/tensor.h"
 #include "client/tensor/tensors.h"
 
@@ -215,12 +217,27 @@ enum weft_status client_compare_pushed_result(struct weft_session *session)
 
 static bool is_hashed(const struct weft_tensor *tensor)
 {
-    return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && !weft_memory_is_device(tensor->memory) &&
-           tensor->weights && tensor->last_step == tensor->session->step.number &&
-           !client_tensor_has_clock(tensor);
+    return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && tensor->weights &&
+           tensor->last_step == tensor->session->step.number && !client_tensor_has_clock(tensor);
 }
 
-static void hash_weights(struct weft_session *session)
+/* If the weights on the device cannot be read, the session fails: the other ranks wait for the hash. */
+static enum weft_status hash_tensor(struct weft_session *session, const struct weft_tensor *tensor,
+                                    uint64_t *hash_out)
+{
+    struct weft_error error = {0};
+    if (!weft_memory_is_device(tensor->memory)) {
+        *hash_out = weft_weight_hash(tensor->weights, tensor->bytes);
+        return WEFT_OK;
+    }
+    const enum weft_status status = client_device_hash_weights(tensor, hash_out, &error);
+    if (status < 0)
+        client_fail(session, status, true, "the weights of tensor '%.60s' cannot be compared: %s",
+                    tensor->name, error.text);
+    return status;
+}
+
+static enum weft_status hash_weights(struct weft_session *session)
 {
     struct weft_list *node, *spare;
     memset(session->elastic->compare.mine, 0,
@@ -228,8 +245,9 @@ static void hash_weights(struct weft_session *session)
     weft_list_foreach(node, spare, &session->tensors->list) {
         const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
         if (is_hashed(tensor))
-            session->elastic->compare.mine[tensor->id] = weft_weight_hash(tensor->weights, tensor->bytes);
+            WEFT_TRY(hash_tensor(session, tensor, &session->elastic->compare.mine[tensor->id]));
     }
+    return WEFT_OK;
 }
 
 static uint32_t count_equal(const struct weft_session *session, uint32_t index, uint64_t hash)
@@ -272,7 +290,7 @@ enum weft_status client_compare_weights(struct weft_session *session)
         session->ranks == 1)
         return WEFT_OK;
     WEFT_TRY(reserve(session, session->tensors->count));
-    hash_weights(session);
+    WEFT_TRY(hash_weights(session));
     const struct client_simple_call call = {.kind = WEFT_COLL_ALL_GATHER,
                                             .in = compare->mine,
                                             .out = words_of(compare, 0),

@@ -306,7 +306,7 @@ WEFT_API enum weft_status weft_step_begin_with(struct weft_session *session,
  *                      and residuals have their bits of before the step; other outputs are undefined
  *   WEFT_ERR_SHRUNK, WEFT_ERR_GREW   elastic job, section 10
  *   WEFT_ERR_MISMATCH  a rank pushed a tensor that another did not (see weft_push_none). Ends the session
- *   WEFT_ERR_DIVERGED  weights in host memory differ between ranks; compared every client.hash_every steps
+ *   WEFT_ERR_DIVERGED  weights differ between ranks; compared every client.hash_every steps
  *                      (default 50). The buffer of the last push_pull must still be valid. Ends the session
  *   WEFT_ERR_INVALID   the step must be skipped, and an update cannot be undone: weights on a device, or at
  *                      the shards of an elastic job. Ends the session

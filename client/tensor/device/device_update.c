@@ -1,12 +1,12 @@
 /* device_update.c - see device_update.h. */
 #include "client/tensor/device/device_update.h"
 
-#include <sched.h>
 #include <string.h>
 
 #include "client/call/device_staging.h"
 #include "client/session/failure.h"
 #include "client/session/session.h"
+#include "client/tensor/device/device_wait.h"
 #include "client/tensor/tensor.h"
 #include "kernels/device_optimizer.h"
 
@@ -28,21 +28,6 @@ bool client_update_is_on_device(const struct weft_tensor *tensor)
 }
 
 /* ---- with the device current ---- */
-
-static enum weft_status wait_event(struct weft_tensor *tensor, const struct client_device_update *update,
-                                   uint64_t limit_ns, struct weft_error *error)
-{
-    const uint64_t began_ns = weft_now_ns(tensor->session->env);
-    enum weft_status status;
-    while ((status = update->at.memory->passed(update->event, error)) == WEFT_IN_PROGRESS) {
-        if (weft_now_ns(tensor->session->env) - began_ns > limit_ns)
-            return (enum weft_status)weft_error_set(
-                error, WEFT_ERR_DEADLINE, "device %d has not completed the work queued on it for %u s",
-                update->at.number, (unsigned)(limit_ns / WEFT_SECONDS(1)));
-        sched_yield();
-    }
-    return status;
-}
 
 static void update_free(struct weft_tensor *tensor, struct client_device_update *update)
 {
@@ -88,7 +73,7 @@ static enum weft_status move_array(struct weft_tensor *tensor, const struct clie
         WEFT_TRY(
             memory->copy(to_host ? pinned : far, to_host ? far : pinned, bytes, update->at.stream, error));
         WEFT_TRY(memory->record(update->event, update->at.stream, error));
-        WEFT_TRY(wait_event(tensor, update, MOVE_NS, error));
+        WEFT_TRY(client_device_wait(&update->at, update->event, tensor->session->env, MOVE_NS, error));
         if (to_host) memcpy(here, pinned, bytes);
     }
     return WEFT_OK;
@@ -196,7 +181,9 @@ enum weft_status client_update_place_on_host(struct weft_tensor *tensor, struct 
     const struct weft_memory_ops *memory = update->at.memory;
     const int number = update->at.number;
     WEFT_TRY(memory->enter(number, &before, error));
-    enum weft_status status = wait_event(tensor, update, MOVE_NS, &why); /* the last update */
+    /* the last update */
+    enum weft_status status =
+        client_device_wait(&update->at, update->event, tensor->session->env, MOVE_NS, &why);
     if (status == WEFT_OK) status = move_states(tensor, update, true, &why);
     if (status == WEFT_OK) {
         tensor->device_update = NULL;
@@ -247,6 +234,8 @@ void client_update_free(struct weft_tensor *tensor)
     tensor->device_update = NULL;
     if (update->at.memory->enter(update->at.number, &before, NULL) < 0) return;
     const struct weft_memory_ops *memory = update->at.memory;
-    if (wait_event(tensor, update, CLOSE_NS, NULL) != WEFT_ERR_DEADLINE) update_free(tensor, update);
+    if (client_device_wait(&update->at, update->event, tensor->session->env, CLOSE_NS, NULL) !=
+        WEFT_ERR_DEADLINE)
+        update_free(tensor, update);
     memory->leave(before);
 }

@@ -689,6 +689,48 @@ static int train(struct fleet *fleet, uint32_t rank)
     return rc;
 }
 
+/* A bit of the weights on rank 0's device flips: every rank gets an error with the tensor and the rank at
+ * the next comparison, also rank 1, whose weights are in host memory. */
+static int diverge(struct fleet *fleet, uint32_t rank)
+{
+    static struct twin twin;
+    struct weft_session *session;
+    struct place place;
+    enum weft_status status = WEFT_OK;
+    uint64_t step = 0;
+    fake_cuda_setup(seed, 300, 2);
+    if (fleet_join(fleet, rank, 30000, &session) != 0) return 1;
+    place_open(&place, rank);
+    if (declare_twin(session, &place, DENSE_ADAM, &twin) != 0) return 1;
+    while (status >= 0 && ++step <= 2 * STEPS) {
+        fill((uint8_t *)twin.grad, TENSOR_ELEMS, WEFT_F32, seed + step * 64 + rank);
+        buffer_write(&place, &twin.from, twin.grad, &twin.kernels[0]);
+        MUST(session, weft_step_begin(session, &(struct weft_step){.step = step, .lr = 0.1f, .weight = 1}));
+        MUST(session, weft_push_pull(twin.tensor[1], twin.from.memory, twin.to.memory, &twin.requests[1]));
+        MUST(session, weft_wait(&twin.requests[1], 0));
+        fake_cuda_synchronize();
+        if (rank == 0 && step == 2 * STEPS) *(uint8_t *)fake_cuda_shadow(twin.to.memory) ^= 1;
+        MUST(session, weft_push_none(twin.tensor[0]));
+        status = weft_step_end(session);
+    }
+    const bool is_right = status == WEFT_ERR_DIVERGED && step == 2 * STEPS &&
+                          strstr(weft_error_text(session), "rank 0") &&
+                          strstr(weft_error_text(session), "'twin 1 on device'");
+    if (!is_right)
+        fprintf(stderr, "rank %u, step %llu: status %d: %s\n", rank, (unsigned long long)step, status,
+                weft_error_text(session));
+    weft_finalize(session);
+    buffer_free(&twin.from), buffer_free(&twin.to);
+    place_close(&place);
+    return is_right ? 0 : 1;
+}
+
+static void test_weights_differ(void **state)
+{
+    struct fleet_result result;
+    assert_true(fleet_run(RANKS, 0, diverge, &result, NULL));
+}
+
 /* First, because it forks: the process must have no threads. */
 static void test_tensors(void **state)
 {
@@ -1148,7 +1190,9 @@ int main(int argc, char **argv)
     else setenv("WEFT_DEVICE_RUNTIME", FAKE_DEVICE, 1);
     setenv("WEFT_CUDA_KERNELS", FAKE_KERNELS, 1);
     setenv("WEFT_CLIENT_PIECE_BYTES", "4KiB", 1);
-    const struct CMUnitTest forking[] = {cmocka_unit_test(test_tensors)};
+    setenv("WEFT_CLIENT_HASH_EVERY", "5", 1); /* weights in the last step of test_tensors */
+    const struct CMUnitTest forking[] = {cmocka_unit_test(test_tensors),
+                                         cmocka_unit_test(test_weights_differ)};
     const struct CMUnitTest forking_of_cuda[] = {cmocka_unit_test(test_encode_fails)};
     int failed = 0;
     for (seed = 1; seed <= 2 && cuda; seed++) failed += cmocka_run_group_tests(forking_of_cuda, NULL, NULL);

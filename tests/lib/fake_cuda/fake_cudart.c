@@ -1,6 +1,8 @@
 /* fake_cudart.c - the calls of the runtime that weft uses, on host memory. See fake_cuda.h. */
 #include "fake_cuda.h"
 
+#include <dlfcn.h>
+#include <execinfo.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -77,6 +79,46 @@ static void *_Atomic dropped_stream;
 static _Atomic unsigned copy_us;
 static struct stream *default_streams[DEVICES_MAX], *closed;
 static _Thread_local int current, last_error; /* last_error: returned and cleared by cudaGetLastError */
+
+/* ---- dropped order ----
+ *
+ * A site is a place of weft that calls an operation of its memory table: FAKE_CUDA_SITES names a file to
+ * which the sites of a process are appended, "what module+offset"; FAKE_CUDA_DROP_SITE names a site whose
+ * calls have no effect; FAKE_CUDA_COPY_US makes each copy take that time. tests/client/call/test_waits.py
+ * removes each site in turn. */
+
+enum { SITES_MAX = 512 };
+static void *_Atomic seen_sites[SITES_MAX];
+
+static void write_site(const char *file_name, const char *text)
+{
+    FILE *file = fopen(file_name, "ae");
+    if (!file) abort();
+    fprintf(file, "%s\n", text);
+    fclose(file);
+}
+
+/* Frames: this function, the call of the runtime, the memory table of weft, the site. Without the lock. */
+static __attribute__((noinline)) bool site_is_dropped(const char *what)
+{
+    const char *list = getenv("FAKE_CUDA_SITES"), *dropped = getenv("FAKE_CUDA_DROP_SITE");
+    void *frames[4];
+    Dl_info found;
+    char text[256];
+    if ((!list && !dropped) || backtrace(frames, 4) < 4 || !dladdr(frames[3], &found) || !found.dli_fname)
+        return false;
+    const char *name = strrchr(found.dli_fname, '/');
+    snprintf(text, sizeof text, "%s %s+%#lx", what, name ? name + 1 : found.dli_fname,
+             (unsigned long)((uint8_t *)frames[3] - (uint8_t *)found.dli_fbase) - 1);
+    for (int i = 0; list && i < SITES_MAX; i++) {
+        void *none = NULL;
+        if (seen_sites[i] == frames[3]) break;
+        if (!atomic_compare_exchange_strong(&seen_sites[i], &none, frames[3])) continue;
+        write_site(list, text);
+        break;
+    }
+    return dropped && strcmp(dropped, text) == 0;
+}
 
 /* ---- memory: with the lock held ---- */
 
@@ -466,6 +508,7 @@ static int record(struct event *event, void *handle)
 }
 int cudaEventRecord(void *event, void *stream)
 {
+    if (site_is_dropped("record")) return OK;
     LOCKED(record(event, stream));
 }
 
@@ -473,6 +516,7 @@ int cudaStreamWaitEvent(void *stream, void *handle, unsigned flags)
 {
     need_context();
     struct event *event = handle;
+    if (site_is_dropped("wait")) return OK;
     pthread_mutex_lock(&lock);
     const bool is_dropped = (dropped_order == FAKE_CUDA_WAIT_FOR_STREAM && event->stream == dropped_stream) ||
                             (dropped_order == FAKE_CUDA_STREAM_WAITS && stream == dropped_stream);
@@ -487,6 +531,7 @@ int cudaEventQuery(void *handle)
 {
     need_context();
     struct event *event = handle;
+    if (site_is_dropped("passed")) return OK;
     pthread_mutex_lock(&lock);
     int answer = sticky ? sticky : event->passed < event->recorded ? NOT_READY : OK;
     pthread_mutex_unlock(&lock);
@@ -561,6 +606,7 @@ static int queue_word(void *stream, uint64_t address, uint32_t value, bool waits
 }
 int cuStreamWaitValue32_v2(void *stream, uint64_t address, uint32_t value, unsigned flags)
 {
+    if (site_is_dropped("wait_word")) return OK;
     return queue_word(stream, address, value, true);
 }
 int cuStreamWriteValue32_v2(void *stream, uint64_t address, uint32_t value, unsigned flags)
@@ -577,6 +623,7 @@ void fake_cuda_setup(uint64_t seed, unsigned delay, int devices)
     delay_us_max = delay;
     device_count = devices;
     contexts = 0;
+    if (getenv("FAKE_CUDA_COPY_US")) copy_us = (unsigned)strtoul(getenv("FAKE_CUDA_COPY_US"), NULL, 10);
     pthread_mutex_unlock(&lock);
 }
 
