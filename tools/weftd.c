@@ -237,7 +237,8 @@ static int check_config(const struct command_line *line)
     return 1;
 }
 
-/* The workers' deadline, if it is a variable: a shard then names a late worker before the others give up. */
+/* Includes the deadline of the workers if WEFT_DEADLINE_MS has it: a shard then names the late worker before
+ * the operations of the other workers fail. */
 static enum weft_status load_config(struct weft_env *env, struct weft_config **config_out,
                                     struct weft_error *error)
 {

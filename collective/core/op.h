@@ -95,8 +95,8 @@ struct weft_coll {
         struct onehost_range {
             uint64_t first, count;
         } remaining;           /* of the slice under way, in elements */
-        uint32_t max_bits;     /* largest magnitude of the slice's result, if the caller asks whether it is
-                                * finite */
+        uint32_t max_bits;     /* bits of the largest magnitude of the slice's result, if args.finite_out is
+                                * not NULL */
         bool is_checked;       /* max_bits is that of the whole slice */
         struct weft_list link; /* in onehost->queue */
         uint8_t *stage;        /* staging memory (staged.c); NULL: none */

@@ -57,7 +57,8 @@ enum weft_status coordinator_records_restore(struct weft_coordinator *coordinato
                                              const struct coordinator_loaded *loaded);
 
 /* records_membership.c */
-/* The workers by rank, and who rests. Call with all members. WEFT_ERR_MALFORMED as above. */
+/* Restores rank and state of each worker from its record. Call after all members are restored.
+ * WEFT_ERR_MALFORMED: the records of the membership do not fit each other. */
 enum weft_status coordinator_membership_restore(struct weft_coordinator *coordinator,
                                                 const struct coordinator_loaded *loaded);
 /* Members may resume: workers that had not begun are lost, and a loss that no epoch has is proposed. */

@@ -91,7 +91,7 @@ static bool is_rank(const struct weft_coordinator *coordinator, const struct coo
            coordinator->workers[member->index] == member;
 }
 
-/* Workers outside the membership rest, or had waited for their admission: these start again. */
+/* A worker outside the membership is resting, or was waiting for admission: it requests admission again. */
 static void sort_others(struct weft_coordinator *coordinator)
 {
     for (uint32_t i = 0; i < coordinator->member_count; i++) {

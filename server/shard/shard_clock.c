@@ -15,7 +15,7 @@
  *
  * Copies. Each contribution is a change: the copy applies it in the leader's order, moves the same clock, and
  * acknowledges before a reply leaves. The next contribution is applied after that. So a new leader has all
- * that a worker has seen, and its clocks tell which contribution of each worker is next. A new copy gets the
+ * that a worker has seen, and its clocks determine the next contribution of each worker. A new copy gets the
  * clocks with values and states; no contribution is applied meanwhile (copies/shard_clock_copy.c).
  *
  * The phase of such a chunk is IDLE, or INSTALLING for its first weights. `arrived` counts contributions that

@@ -77,7 +77,7 @@ static int step_once(struct weft_session *session, struct weft_tensor **tensors,
     return 0;
 }
 
-/* Rank 1 pushes when rank 0 has asked what it waits for: the shard waits for all ranks. */
+/* Rank 1 pushes after the wait of rank 0 has reported its reason: the shard waits for all ranks. */
 static int wait_for_a_push(struct weft_session *session, struct weft_tensor *tensor, uint32_t rank,
                            struct results *results)
 {

@@ -96,7 +96,7 @@ static void a_gradient_that_is_not_finite_is_found(void **state)
     assert_true(fleet_run(RANKS, 0, train, &result, &user));
 }
 
-/* ---- all-reduce mode: a long sum is finite or not, on all ranks alike ---- */
+/* ---- all-reduce mode: all ranks reach the same verdict about a long sum ---- */
 
 enum { LONG_ELEMS = 500001 };
 
