@@ -160,6 +160,18 @@ void coordinator_abort(struct weft_coordinator *coordinator, const struct coordi
     coordinator_end(coordinator, status, text);
 }
 
+void coordinator_fill_lost(Weft__Control__MemberLost *body, const struct coordinator_member *lost, char *text,
+                           uint32_t epoch)
+{
+    weft__control__member_lost__init(body);
+    body->member = lost->member;
+    body->text = text;
+    body->role = lost->role;
+    body->index = lost->index;
+    body->pid = lost->pid;
+    body->epoch = epoch;
+}
+
 void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordinator_member *member,
                              const char *why)
 {
@@ -188,14 +200,9 @@ void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordi
     const bool beyond = !goes_on && !member->joined && coordinator_shards_are_ahead(coordinator);
     snprintf(text, sizeof text, "%s lost: %.140s%s%s", member->label, why, no_copy,
              beyond ? "; " COORDINATOR_SHARDS_AHEAD_TEXT : "");
-    Weft__Control__MemberLost lost = WEFT__CONTROL__MEMBER_LOST__INIT;
+    Weft__Control__MemberLost lost;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    lost.member = member->member;
-    lost.text = text;
-    lost.role = member->role;
-    lost.index = member->index;
-    lost.pid = member->pid;
-    lost.epoch = goes_on ? coordinator->epoch : 0;
+    coordinator_fill_lost(&lost, member, text, goes_on ? coordinator->epoch : 0);
     message.body_case = WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST;
     message.member_lost = &lost;
     coordinator_broadcast(coordinator, &message, member);

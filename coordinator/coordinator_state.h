@@ -331,6 +331,13 @@ void coordinator_expel(struct weft_coordinator *coordinator, struct coordinator_
  * without it (coordinator_shrink_begin), the job ends and `ended` is called. */
 void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordinator_member *member,
                              const char *why);
+/* body has pointers to `text`. epoch: in which the others go on; 0: the job ends. */
+void coordinator_fill_lost(Weft__Control__MemberLost *body, const struct coordinator_member *lost, char *text,
+                           uint32_t epoch);
+static inline bool coordinator_member_is_worker(const struct coordinator_member *member)
+{
+    return member->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
+}
 
 /* members/admission.c: memory for one more member. */
 bool coordinator_members_reserve(struct weft_coordinator *coordinator);
@@ -399,6 +406,11 @@ bool coordinator_shards_are_ahead(const struct weft_coordinator *coordinator);
 /* Asks the other workers to admit a newcomer at the end of a step. No effect without an addressed newcomer.
  */
 void coordinator_grow(struct weft_coordinator *coordinator);
+/* Send Joined or Grow of the proposed epoch. to: NULL: all members. */
+void coordinator_send_joined(struct weft_coordinator *coordinator, const struct coordinator_member *to,
+                             const struct coordinator_member *joined);
+void coordinator_send_grow(struct weft_coordinator *coordinator, const struct coordinator_member *to,
+                           char *text);
 /* newcomers that are not lost */
 uint32_t coordinator_waiting_count(const struct weft_coordinator *coordinator);
 void coordinator_shrink_tick(struct weft_coordinator *coordinator, uint64_t now_ns);

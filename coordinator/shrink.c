@@ -94,6 +94,40 @@ bool coordinator_shrink_begin(struct weft_coordinator *coordinator, const struct
     return true;
 }
 
+static void send_to(struct weft_coordinator *coordinator, const struct coordinator_member *to,
+                    const Weft__Control__Control *message)
+{
+    if (to) coordinator_send(coordinator, to, message);
+    else coordinator_broadcast(coordinator, message, NULL);
+}
+
+void coordinator_send_joined(struct weft_coordinator *coordinator, const struct coordinator_member *to,
+                             const struct coordinator_member *joined)
+{
+    char text[COORDINATOR_LABEL_BYTES + 40];
+    Weft__Control__Joined body = WEFT__CONTROL__JOINED__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    snprintf(text, sizeof text, "%s has joined: it is out of data", joined->label);
+    body.member = joined->member;
+    body.text = text;
+    body.epoch = coordinator->epoch;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_JOINED;
+    message.joined = &body;
+    send_to(coordinator, to, &message);
+}
+
+void coordinator_send_grow(struct weft_coordinator *coordinator, const struct coordinator_member *to,
+                           char *text)
+{
+    Weft__Control__Grow body = WEFT__CONTROL__GROW__INIT;
+    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
+    body.epoch = coordinator->epoch;
+    body.text = text;
+    message.body_case = WEFT__CONTROL__CONTROL__BODY_GROW;
+    message.grow = &body;
+    send_to(coordinator, to, &message);
+}
+
 /* The worker with the smallest place above `after` that is part of the next membership; NULL: none.
  * all_joined: joined workers are included. */
 static struct coordinator_member *next_member(const struct weft_coordinator *coordinator, bool all_joined,
@@ -203,34 +237,19 @@ void coordinator_grow(struct weft_coordinator *coordinator)
         coordinator->epoch != coordinator->epoch_in_force)
         return;
     char text[COORDINATOR_LABEL_BYTES + 40];
-    Weft__Control__Grow grow = WEFT__CONTROL__GROW__INIT;
-    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     coordinator->epoch++;
     coordinator_records_job(coordinator);
     coordinator->shrink_began_ns = 0; /* a step has no time limit; coordinator_shrink starts the timeout */
     snprintf(text, sizeof text, "%s has joined", newcomer->label);
-    grow.epoch = coordinator->epoch;
-    grow.text = text;
-    message.body_case = WEFT__CONTROL__CONTROL__BODY_GROW;
-    message.grow = &grow;
-    coordinator_broadcast(coordinator, &message, NULL);
+    coordinator_send_grow(coordinator, NULL, text);
 }
 
 static void next_epoch(struct weft_coordinator *coordinator, const struct coordinator_member *joined)
 {
-    char text[COORDINATOR_LABEL_BYTES + 40];
-    Weft__Control__Joined body = WEFT__CONTROL__JOINED__INIT;
-    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     coordinator->epoch++;
     coordinator_records_job(coordinator);
     coordinator->shrink_began_ns = weft_now_ns(coordinator->env);
-    snprintf(text, sizeof text, "%s has joined: it is out of data", joined->label);
-    body.member = joined->member;
-    body.text = text;
-    body.epoch = coordinator->epoch;
-    message.body_case = WEFT__CONTROL__CONTROL__BODY_JOINED;
-    message.joined = &body;
-    coordinator_broadcast(coordinator, &message, NULL);
+    coordinator_send_joined(coordinator, NULL, joined);
 }
 
 void coordinator_shrink_check(struct weft_coordinator *coordinator)

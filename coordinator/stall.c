@@ -23,14 +23,9 @@ static bool takes_part(const struct coordinator_member *member)
     return member->state == MEMBER_READY && !member->newcomer && !member->joined;
 }
 
-static bool is_worker(const struct coordinator_member *member)
-{
-    return member->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
-}
-
 static bool is_stalled(const struct coordinator_member *member)
 {
-    return takes_part(member) && is_worker(member) && member->progress.is_stalled;
+    return takes_part(member) && coordinator_member_is_worker(member) && member->progress.is_stalled;
 }
 
 static uint64_t open_ns(const struct coordinator_member *member, uint64_t now_ns)
@@ -103,7 +98,8 @@ static bool is_mute(const struct coordinator_member *member)
 
 static bool is_idle_worker(const struct coordinator_member *member)
 {
-    return is_worker(member) && member->progress.has_answered && member->progress.open_ns == 0;
+    return coordinator_member_is_worker(member) && member->progress.has_answered &&
+           member->progress.open_ns == 0;
 }
 
 /* A shard waits for a contribution of a worker that has called: the link between them loses it. */

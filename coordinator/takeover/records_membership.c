@@ -31,15 +31,12 @@ void coordinator_records_shrunk(struct weft_coordinator *coordinator, const Weft
 
 /* ---- restore ---- */
 
-static bool is_worker(const struct coordinator_member *member)
-{
-    return member->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
-}
-
 static bool place(struct weft_coordinator *coordinator, struct coordinator_member *member, uint32_t rank,
                   uint32_t count)
 {
-    if (!is_worker(member) || !member->addresses || rank >= count || coordinator->workers[rank]) return false;
+    if (!coordinator_member_is_worker(member) || !member->addresses || rank >= count ||
+        coordinator->workers[rank])
+        return false;
     coordinator->workers[rank] = member;
     coordinator->worker_left_count += member->state == MEMBER_LEFT;
     member->index = rank;
@@ -76,7 +73,8 @@ static enum weft_status place_by_index(struct weft_coordinator *coordinator)
     const uint32_t count = coordinator->options.workers;
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         struct coordinator_member *member = coordinator->members[i];
-        if (is_worker(member) && !member->newcomer && !place(coordinator, member, member->index, count))
+        if (coordinator_member_is_worker(member) && !member->newcomer &&
+            !place(coordinator, member, member->index, count))
             return WEFT_ERR_MALFORMED;
     }
     for (uint32_t rank = 0; rank < count; rank++)
@@ -87,16 +85,16 @@ static enum weft_status place_by_index(struct weft_coordinator *coordinator)
 
 static bool is_rank(const struct weft_coordinator *coordinator, const struct coordinator_member *member)
 {
-    return is_worker(member) && member->index < coordinator->options.workers &&
+    return coordinator_member_is_worker(member) && member->index < coordinator->options.workers &&
            coordinator->workers[member->index] == member;
 }
 
-/* A worker outside the membership is resting, or was waiting for admission: it requests admission again. */
-static void sort_others(struct weft_coordinator *coordinator)
+/* A newcomer that was not admitted is lost. Counters continue after the largest values of the records. */
+static void restore_counters(struct weft_coordinator *coordinator)
 {
     for (uint32_t i = 0; i < coordinator->member_count; i++) {
         struct coordinator_member *member = coordinator->members[i];
-        if (!is_worker(member)) continue;
+        if (!coordinator_member_is_worker(member)) continue;
         if (!is_rank(coordinator, member) && member->joined == 0 && member->state < MEMBER_LEFT)
             member->state = MEMBER_LOST;
         if (member->joined > coordinator->join_count) coordinator->join_count = member->joined;
@@ -107,11 +105,12 @@ static void sort_others(struct weft_coordinator *coordinator)
     }
 }
 
-/* With those that have left or are lost. */
+/* Includes workers that have left or are lost. */
 static uint32_t count_workers(const struct weft_coordinator *coordinator)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < coordinator->member_count; i++) count += is_worker(coordinator->members[i]);
+    for (uint32_t i = 0; i < coordinator->member_count; i++)
+        count += coordinator_member_is_worker(coordinator->members[i]);
     return count;
 }
 
@@ -126,7 +125,7 @@ enum weft_status coordinator_membership_restore(struct weft_coordinator *coordin
     if (!membership || !loaded->shrunk) WEFT_TRY(place_by_index(coordinator));
     else WEFT_TRY(place_by_shrunk(coordinator, loaded->shrunk->shrunk->shrunk, most));
     if (!membership) return WEFT_OK;
-    sort_others(coordinator);
+    restore_counters(coordinator);
     coordinator->has_grown = count_workers(coordinator) > coordinator->workers_at_start;
     coordinator->epoch = coordinator->epoch_in_force;
     if (membership->epoch > coordinator->epoch) coordinator->epoch = membership->epoch;
@@ -178,44 +177,12 @@ static void send_lost(struct weft_coordinator *coordinator, const struct coordin
                       const struct coordinator_member *lost)
 {
     char text[COORDINATOR_LABEL_BYTES + 16];
-    Weft__Control__MemberLost body = WEFT__CONTROL__MEMBER_LOST__INIT;
+    Weft__Control__MemberLost body;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     snprintf(text, sizeof text, "%s lost", lost->label);
-    body.member = lost->member;
-    body.text = text;
-    body.role = lost->role;
-    body.index = lost->index;
-    body.pid = lost->pid;
-    body.epoch = coordinator->epoch;
+    coordinator_fill_lost(&body, lost, text, coordinator->epoch);
     message.body_case = WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST;
     message.member_lost = &body;
-    coordinator_send(coordinator, to, &message);
-}
-
-static void send_joined(struct weft_coordinator *coordinator, const struct coordinator_member *to,
-                        const struct coordinator_member *joined)
-{
-    char text[COORDINATOR_LABEL_BYTES + 40];
-    Weft__Control__Joined body = WEFT__CONTROL__JOINED__INIT;
-    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    snprintf(text, sizeof text, "%s has joined: it is out of data", joined->label);
-    body.member = joined->member;
-    body.text = text;
-    body.epoch = coordinator->epoch;
-    message.body_case = WEFT__CONTROL__CONTROL__BODY_JOINED;
-    message.joined = &body;
-    coordinator_send(coordinator, to, &message);
-}
-
-/* A newcomer that was announced is lost, but ranks may have agreed to its epoch. */
-static void send_grow(struct weft_coordinator *coordinator, const struct coordinator_member *to)
-{
-    Weft__Control__Grow body = WEFT__CONTROL__GROW__INIT;
-    Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    body.epoch = coordinator->epoch;
-    body.text = (char *)"a new worker had joined at the former coordinator";
-    message.body_case = WEFT__CONTROL__CONTROL__BODY_GROW;
-    message.grow = &body;
     coordinator_send(coordinator, to, &message);
 }
 
@@ -225,11 +192,13 @@ static void send_proposal(struct weft_coordinator *coordinator, const struct coo
     for (uint32_t i = 0; i < coordinator->options.workers; i++) {
         const struct coordinator_member *rank = coordinator->workers[i];
         if (rank->state == MEMBER_LOST) send_lost(coordinator, to, rank);
-        else if (rank->joined) send_joined(coordinator, to, rank);
+        else if (rank->joined) coordinator_send_joined(coordinator, to, rank);
         else continue;
         reasons++;
     }
-    if (reasons == 0 && coordinator->options.workers_max > 0) send_grow(coordinator, to);
+    /* a newcomer that was announced is lost, but ranks may have agreed to its epoch */
+    if (reasons == 0 && coordinator->options.workers_max > 0)
+        coordinator_send_grow(coordinator, to, (char *)"a new worker had joined at the former coordinator");
 }
 
 void coordinator_membership_repeat(struct weft_coordinator *coordinator, struct coordinator_member *member,
