@@ -57,11 +57,9 @@ static enum weft_status bind_failed(const char *host, uint16_t port, int reason,
     if (reason == EADDRNOTAVAIL)
         return weft_error_set(error, WEFT_ERR_NOT_FOUND,
                               "%.200s is not an address of this host; choose one that is", host);
-    if (reason == EMFILE || reason == ENFILE) {
-        const enum weft_status status = weft_limit_status("a listening socket", reason);
-        return weft_error_set(error, status, "cannot listen on port %u of %.200s: %s", port, host,
-                              weft_reason_text(status));
-    }
+    if (reason == EMFILE || reason == ENFILE)
+        return weft_limit_error(error, "a listening socket", reason, "cannot listen on port %u of %.200s",
+                                port, host);
     return weft_error_set(error, WEFT_ERR_IO, "cannot listen on port %u of %.200s: %s", port, host,
                           strerror(reason));
 }

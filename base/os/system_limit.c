@@ -62,6 +62,18 @@ enum weft_status weft_limit_status(const char *what, int reason)
     }
 }
 
+enum weft_status weft_limit_error(struct weft_error *error, const char *what, int reason, const char *format,
+                                  ...)
+{
+    char text[300];
+    va_list arguments;
+    const enum weft_status status = weft_limit_status(what, reason);
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return (enum weft_status)weft_error_set(error, status, "%s: %s", text, weft_reason_text(status));
+}
+
 const char *weft_reason_text(enum weft_status status)
 {
     static _Thread_local char text[NOTE_BYTES];

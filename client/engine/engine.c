@@ -426,8 +426,7 @@ enum weft_status client_engine_start(struct weft_session *session, const Weft__C
     if (status < 0)
         return weft_error_set(error, status, "cannot set up the engine's loop: %s", weft_reason_text(status));
     if (start_thread(engine) != 0)
-        return weft_error_set(error, weft_limit_status("the engine", EAGAIN), "cannot start: %s",
-                              weft_reason_text(WEFT_ERR_LIMIT));
+        return weft_limit_error(error, "the engine", EAGAIN, "cannot start");
     engine->thread.is_started = true;
     return WEFT_OK;
 }

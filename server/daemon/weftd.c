@@ -275,10 +275,9 @@ static enum weft_status run(struct weftd *weftd, const struct weftd_options *opt
     WEFT_TRY(complete_options(options, &weftd->options, error));
     weft_log_source_set(weftd->options.job, NULL, 0);
     weftd->wake_fd = weftd->env->virtual_time ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    enum weft_status status = WEFT_OK;
-    if (weftd->wake_fd < 0 && !weftd->env->virtual_time) status = weft_limit_status("the main loop", errno);
-    if (status != WEFT_OK) return weft_error_set(error, status, "cannot start: %s", weft_reason_text(status));
-    status = weft_net_create(weftd->env, &weftd->net);
+    if (weftd->wake_fd < 0 && !weftd->env->virtual_time)
+        return weft_limit_error(error, "the main loop", errno, "cannot start");
+    enum weft_status status = weft_net_create(weftd->env, &weftd->net);
     if (status != WEFT_OK)
         return weft_error_set(error, status, "cannot start networking: %s", weft_reason_text(status));
     WEFT_TRY(start(weftd, error));
@@ -304,10 +303,8 @@ int weftd_run(struct weft_env *env, const struct weftd_options *options)
                           .lost_endpoint = UINT32_MAX};
     weft_list_init(&weftd.requests);
     struct weft_error error = {0};
-    if (signal_fd < 0 && !env->virtual_time) {
-        const enum weft_status status = weft_limit_status("signals", errno);
-        weft_error_set(&error, status, "cannot start: %s", weft_reason_text(status));
-    } else (void)run(&weftd, options, signal_fd, &error);
+    if (signal_fd < 0 && !env->virtual_time) (void)weft_limit_error(&error, "signals", errno, "cannot start");
+    else (void)run(&weftd, options, signal_fd, &error);
     release(&weftd);
 
     if (error.status == WEFT_OK && weftd.exit_status != 0) error = weftd.end;

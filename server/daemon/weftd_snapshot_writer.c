@@ -255,8 +255,7 @@ enum weft_status weftd_snapshot_writer_start(struct weftd_snapshots *snapshots, 
     const int reason = pthread_create(&snapshots->writer.thread, NULL, writer_main, snapshots);
     snapshots->writer.has_thread = reason == 0;
     if (reason == 0) return WEFT_OK;
-    const enum weft_status status = weft_limit_status("the snapshot thread", reason);
-    return weft_error_set(error, status, "cannot start the snapshot thread: %s", weft_reason_text(status));
+    return weft_limit_error(error, "the snapshot thread", reason, "cannot start the snapshot thread");
 }
 
 void weftd_snapshot_writer_fini(struct weftd_snapshots *snapshots)

@@ -12,10 +12,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <weft/weft.h>
 
+#include "now_ms.h"
 #include "stop_file.h"
 
 enum { COUNT_MAX = 200000, STEPS_MAX = 4000 };
@@ -23,13 +23,6 @@ enum { COUNT_MAX = 200000, STEPS_MAX = 4000 };
 static float mean[COUNT_MAX], grad[COUNT_MAX], weights[COUNT_MAX], model[COUNT_MAX], moved[COUNT_MAX];
 static double moved_model[COUNT_MAX], velocity[COUNT_MAX];
 static uint32_t count = COUNT_MAX;
-
-static uint64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
 
 static struct weft_tensor *declare(struct weft_session *session, const char *name, const char *optimizer)
 {

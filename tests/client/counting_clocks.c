@@ -7,23 +7,16 @@
  * of each rank once. Prints "step N" every 20 steps, at the end "steps N wrong W longest MS ms", and exits
  * with 1 if a number is wrong. */
 #include <stdio.h>
-#include <time.h>
 
 #include <weft/weft.h>
 
+#include "now_ms.h"
 #include "stop_file.h"
 
 enum { COUNT = 100000, STEPS_MAX = 1000000, STEPS_TOGETHER = 20 };
 #define UNIT(i) ((float)(1 + (i) % 3))
 
 static float grad[COUNT], weights[COUNT];
-
-static uint64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
 
 static struct weft_tensor *declare(struct weft_session *session, const char *consistency)
 {

@@ -12,21 +12,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <weft/weft.h>
 
+#include "now_ms.h"
+
 enum { COUNT = 100000, CHILD_SECONDS = 40 };
 
 static float values[COUNT];
-
-static uint64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
 
 static enum weft_status reduce(struct weft_session *session)
 {

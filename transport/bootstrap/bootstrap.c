@@ -95,11 +95,8 @@ static enum weft_status open_descriptors(struct bootstrap *bootstrap, struct wef
 {
     bootstrap->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     bootstrap->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-    if (bootstrap->epoll_fd < 0 || bootstrap->timer_fd < 0) {
-        const enum weft_status status = weft_limit_status("an endpoint", errno);
-        return weft_error_set(error, status, "cannot make the descriptors of an endpoint: %s",
-                              weft_reason_text(status));
-    }
+    if (bootstrap->epoll_fd < 0 || bootstrap->timer_fd < 0)
+        return weft_limit_error(error, "an endpoint", errno, "cannot make the descriptors of an endpoint");
     WEFT_TRY(bootstrap_watch_fd(bootstrap, bootstrap->timer_fd, &bootstrap->timer, EPOLLIN));
     return bootstrap_listen(bootstrap, error);
 }

@@ -19,11 +19,8 @@ static enum weft_status cannot_listen(const struct socket_address *socket_addres
 {
     char name[80];
     socket_address_name(socket_address, name, sizeof name);
-    if (reason == EMFILE || reason == ENFILE) {
-        const enum weft_status limit = weft_limit_status("a listening socket", reason);
-        return weft_error_set(error, limit, "cannot listen for peers on %s: %s", name,
-                              weft_reason_text(limit));
-    }
+    if (reason == EMFILE || reason == ENFILE)
+        return weft_limit_error(error, "a listening socket", reason, "cannot listen for peers on %s", name);
     enum weft_status status = reason == ENOMEM || reason == ENOBUFS ? WEFT_ERR_NO_MEMORY
                               : reason == EADDRNOTAVAIL               ? WEFT_ERR_NOT_FOUND
                               : reason == EADDRINUSE                  ? WEFT_ERR_EXISTS

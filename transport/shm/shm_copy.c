@@ -13,17 +13,20 @@ enum { SHM_LINES_MIN = 4096 }; /* fewer bytes are copied by memcpy */
 #ifdef __SSE2__
 enum { LINES_AT_ONCE = 8 };
 
+/* One line of 64 bytes. stream: past the caches; `to` is aligned then. */
+static inline __attribute__((always_inline)) void copy_line(uint8_t *to, const uint8_t *from, bool stream)
+{
+    __m128i part[4];
+    for (int i = 0; i < 4; i++) part[i] = _mm_loadu_si128((const __m128i *)from + i);
+    for (int i = 0; i < 4; i++) {
+        if (stream) _mm_stream_si128((__m128i *)to + i, part[i]);
+        else _mm_storeu_si128((__m128i *)to + i, part[i]);
+    }
+}
+
 static void stream_lines(uint8_t *to, const uint8_t *from)
 {
-    for (int line = 0; line < LINES_AT_ONCE; line++, to += 64, from += 64) {
-        __m128i a = _mm_loadu_si128((const __m128i *)from), b = _mm_loadu_si128((const __m128i *)(from + 16));
-        __m128i c = _mm_loadu_si128((const __m128i *)(from + 32)),
-                d = _mm_loadu_si128((const __m128i *)(from + 48));
-        _mm_stream_si128((__m128i *)to, a);
-        _mm_stream_si128((__m128i *)(to + 16), b);
-        _mm_stream_si128((__m128i *)(to + 32), c);
-        _mm_stream_si128((__m128i *)(to + 48), d);
-    }
+    for (int line = 0; line < LINES_AT_ONCE; line++) copy_line(to + 64 * line, from + 64 * line, true);
 }
 
 /* Non-temporal copy: a large destination would evict other data and need not be read first. Four pages in
@@ -48,15 +51,7 @@ static void copy_stream(uint8_t *to, const uint8_t *from, size_t bytes)
  * times slower where the lines are in the cache of the peer's processor. */
 static void copy_lines(uint8_t *to, const uint8_t *from, size_t bytes)
 {
-    for (; bytes >= 64; to += 64, from += 64, bytes -= 64) {
-        __m128i a = _mm_loadu_si128((const __m128i *)from), b = _mm_loadu_si128((const __m128i *)(from + 16));
-        __m128i c = _mm_loadu_si128((const __m128i *)(from + 32)),
-                d = _mm_loadu_si128((const __m128i *)(from + 48));
-        _mm_storeu_si128((__m128i *)to, a);
-        _mm_storeu_si128((__m128i *)(to + 16), b);
-        _mm_storeu_si128((__m128i *)(to + 32), c);
-        _mm_storeu_si128((__m128i *)(to + 48), d);
-    }
+    for (; bytes >= 64; to += 64, from += 64, bytes -= 64) copy_line(to, from, false);
     memcpy(to, from, bytes);
 }
 #endif

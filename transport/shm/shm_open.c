@@ -132,9 +132,7 @@ static enum weft_status open_memory(struct shm_endpoint *endpoint, struct weft_e
         endpoint->window_generations = memory_file_create("weft-facts", sizeof *endpoint->window_generations,
                                                           false, &endpoint->window_generations_fd);
     if (endpoint->window_generations) return WEFT_OK;
-    const enum weft_status status = weft_limit_status("shared memory", errno);
-    return (enum weft_status)weft_error_set(error, status, "shared memory cannot be made: %s",
-                                            weft_reason_text(status));
+    return weft_limit_error(error, "shared memory", errno, "shared memory cannot be made");
 }
 
 static bool watch(int epoll_fd, int fd)

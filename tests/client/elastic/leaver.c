@@ -10,20 +10,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <weft/weft.h>
+
+#include "../now_ms.h"
 
 enum { TENSORS = 2, ROWS = 64, COLUMNS = 64 };
 
 static float grad[TENSORS][ROWS * COLUMNS], weights[TENSORS][ROWS * COLUMNS];
-
-static uint64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
 
 static void must(struct weft_session *session, enum weft_status status)
 {

@@ -29,6 +29,14 @@ static void test_notes(void **state)
     assert_string_equal(weft_reason_text(WEFT_ERR_LIMIT), "7 hosts\\nat most");
 }
 
+static void test_error(void **state)
+{
+    struct weft_error error;
+    weft_limit_note("another limit");
+    assert_int_equal(weft_limit_error(&error, "a ring", EMFILE, "port %u cannot open", 7), WEFT_ERR_LIMIT);
+    assert_int_equal(strncmp(error.text, "port 7 cannot open: no descriptor for a ring: ", 46), 0);
+}
+
 /* Runs in a process of its own. 0: the sentence names the limit; 1: enough descriptors; 2: the sentence
  * does not name it. */
 static int join_with(unsigned descriptors)
@@ -66,6 +74,7 @@ static void test_few_descriptors(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_notes), cmocka_unit_test(test_few_descriptors)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_notes), cmocka_unit_test(test_error),
+                                       cmocka_unit_test(test_few_descriptors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
