@@ -447,8 +447,7 @@ static inline uint32_t weft_subject_batch(uint64_t hash)
     return (uint32_t)(hash ^ hash >> 32) | WEFT_SUBJECT_BATCH;
 }
 
-/* Whether the result of an all_reduce of f32 is finite. UNKNOWN: not all slices were checked, as this rank
- * knows. */
+/* Whether the result of an all_reduce of f32 is finite. UNKNOWN: this rank lacks the verdict of a slice. */
 enum weft_coll_finite { WEFT_COLL_FINITE_UNKNOWN = 0, WEFT_COLL_FINITE = 1, WEFT_COLL_NOT_FINITE = 2 };
 
 struct weft_coll_args {

@@ -101,7 +101,7 @@ static void note_epoch(struct weft_control_link *link, uint32_t epoch)
     link->resume.epoch = link->wire_version > 1 ? epoch : 0;
 }
 
-/* The answer to Shrink is any Shrunk, that to Join the one of all workers. */
+/* Any Shrunk answers Shrink. A Shrunk with `last` answers Join: every worker has joined. */
 static void note_shrunk(struct weft_control_link *link, const Weft__Control__Shrunk *shrunk)
 {
     note_epoch(link, shrunk->epoch);

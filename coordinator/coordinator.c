@@ -189,7 +189,7 @@ void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordi
     if (coordinator_slots_fail_over(coordinator, member, why, no_copy, sizeof no_copy)) {
         coordinator_snapshot_shards_changed(coordinator, "a shard was lost");
         coordinator_add_continue(coordinator);
-        coordinator_shrink_check(coordinator); /* an agreement may have waited for it to resume */
+        coordinator_shrink_check(coordinator); /* the agreement may have waited for this shard to resume */
         coordinator_begin_if_ready(coordinator);
         return;
     }

@@ -351,7 +351,7 @@ enum weft_status coordinator_adopt(struct weft_coordinator *coordinator, uint64_
  * has received Go. epoch: of the last membership that it has received. */
 void coordinator_welcome_back(struct weft_coordinator *coordinator, uint64_t id, bool has_begun,
                               uint32_t epoch);
-/* A member of the former coordinator has neither resumed nor is lost. */
+/* True if a member of a restored job has neither resumed nor been lost. */
 bool coordinator_any_is_awaited(const struct weft_coordinator *coordinator);
 /* The shard begins in the job that runs: sends Map, Go, and Declared of the tensors that it is to confirm. */
 void coordinator_shard_begin(struct weft_coordinator *coordinator, const struct coordinator_member *shard);

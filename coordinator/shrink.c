@@ -290,7 +290,7 @@ void coordinator_shrink_check(struct weft_coordinator *coordinator)
 void coordinator_join(struct weft_coordinator *coordinator, struct coordinator_member *worker,
                       const Weft__Control__Join *join)
 {
-    /* the former coordinator had it, or has answered it */
+    /* the former coordinator has received or answered the message */
     const bool is_old = worker->joined || (join->epoch > 0 && join->epoch < coordinator->epoch_in_force);
     if (coordinator->records.is_restored && is_old) return;
     if (worker->joined || coordinator->options.workers_min == 0) {

@@ -95,19 +95,19 @@ void coordinator_slots_free(struct weft_coordinator *coordinator)
     coordinator->slots = (struct coordinator_slots){0};
 }
 
-/* is_still: it is not being copied or moved either. */
+/* is_settled: count the slot only if no copy or move of it is under way. */
 static bool is_led(const struct weft_coordinator *coordinator, uint32_t slot,
-                   const struct coordinator_endpoint *home, bool is_still)
+                   const struct coordinator_endpoint *home, bool is_settled)
 {
     return &coordinator->endpoints[coordinator->slots.all[slot].leader] == home &&
-           !(is_still && coordinator->slots.moves[slot].kind != MOVE_NONE);
+           !(is_settled && coordinator->slots.moves[slot].kind != MOVE_NONE);
 }
 
 static uint32_t count_led(const struct weft_coordinator *coordinator, const struct coordinator_endpoint *home,
-                          bool is_still)
+                          bool is_settled)
 {
     uint32_t led = 0;
-    for (uint32_t i = 0; i < coordinator->slots.count; i++) led += is_led(coordinator, i, home, is_still);
+    for (uint32_t i = 0; i < coordinator->slots.count; i++) led += is_led(coordinator, i, home, is_settled);
     return led;
 }
 
@@ -117,15 +117,16 @@ bool coordinator_slot_can_choose(const struct weft_coordinator *coordinator,
     return coordinator->slots.count == 0 || count_led(coordinator, home, false) > 0;
 }
 
-/* A chunk in a slot that moves would have to be copied again, and a shard that drains would not end. */
+/* Prefers settled slots: a chunk that is added to a moving slot makes the leader copy again, and could keep a
+ * drain from ending. */
 uint32_t coordinator_slot_choose(struct weft_coordinator *coordinator, struct coordinator_endpoint *home)
 {
     if (coordinator->slots.count == 0) return 0;
-    const uint32_t still = count_led(coordinator, home, true);
-    const uint32_t led = still > 0 ? still : count_led(coordinator, home, false);
+    const uint32_t settled = count_led(coordinator, home, true);
+    const uint32_t led = settled > 0 ? settled : count_led(coordinator, home, false);
     WEFT_ASSERT(led > 0);
     uint32_t skip = home->slot_cursor++ % led, slot = 0;
-    while (!is_led(coordinator, slot, home, still > 0) || skip-- > 0) slot++;
+    while (!is_led(coordinator, slot, home, settled > 0) || skip-- > 0) slot++;
     return slot;
 }
 

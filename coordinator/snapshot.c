@@ -278,7 +278,8 @@ void coordinator_snapshot_tick(struct weft_coordinator *coordinator, uint64_t no
         coordinator_snapshot_abandon(coordinator, why);
     }
     if (snapshot->state != SNAPSHOT_IDLE || now_ns < snapshot->due_ns) return;
-    if (coordinator_any_is_awaited(coordinator)) return; /* it gets no Snap, and may hold an older part */
+    /* a member that has not resumed may send an older part */
+    if (coordinator_any_is_awaited(coordinator)) return;
     if (shards_have_folders(coordinator)) arm(coordinator);
     else snapshot->due_ns = WEFT_NEVER;
 }

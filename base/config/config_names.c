@@ -76,7 +76,8 @@ static bool has_words(const char *name, const char *other)
     return true;
 }
 
-/* Is the name cut off, or do the two begin with the same two thirds? */
+/* True if `name` is the beginning of `known`, or if two thirds of the longer name are their common
+ * beginning. */
 static bool begins_like(const char *name, const char *known)
 {
     const size_t bytes = strlen(name), known_bytes = strlen(known),

@@ -86,7 +86,7 @@ struct client_tensor_op {
     float *sum;                 /* (elems,) receives the sum, if the update of the weights is on the device;
                                  * NULL: elsewhere */
     bool scaled_is_ready;       /* written by the engine */
-    enum weft_coll_finite sum_finite; /* all-reduce mode, dense: what the operation found */
+    enum weft_coll_finite sum_finite; /* of the result; all-reduce mode, dense */
     bool warns_late;            /* the gradient is checked for the warning after the sum, if that is not known
                                  * to be finite */
     bool grad_is_nonfinite;     /* the sum has overwritten a gradient that was not finite; written by the

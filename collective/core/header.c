@@ -114,7 +114,8 @@ static const char *label_of(const struct coll_header *header)
     return labels[header->op];
 }
 
-/* The sum of the weights of a weighted mean, which the user did not call (client/call/weighted_average.c). */
+/* The library sums the weights of a weighted mean: this is no call of the user
+ * (client/call/weighted_average.c). */
 static bool may_be_weights(const struct coll_header *header)
 {
     return header->kind == WEFT_COLL_ALL_REDUCE && header->dtype == WEFT_F64 && header->count == 2 &&

@@ -410,7 +410,7 @@ static enum weft_coll_finite own_finite(const struct weft_coll *coll)
     return isfinite(largest) ? WEFT_COLL_FINITE : WEFT_COLL_NOT_FINITE;
 }
 
-/* All slices are done. A rank that has not published a word leaves the answer open. */
+/* All slices are done. The answer stays UNKNOWN if a rank has published no verdict of its slice. */
 static void report_finite(const struct onehost *onehost, const struct weft_coll *coll)
 {
     enum weft_coll_finite all = own_finite(coll);

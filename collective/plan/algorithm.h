@@ -113,8 +113,8 @@ uint64_t plan_halving_chunk(uint32_t ranks, uint64_t chunk_bytes);
 #define PLAN_LINK_CHUNK_MAX ((uint64_t)4 << 20)
 uint64_t plan_link_chunk(enum weft_plan_id plan, const struct weft_link_cost *cost, uint64_t chunk_bytes,
                          uint64_t message_bytes);
-/* Chunk of an operation with an urgency: over a known slow link its messages take about a millisecond, which
- * a more urgent operation waits. Equal on all ranks. */
+/* Chunk of an operation with an urgency: over a known slow link a message takes about a millisecond. A
+ * more urgent operation waits that long for it. Equal on all ranks. */
 #define PLAN_URGENT_CHUNK_MIN ((uint64_t)32 << 10)
 #define PLAN_URGENT_CHUNK_SECONDS 1e-3
 uint64_t plan_urgent_chunk(const struct weft_link_cost *cost, uint64_t chunk_bytes);

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Of the shards: those that are not lost. */
+/* True if each member that is not lost is in this state, and none is missing. */
 static bool all_members_at(const struct weft_coordinator *coordinator, enum coordinator_member_state state)
 {
     if (coordinator->worker_count < coordinator->options.workers ||
@@ -126,7 +126,7 @@ static void send_roster(struct weft_coordinator *coordinator)
     else coordinator_slots_send(coordinator, NULL);
 }
 
-/* Before Roster: the copies need two shards, and those that have not joined may be enough. */
+/* Before Roster. Copies need two shards, which are live or have not joined yet. */
 bool coordinator_begins_without(struct weft_coordinator *coordinator, const struct coordinator_member *lost,
                                 const char *why)
 {
@@ -207,7 +207,7 @@ void coordinator_send_go(struct weft_coordinator *coordinator, const struct coor
     else coordinator_broadcast(coordinator, &message, NULL);
 }
 
-/* A copy for Go. Without memory it is empty for all members. */
+/* Copies bytes for Go. Without memory the copy is empty, for all members. */
 static ProtobufCBinaryData copy_of(const struct weft_coordinator *coordinator,
                                    const ProtobufCBinaryData *data)
 {

@@ -12,7 +12,7 @@
 #include "coordinator/coordinator_state.h"
 
 /* coordinator.c */
-/* What led to the message is in the store before it is sent. */
+/* Sends after a commit of the records that the message depends on. */
 void coordinator_send_to(struct weft_coordinator *coordinator, uint64_t connection,
                          const Weft__Control__Control *message);
 void coordinator_send_abort(struct weft_coordinator *coordinator, uint64_t connection,

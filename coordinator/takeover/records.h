@@ -26,7 +26,7 @@ void coordinator_records_member(struct weft_coordinator *coordinator, struct coo
 void coordinator_records_tensor(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor);
 void coordinator_records_snapshots(struct weft_coordinator *coordinator);
 void coordinator_records_job(struct weft_coordinator *coordinator);
-/* The membership in force is this one; before: epoch of the one before. */
+/* Records the membership in force. before: epoch of the membership that it replaces. */
 void coordinator_records_shrunk(struct weft_coordinator *coordinator, const Weft__Control__Shrunk *shrunk,
                                 uint32_t before);
 /* Writes what is marked. false: this process does not coordinate any more, and must announce nothing. Always
@@ -48,7 +48,7 @@ struct coordinator_loaded {
 enum weft_status coordinator_records_load(struct coordinator_reign *reign,
                                           struct coordinator_loaded *loaded_out);
 void coordinator_loaded_free(struct coordinator_loaded *loaded);
-/* Options of a coordinator that continues the job: those of its records. */
+/* Sets the options of a coordinator that continues the job from its records. */
 void coordinator_loaded_options(const struct coordinator_loaded *loaded,
                                 struct weft_coordinator_options *options);
 /* Fills in a new coordinator, whose options are those of the record of the job. It is running then, and no
@@ -61,10 +61,11 @@ enum weft_status coordinator_records_restore(struct weft_coordinator *coordinato
  * WEFT_ERR_MALFORMED: the records of the membership do not fit each other. */
 enum weft_status coordinator_membership_restore(struct weft_coordinator *coordinator,
                                                 const struct coordinator_loaded *loaded);
-/* Members may resume: workers that had not begun are lost, and a loss that no epoch has is proposed. */
+/* Call once, when members can resume. Workers without Go are lost. Proposes an epoch for ranks that were lost
+ * without one. */
 void coordinator_membership_check(struct weft_coordinator *coordinator);
-/* Sends what the member may have missed: the membership in force, and what was proposed since. epoch: of its
- * membership. */
+/* Sends Shrunk of the membership in force if the member has an older one (epoch), then the proposal of the
+ * next epoch, if there is one. */
 void coordinator_membership_repeat(struct weft_coordinator *coordinator, struct coordinator_member *member,
                                    uint32_t epoch);
 

@@ -197,7 +197,8 @@ static enum weft_status restore_member(struct weft_coordinator *coordinator,
     return copy_addresses(coordinator, member, entry);
 }
 
-/* Elastic jobs: the numbers below StoredJob.members are used. Other jobs: it counts records. */
+/* StoredJob.members: in elastic jobs one above the largest number of a member, in others the number of
+ * records. */
 static enum weft_status restore_members(struct weft_coordinator *coordinator,
                                         const struct coordinator_loaded *loaded)
 {

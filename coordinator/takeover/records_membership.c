@@ -5,8 +5,8 @@
  *     member resumes    its epoch is older than Shrunk's -> Shrunk; then what was proposed since
  *
  * A member repeats its Shrink or Join until the answer arrives (control_link.c), so the next coordinator
- * needs no answer of the former one. It puts no membership in force while members have not resumed: then each
- * has the membership before. A member that has missed two memberships is lost. */
+ * needs no answer of the former one. It puts no membership in force until each member has resumed or is lost.
+ * So a member has missed one membership at most; one that has missed two is lost. */
 #include <stdio.h>
 #include <string.h>
 
@@ -44,7 +44,7 @@ static bool place(struct weft_coordinator *coordinator, struct coordinator_membe
     return true;
 }
 
-/* The membership of the last Shrunk. */
+/* Places the workers as in the last Shrunk. */
 static enum weft_status place_by_shrunk(struct weft_coordinator *coordinator,
                                         const Weft__Control__Shrunk *shrunk, uint32_t most)
 {
@@ -67,7 +67,7 @@ static enum weft_status place_by_shrunk(struct weft_coordinator *coordinator,
     return WEFT_OK;
 }
 
-/* The first membership. */
+/* Places the workers by their index: the membership is the first one. */
 static enum weft_status place_by_index(struct weft_coordinator *coordinator)
 {
     const uint32_t count = coordinator->options.workers;

@@ -26,7 +26,7 @@ enum weft_status coordinator_adopt(struct weft_coordinator *coordinator, uint64_
     return WEFT_OK;
 }
 
-/* A shard may have seen nothing of what the former coordinator decided last. */
+/* Repeats to a shard the last decisions of the former coordinator, which may not have arrived. */
 static void repeat_to_shard(struct weft_coordinator *coordinator, const struct coordinator_member *shard)
 {
     if (shard->addition.is_entering) coordinator_declare_expect_shard(coordinator, shard);

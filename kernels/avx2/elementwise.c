@@ -7,6 +7,7 @@
 
 #include "kernels/avx2/avx2.h"
 #include "kernels/scalar/scalar.h"
+#include "kernels/stream_head.h"
 
 enum { WIDTH = 8 };
 
@@ -85,24 +86,12 @@ static void sum_few(float *const *outs, size_t out_count, const float *const *so
         memcpy(outs[o] + first, tail, (last - first) * sizeof *tail);
 }
 
-/* Elements before the first one that may be streamed. `count`: none may, as the outs have several
- * alignments. */
-static size_t unstreamed(float *const *outs, size_t out_count, size_t count)
-{
-    const size_t bytes = WIDTH * sizeof(float), past = (uintptr_t)outs[0] % bytes,
-                 head = past == 0 ? 0 : (bytes - past) / sizeof(float);
-    bool same_alignment = past % sizeof(float) == 0 && count > head;
-    for (size_t o = 1; o < out_count; o++)
-        same_alignment = same_alignment && (uintptr_t)outs[o] % bytes == past;
-    return same_alignment ? head : count;
-}
-
 static inline __attribute__((always_inline)) void sum_all(float *const *outs, size_t out_count,
                                                           const float *const *sources, size_t source_count,
                                                           float factor, size_t count, bool stream,
                                                           __m256i *max)
 {
-    const size_t head = stream ? unstreamed(outs, out_count, count) : count;
+    const size_t head = stream ? stream_head(outs, out_count, count, WIDTH * sizeof(float)) : count;
     if (head == count) {
         const size_t done = sum_any(outs, out_count, sources, source_count, factor, 0, count, false, max);
         sum_few(outs, out_count, sources, source_count, factor, done, count);

@@ -3,6 +3,7 @@
  * sum_tree keeps the tree's inner nodes in registers: p sources are loaded once and the result is stored
  * once, where folding two at a time would load and store every partial. */
 #include "kernels/avx512/avx512.h"
+#include "kernels/stream_head.h"
 
 enum { WIDTH = 16 };
 
@@ -98,24 +99,12 @@ static inline __attribute__((always_inline)) void sum_any(float *const *outs, si
     }
 }
 
-/* Elements before the first line, from which on they may be streamed. `count`: none may, as the outs have
- * several alignments. */
-static size_t unstreamed(float *const *outs, size_t out_count, size_t count)
-{
-    const size_t past = (uintptr_t)outs[0] % AVX512_LINE,
-                 head = past == 0 ? 0 : (AVX512_LINE - past) / sizeof(float);
-    bool same_alignment = past % sizeof(float) == 0 && count > head;
-    for (size_t o = 1; o < out_count; o++)
-        same_alignment = same_alignment && (uintptr_t)outs[o] % AVX512_LINE == past;
-    return same_alignment ? head : count;
-}
-
 static inline __attribute__((always_inline)) void sum_all(float *const *outs, size_t out_count,
                                                           const float *const *sources, size_t source_count,
                                                           float factor, size_t count, bool stream,
                                                           __m512i *max)
 {
-    const size_t head = stream ? unstreamed(outs, out_count, count) : count;
+    const size_t head = stream ? stream_head(outs, out_count, count, AVX512_LINE) : count;
     if (head == count) {
         sum_any(outs, out_count, sources, source_count, factor, count, 0, false, max);
         return;

@@ -48,7 +48,7 @@ struct shard_clock {
 
 /* Allocates the clock of a chunk whose values exist, unless it has one or needs none. WEFT_ERR_NO_MEMORY. */
 enum weft_status shard_clock_reserve(struct shard_chunk *chunk);
-/* The values are again in the chunk's own memory, without meaning. */
+/* chunk->values is the chunk's own memory afterwards; its content is undefined. */
 void shard_clock_free(struct shard_chunk *chunk);
 void shard_clock_push(struct shard_chunk *chunk, const struct weft_wire_header *header,
                       struct weft_arrival *arrival);

@@ -88,7 +88,8 @@ static uint32_t count_wrong(uint64_t step, uint32_t ranks)
 
 /* ---- elastic ---- */
 
-/* The mean, whatever the number of ranks. Also of tensor "stop": 0 until a rank has seen the file. */
+/* Pushes `mean` and `weights`, whose results do not depend on the number of ranks, and `stop`, which is 0
+ * until rank 0 has seen the file. */
 static enum weft_status run_elastic_step(struct weft_session *session, struct weft_tensor *const *tensors,
                                          const char *path, float *stop)
 {

@@ -2,10 +2,10 @@
  *
  *     counting_clocks STOP_FILE CONSISTENCY
  *
- * Each push takes UNIT(i) from element i. A result contains all own pushes, and no more than all ranks can
- * have made. Every 20 steps the ranks agree whether rank 0 has seen the file; at the end a pull has each push
- * of each rank once. Prints "step N" every 20 steps, at the end "steps N wrong W longest MS ms", and exits
- * with 1 if a number is wrong. */
+ * Each push subtracts UNIT(i) from element i. A result contains all own pushes, and no more than all ranks
+ * can have made. Every 20 steps the ranks agree whether rank 0 has seen the file; at the end a pull has
+ * each push of each rank once. Prints "step N" every 20 steps, at the end "steps N wrong W longest MS ms",
+ * and exits with 1 if a number is wrong. */
 #include <stdio.h>
 
 #include <weft/weft.h>

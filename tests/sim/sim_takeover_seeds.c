@@ -13,10 +13,10 @@
  * file that it writes.
  *
  * --elastic: jobs that continue without lost workers. Workers die at any time, with the coordinator, or
- * behind it, and a worker may join, also at the next coordinator.
+ * after it, and a worker may join, also at the next coordinator.
  *
  * --early: the coordinator lives. Another shard dies soon after it has joined, before the job begins or
- * behind that, at once or silently. At least two shards are left: the job begins, and ends in order.
+ * after that, at once or silently. At least two shards are left: the job begins, and ends in order.
  *
  * Checks: a job of which any worker has begun ends in order on all of them; each result equals the sum, so no
  * push is lost or counted twice; no program hangs; each snapshot on disk is whole, and has the weights of its
@@ -375,7 +375,7 @@ static void die_early(struct weft_timer *timer)
     sim_net_died(EARLY_SHARD, roll(4) == 0);
 }
 
-/* By the line of the coordinator. */
+/* Reads the log line of the coordinator about shard 1, and starts the timer of its death. */
 static void shard_joined(const char *text)
 {
     if (!run.is_early || strncmp(text, "shard 1 (", 9) != 0 || !strstr(text, ") joined, endpoints")) return;
@@ -447,7 +447,7 @@ static void check_snapshots(struct weft_env *env)
                   (double)(weft_sim_now_ns(run.sim) - run.settled_ns) / 1e9);
 }
 
-/* The newcomer was there before the job had begun, and has the place of this worker. */
+/* The newcomer has joined before the job began and has the rank of this worker. */
 static bool is_replaced(const struct worker *worker)
 {
     return run.has_newcomer && run.all[run.workers].has_begun && !worker->has_begun &&
@@ -456,7 +456,7 @@ static bool is_replaced(const struct worker *worker)
 
 static void check(void)
 {
-    bool has_begun = run.is_early; /* it must */
+    bool has_begun = run.is_early; /* each job of --early begins */
     for (uint32_t i = 0; i < run.workers; i++) has_begun |= run.all[i].has_begun;
     for (uint32_t i = 0; i < run.workers + run.has_newcomer; i++) {
         const struct worker *worker = &run.all[i];
@@ -470,7 +470,7 @@ static void check(void)
         if (!has_begun && i < run.workers && run.died_ns > 0 && (waits_long || !worker->text[0]))
             fail_seed("h%u had not begun, and ended %.1f s behind the coordinator: %s", worker->host,
                       ((double)worker->ended_ns - (double)run.died_ns) / 1e9, worker->text);
-        /* a newcomer may be too late, or wait when the coordinator dies */
+        /* a newcomer may join too late, or wait for admission when the coordinator dies */
         const bool must_end_in_order = i < run.workers ? has_begun : worker->has_begun;
         if (must_end_in_order && worker->status < 0 && !is_replaced(worker))
             fail_seed("h%u ended after step %u: %s: %s", worker->host, worker->steps,

@@ -112,7 +112,7 @@ struct skipper {
 };
 
 static uint32_t tensors; /* without the last one the ranks exchange no record of the step */
-static bool weightless;  /* no rank has a sample for the step, and none has no gradient */
+static bool weightless;  /* the sample weights of all ranks are 0 */
 
 static int push_all(struct weft_session *session, struct skipper *own, enum weft_status wanted)
 {

@@ -291,7 +291,7 @@ static uint64_t clock_at(const struct fleet *fleet, uint32_t shard, uint32_t chu
     return chunk->clock->counts->clock[rank] + is_held;
 }
 
-/* The shard has all of which a worker has the result. */
+/* The shard has every contribution whose result a worker has. */
 static bool has_answered(const struct fleet *fleet, uint32_t shard, uint32_t chunk_number)
 {
     const struct fleet_chunk *chunk = &fleet->chunk[chunk_number];
