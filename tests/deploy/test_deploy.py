@@ -206,6 +206,11 @@ class Slurm(DeployTest):
 class Kubernetes(DeployTest):
     FOLDER = os.path.join(DEPLOY, "kubernetes")
 
+    def setUp(self):
+        super().setUp()
+        self.secret = self.write("secret", "0123456789abcdef0123456789abcdef\n")
+        os.chmod(self.secret, 0o440)
+
     def resources(self):
         return re.findall(r"^  - (\S+\.yaml)$", read("kubernetes", "kustomization.yaml"), flags=re.M)
 
@@ -228,9 +233,7 @@ class Kubernetes(DeployTest):
         values = {}
         for text in texts:
             values.update(re.findall(r"- \{name: (\w+), value: \"?([^\"}]*)\"?\}", text))
-        secret = self.write("secret", "0123456789abcdef0123456789abcdef\n")
-        os.chmod(secret, 0o440)
-        values.update(WEFT_SECRET_FILE=secret, POD_IP="10.0.0.1", KUBERNETES_SERVICE_HOST="10.0.0.1")
+        values.update(WEFT_SECRET_FILE=self.secret, POD_IP="10.0.0.1", KUBERNETES_SERVICE_HOST="10.0.0.1")
         for name in ("WEFT_SERVER_STORE", "WEFT_SNAPSHOT_FOLDER"):
             if name in values:
                 values[name] = self.directory + values[name].replace("/shared", "")
