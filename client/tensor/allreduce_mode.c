@@ -254,6 +254,13 @@ static enum weft_status post_compressed(struct weft_tensor *tensor, struct weft_
                                             client_engine_group_op_done, &tensor->group_op, error);
 }
 
+/* Returns where the sum's kernel records whether the result is finite; NULL: no check depends on it. */
+static enum weft_coll_finite *finite_out(struct weft_tensor *tensor)
+{
+    const bool is_checked = client_tensor_can_skip_step(tensor) || tensor->op.warns_late;
+    return tensor->dtype == WEFT_F32 && is_checked ? &tensor->op.sum_finite : NULL;
+}
+
 /* The sum overwrites the gradient: check it before, to name the rank later. */
 void client_allreduce_mode_check_input(struct weft_tensor *tensor)
 {
@@ -281,7 +288,7 @@ static enum weft_status post_reduce(struct client_group_op *group_op, struct wef
             .subject = client_tensor_subject(tensor),
             .urgency = client_tensor_urgency(tensor),
             .reproducible = true,
-            .finite_out = tensor->dtype == WEFT_F32 ? &op->sum_finite : NULL,
+            .finite_out = finite_out(tensor),
         };
         status = weft_coll_post(tensor->session->engine->group, &args, client_engine_group_op_done, group_op,
                                 &group_op->coll, error);

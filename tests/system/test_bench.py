@@ -350,10 +350,10 @@ class Bench(harness.JobTest):
             done = self.bench("checks", "-n", "2", *(["-s", "1"] if shards else []), "--iters", "3", "-b", "4K", "-e", "8K", "-f", "2", "--json")
             rows = [json.loads(line) for line in done.splitlines()]
             self.assertEqual([(row["bytes"], row["check"]) for row in rows],
-                             [(size, check) for size in (4096, 8192) for check in ("nonfinite", "copies", "weights", "pushed")])
+                             [(size, check) for size in (4096, 8192) for check in ("warning", "nonfinite", "copies", "weights", "pushed")])
             self.assertTrue(all(row["shards"] == shards and row["with_us"] > 0 and row["ratio"] > 0 for row in rows), rows)
         table = self.bench("checks", "-n", "2", "--iters", "1", "-b", "4K", "-e", "4K").splitlines()
-        self.assertEqual(len(table), 6)
+        self.assertEqual(len(table), 7)
 
     def test_exposed(self):
         """The other ranks wait for a slow rank, and the slow rank waits for none; equal ranks and a step alone do not wait."""

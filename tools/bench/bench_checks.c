@@ -1,6 +1,7 @@
 /* bench_checks.c - `weft bench checks`: cost of the checks of a step.
  *
- *   nonfinite   a dense tensor with skip_nonfinite, against one without
+ *   warning     a dense tensor whose gradient that is not finite is a warning, against one without any check
+ *   nonfinite   a dense tensor with skip_nonfinite, against one without any check
  *   copies      a tensor with adam while another tensor may skip the step, against the same alone
  *   weights     a step that compares the weights of all ranks (client.hash_every), against one that does not
  *   pushed      weft_step_end with nothing to wait for: the comparison of the tensors that the ranks pushed
@@ -10,6 +11,7 @@
 #include "tools/bench/bench_job.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +29,7 @@ struct checks {
     uint64_t step;
     double *times, *ends; /* (iters,) microseconds: of steps, and of their step_end */
     double end_us;        /* of the last measured step_end */
-    uint32_t sizes;       /* number of sizes before this one; part of the names of tensors */
+    uint32_t names;       /* declared tensors; part of their names */
 };
 
 static int compare_doubles(const void *a, const void *b)
@@ -49,7 +51,7 @@ static bool declare(struct checks *checks, const char *name, const char *optimiz
     struct weft_tensor_options options;
     char full[48];
     weft_tensor_options_init(&options);
-    snprintf(full, sizeof full, "%s%" PRIu32, name, checks->sizes);
+    snprintf(full, sizeof full, "%s%" PRIu32, name, ++checks->names);
     options.name = full;
     options.dim_count = 1;
     options.dims[0] = count;
@@ -136,8 +138,27 @@ static void print_row(const struct checks *checks, const char *check, double wit
     fflush(stdout);
 }
 
+/* One warning a tensor: after it, no check runs. */
+static bool use_up_warning(struct checks *checks, struct weft_tensor *tensor)
+{
+    const float before = checks->grad[0];
+    double unused;
+    checks->grad[0] = NAN;
+    const bool well = one_step(checks, tensor, &unused);
+    checks->grad[0] = before;
+    return well;
+}
+
 struct pair {
     double without_us[ROUNDS], with_us[ROUNDS], ratio[ROUNDS];
+};
+
+struct pairs {
+    struct pair warning, nonfinite, copies, weights;
+};
+
+struct arms {
+    struct weft_tensor *unchecked, *plain, *trained; /* of one size */
 };
 
 static void print_pair(const struct checks *checks, const char *check, struct pair *pair)
@@ -150,13 +171,17 @@ static void print_pair(const struct checks *checks, const char *check, struct pa
 
 /* The tensor that may skip exists for one half of the round only, because it makes the job keep copies of the
  * other tensors. */
-static bool run_round(struct checks *checks, struct weft_tensor *plain, struct weft_tensor *trained,
-                      int round, struct pair *nonfinite, struct pair *copies, struct pair *weights)
+static bool run_round(struct checks *checks, const struct arms *arms, int round, struct pairs *pairs)
 {
     struct weft_tensor *skips;
-    if (!measure(checks, plain, &nonfinite->without_us[round]) ||
+    struct pair *warning = &pairs->warning, *nonfinite = &pairs->nonfinite, *copies = &pairs->copies,
+                *weights = &pairs->weights;
+    struct weft_tensor *trained = arms->trained;
+    if (!measure(checks, arms->unchecked, &nonfinite->without_us[round]) ||
+        !measure(checks, arms->plain, &warning->with_us[round]) ||
         !measure(checks, trained, &copies->without_us[round]))
         return false;
+    warning->without_us[round] = nonfinite->without_us[round];
     weights->without_us[round] = copies->without_us[round];
     if (!measure_compared(checks, trained, &weights->with_us[round])) return false;
     if (!declare(checks, "skips", "none", true, checks->count, &skips)) return false;
@@ -167,24 +192,31 @@ static bool run_round(struct checks *checks, struct weft_tensor *plain, struct w
     return status >= 0 || bench_print_failure(&checks->rank, "tensor_free", status);
 }
 
+static bool declare_arms(struct checks *checks, struct arms *arms)
+{
+    double unused;
+    return declare(checks, "unchecked", "none", false, checks->count, &arms->unchecked) &&
+           declare(checks, "plain", "none", false, checks->count, &arms->plain) &&
+           declare(checks, "adam", "adam", false, checks->count, &arms->trained) &&
+           use_up_warning(checks, arms->unchecked) && measure(checks, arms->plain, &unused) &&
+           measure(checks, arms->trained, &unused); /* warm-up */
+}
+
 static bool run_size(struct checks *checks)
 {
-    struct pair nonfinite, copies, weights;
-    struct weft_tensor *plain, *trained;
-    double unused, step_us;
-    if (!declare(checks, "plain", "none", false, checks->count, &plain) ||
-        !declare(checks, "adam", "adam", false, checks->count, &trained))
-        return false;
-    if (!measure(checks, plain, &unused) || !measure(checks, trained, &unused)) return false; /* warm-up */
+    struct pairs pairs;
+    struct arms arms;
+    double step_us;
+    if (!declare_arms(checks, &arms)) return false;
     for (int round = 0; round < ROUNDS; round++)
-        if (!run_round(checks, plain, trained, round, &nonfinite, &copies, &weights)) return false;
-    print_pair(checks, "nonfinite", &nonfinite);
-    print_pair(checks, "copies", &copies);
-    print_pair(checks, "weights", &weights);
-    if (!measure(checks, plain, &step_us) || !mean_over_ranks(checks, &checks->end_us)) return false;
+        if (!run_round(checks, &arms, round, &pairs)) return false;
+    print_pair(checks, "warning", &pairs.warning);
+    print_pair(checks, "nonfinite", &pairs.nonfinite);
+    print_pair(checks, "copies", &pairs.copies);
+    print_pair(checks, "weights", &pairs.weights);
+    if (!measure(checks, arms.plain, &step_us) || !mean_over_ranks(checks, &checks->end_us)) return false;
     const double others_us = step_us - checks->end_us;
     print_row(checks, "pushed", others_us, step_us, others_us > 0 ? step_us / others_us : 0);
-    checks->sizes++;
     return true;
 }
 
@@ -227,6 +259,7 @@ int bench_checks_run(const struct bench_options *options)
     char every[16];
     snprintf(every, sizeof every, "%d", HASH_EVERY);
     setenv("WEFT_CLIENT_HASH_EVERY", every, 1);
+    setenv("WEFT_LOG_LEVEL", "error", 0); /* the warnings of this measurement */
     if (!bench_join(&checks.rank, "weft bench checks")) return 1;
     checks.times = calloc(2 * (size_t)options->iters, sizeof *checks.times);
     checks.ends = checks.times ? checks.times + options->iters : NULL;

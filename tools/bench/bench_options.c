@@ -161,7 +161,8 @@ static const char checks_about[] =
     "Cost of the checks of a step, each in turn with the step without it. Each step all-reduces one\n"
     "tensor.\n";
 static const char checks_notes[] =
-    "nonfinite: a tensor with skip_nonfinite, against one without.\n"
+    "warning: a tensor whose gradients are checked for the warning, against one without checks.\n"
+    "nonfinite: a tensor with skip_nonfinite, against one without checks.\n"
     "copies: a tensor with adam while another tensor may skip the step, against the same alone.\n"
     "weights: a step that compares the weights of all ranks; a job does so every client.hash_every steps\n"
     "(default 50).\n"
