@@ -23,7 +23,6 @@
 #define GROUP_POLL_INTERVAL_NS WEFT_MS(500) /* interval of the timer while operations are posted */
 /* a longer interval between two polls of this rank does not count as waiting */
 #define GROUP_STALL_MIN_NS WEFT_SECONDS(1)
-#define GROUP_WARN_AFTER_NS WEFT_SECONDS(30)
 #define GROUP_STATUS_TIMEOUT_NS WEFT_MS(500) /* a rank that requests status waits this long for the replies */
 /* after a failure: time for peers to release the send buffers */
 #define GROUP_RELEASE_TIMEOUT_NS WEFT_SECONDS(2)

@@ -1,12 +1,5 @@
-/* cache_policy.c - decides which results are written with non-temporal stores.
- *
- * A normal store loads its line into the cache and evicts another. If the buffers of all ranks together do
- * not fit into the last-level cache, that is a useless pass over memory. A sum reads several sources per
- * store and gains from a quarter of the last-level cache on (tuning/nt_store_limit.c). A copy reads one
- * source, and later readers find its result in the cache: it gains from 1.5 times the cache on. Staged copies
- * gain from twice the cache on. The total of all buffers decides, not the length of the vector. Below four
- * times the private caches of the cores in use, normal stores are kept. The size of the last-level cache is
- * capped: a larger one is shared with other machines or is not uniformly near. */
+/* cache_policy.c - decides which results of a call are written with non-temporal stores: the bytes of all
+ * buffers of all ranks, not the length of the vector, against the limits of tuning/nt_store_limit.c. */
 #include "collective/onehost/onehost.h"
 
 #include <unistd.h>
@@ -35,13 +28,6 @@ static uint64_t buffer_bytes(const struct weft_coll *coll)
     }
 }
 
-/* The private caches of many cores can hold more than the last-level limit. */
-static bool exceeds_caches(const struct onehost *onehost, const struct weft_coll *coll, uint64_t bytes)
-{
-    uint64_t all = buffer_bytes(coll);
-    return all >= bytes && all >= PLAN_ONEHOST_NT_CORE_CACHE_FACTOR * onehost->core_cache_bytes;
-}
-
 bool onehost_sum_uses_nt_stores(const struct onehost *onehost, const struct weft_coll *coll)
 {
     return buffer_bytes(coll) >=
@@ -49,9 +35,11 @@ bool onehost_sum_uses_nt_stores(const struct onehost *onehost, const struct weft
 }
 bool onehost_copy_uses_nt_stores(const struct onehost *onehost, const struct weft_coll *coll)
 {
-    return exceeds_caches(onehost, coll, onehost->last_cache_bytes / 2 * 3);
+    return buffer_bytes(coll) >=
+           plan_onehost_nt_copy_bytes(onehost->last_cache_bytes, onehost->core_cache_bytes);
 }
 bool onehost_stage_uses_nt_stores(const struct onehost *onehost, const struct weft_coll *coll)
 {
-    return exceeds_caches(onehost, coll, 2 * onehost->last_cache_bytes);
+    return buffer_bytes(coll) >=
+           plan_onehost_nt_stage_bytes(onehost->last_cache_bytes, onehost->core_cache_bytes);
 }

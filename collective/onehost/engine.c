@@ -25,19 +25,6 @@ static struct weft_coll *queue_first(const struct onehost *onehost)
                : weft_list_first(&onehost->queue, struct weft_coll, onehost.link);
 }
 
-bool onehost_accepts(const struct weft_group *group, const struct weft_coll_args *args)
-{
-    if (!group->onehost || group->onehost->state == ONEHOST_DISABLED || args->plan != WEFT_PLAN_AUTO)
-        return false;
-    return coll_is_public(args->kind) && !coll_is_sendrecv(args->kind);
-}
-
-bool weft_group_uses_onehost(const struct weft_group *group, enum weft_coll_kind kind)
-{
-    return group->onehost && group->onehost->state == ONEHOST_ENABLED &&
-           onehost_accepts(group, &(struct weft_coll_args){.kind = kind, .op = WEFT_SUM});
-}
-
 /* ---- queue ---- */
 
 static uint64_t loaded_bytes(const struct weft_coll *coll)

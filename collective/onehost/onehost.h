@@ -499,13 +499,15 @@ void onehost_fastpath_direct_prepare(struct weft_group *group, struct onehost_pr
 enum weft_status onehost_fastpath_direct(struct weft_group *group, struct onehost_prepared *prepared,
                                          const void *in, void *out, const struct onehost_completion *after);
 
+/* ---- path.c ---- */
+bool onehost_accepts(const struct weft_group *group, const struct weft_coll_args *args);
+
 /* ---- engine.c ---- */
 static inline void onehost_set_phase(struct weft_coll *coll, enum onehost_phase phase)
 {
     coll->onehost.phase = phase;
     coll->path.is_active = phase != ONEHOST_BY_MESSAGES;
 }
-bool onehost_accepts(const struct weft_group *group, const struct weft_coll_args *args);
 /* a launched operation would start now */
 bool onehost_starts_immediately(const struct onehost *onehost);
 void onehost_launch(struct weft_coll *coll);

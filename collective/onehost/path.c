@@ -1,4 +1,5 @@
-/* path.c - the one-host path as core/ sees it: the table of collective/core/path.h. */
+/* path.c - the one-host path as core/ sees it: the table of collective/core/path.h, and which calls the path
+ * accepts. The vote that enables it for a group is in setup.c. */
 #include "collective/core/path.h"
 
 #include "collective/onehost/onehost.h"
@@ -66,6 +67,19 @@ static void op_free(struct op_pool *op_pool, struct weft_coll *coll)
 }
 
 /* ---- operations ---- */
+bool onehost_accepts(const struct weft_group *group, const struct weft_coll_args *args)
+{
+    if (!group->onehost || group->onehost->state == ONEHOST_DISABLED || args->plan != WEFT_PLAN_AUTO)
+        return false;
+    return coll_is_public(args->kind) && !coll_is_sendrecv(args->kind);
+}
+
+bool weft_group_uses_onehost(const struct weft_group *group, enum weft_coll_kind kind)
+{
+    return group->onehost && group->onehost->state == ONEHOST_ENABLED &&
+           onehost_accepts(group, &(struct weft_coll_args){.kind = kind, .op = WEFT_SUM});
+}
+
 static enum weft_status prepare(struct weft_group *group, const struct weft_coll_args *args,
                                 bool *can_fall_back_out, struct weft_error *error)
 {

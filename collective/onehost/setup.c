@@ -228,6 +228,18 @@ static void set_state(struct onehost *onehost, enum onehost_state state)
     onehost_vote_complete(onehost);
 }
 
+/* `rank` cannot map the memory of the others. */
+static void disable(struct onehost *onehost, uint32_t rank)
+{
+    const struct weft_group *group = onehost->group;
+    if (onehost->state == ONEHOST_VOTING)
+        weft_log(group->env, WEFT_LOG_INFO, "collective",
+                 "group %u: calls use messages, not the memory of this host: rank %u cannot map the memory "
+                 "of all %u ranks",
+                 group->group_id, rank, group->ranks);
+    set_state(onehost, ONEHOST_DISABLED);
+}
+
 static void check_votes(struct onehost *onehost)
 {
     if (onehost->state == ONEHOST_VOTING && onehost->offer_count == onehost->group->ranks - 1 &&
@@ -266,7 +278,7 @@ void onehost_address_received(struct weft_group *group, uint32_t rank, const voi
     if (!peer_map(peer, group->peer_table->peers[rank], payload, bytes)) onehost->all_mappable = false;
     if (onehost->offer_count < group->ranks - 1) return;
     vote(group, onehost->all_mappable ? WEFT_OK : WEFT_ERR_UNSUPPORTED);
-    if (!onehost->all_mappable) set_state(onehost, ONEHOST_DISABLED);
+    if (!onehost->all_mappable) disable(onehost, group->rank);
     check_votes(onehost);
 }
 
@@ -282,7 +294,7 @@ void onehost_vote_received(struct weft_group *group, uint32_t rank, enum weft_st
     if (opinion < 0) {
         if (onehost->state == ONEHOST_VOTING && onehost->offer_count < group->ranks - 1)
             vote(group, WEFT_ERR_UNSUPPORTED);
-        set_state(onehost, ONEHOST_DISABLED);
+        disable(onehost, rank);
     }
     check_votes(onehost);
 }

@@ -81,17 +81,18 @@ struct plan_range plan_vector_chunk(const struct weft_plan_args *args, uint64_t 
 /* copyin_limit.c: most bytes that one rank copies in, pieces for all ranks together. is_oversubscribed:
  * more ranks than cores. */
 uint64_t plan_onehost_copyin_limit(enum weft_coll_kind kind, uint32_t ranks, bool is_oversubscribed);
-/* nt_store_limit.c: if the buffers of all ranks together have at least this many bytes, sums use
- * non-temporal stores. last_cache_bytes: of the last-level cache; core_cache_bytes: of the private caches
- * of all working cores; 0: unknown. */
+/* nt_store_limit.c: if the buffers of all ranks together have at least this many bytes, sums, copies between
+ * buffers, and staged copies use non-temporal stores. last_cache_bytes: of the last-level cache;
+ * core_cache_bytes: of the private caches of all working cores; 0: unknown. */
 /* clamped to the range in which the figure is plausible */
 uint64_t plan_onehost_last_cache_bytes(uint64_t last_cache_bytes);
 uint64_t plan_onehost_nt_sum_bytes(uint64_t last_cache_bytes, uint64_t core_cache_bytes);
-/* multiple of the private caches above which all accesses miss them (cost_onehost.c) */
-#define PLAN_ONEHOST_NT_CORE_CACHE_FACTOR 4
+uint64_t plan_onehost_nt_copy_bytes(uint64_t last_cache_bytes, uint64_t core_cache_bytes);
+uint64_t plan_onehost_nt_stage_bytes(uint64_t last_cache_bytes, uint64_t core_cache_bytes);
 /* the limit if all ranks map all buffers */
 uint64_t plan_onehost_copyin_limit_direct(enum weft_coll_kind kind, uint32_t ranks, bool is_oversubscribed);
 
+/* ---- tuning/chunk_size.c ---- */
 /* Pipelined plans, chunks over `stages` links: the chunk that balances the fill time against the cost of a
  * message, sqrt(bytes * PLAN_HOP_BYTES / stages), as a power of two from 4 KiB to chunk_bytes. It uses
  * constants, not measured links, because the double tree's bits depend on it. */

@@ -32,7 +32,7 @@
 #include "server/server.h"
 #include "tests/sim/arena.h"
 #include "tests/sim/seed.h"
-#include "tests/sim/sim_faults.h"
+#include "tests/sim/sim_host_faults.h"
 #include "tests/sim/sim_net.h"
 #include "tests/sim/sim_process.h"
 

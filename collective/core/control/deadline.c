@@ -25,6 +25,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define WARN_AFTER_NS WEFT_SECONDS(30) /* a rank that has waited so long for an operation warns once */
+
 static struct weft_coll *oldest_running(const struct weft_group *group)
 {
     struct weft_list *node, *spare;
@@ -420,7 +422,7 @@ static void warn(struct weft_group *group, struct weft_coll *coll)
     weft_log(group->env, WEFT_LOG_WARN, "collective",
              "group %u rank %u: %s (%s) waits for %s since %" PRIu64 " s, phase %s", group->group_id,
              group->rank, coll_title(coll, coll->sequence, title), call, name,
-             (uint64_t)(GROUP_WARN_AFTER_NS / WEFT_SECONDS(1)), phase);
+             (uint64_t)(WARN_AFTER_NS / WEFT_SECONDS(1)), phase);
 }
 
 /* Ranks that post together expire together. The delay grows with the rank, so the first request finds the
@@ -460,7 +462,7 @@ uint64_t deadline_check(struct weft_group *group, uint64_t now_ns)
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         if (coll->phase != COLL_RUNNING) continue;
         /* the post may be later than now_ns */
-        if (!coll->warned && now_ns >= coll->posted_ns + GROUP_WARN_AFTER_NS) warn(group, coll);
+        if (!coll->warned && now_ns >= coll->posted_ns + WARN_AFTER_NS) warn(group, coll);
         if (now_ns >= query_time_ns(coll)) {
             request_status(group, coll, now_ns);
             return group->diagnosis_until_ns;

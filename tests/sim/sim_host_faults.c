@@ -1,5 +1,5 @@
-/* sim_faults.c - see sim_faults.h. */
-#include "tests/sim/sim_faults.h"
+/* sim_host_faults.c - see sim_host_faults.h. */
+#include "tests/sim/sim_host_faults.h"
 
 #include "tests/sim/sim_net.h"
 

@@ -1,7 +1,7 @@
-/* sim_faults.h - faults of hosts of a simulated job, other than death: network partitions, slow links,
+/* sim_host_faults.h - faults of hosts of a simulated job, other than death: network partitions,
  * processes that are stopped and continue. They affect the transport and the control connections. */
-#ifndef WEFT_TESTS_SIM_FAULTS_H
-#define WEFT_TESTS_SIM_FAULTS_H
+#ifndef WEFT_TESTS_SIM_HOST_FAULTS_H
+#define WEFT_TESTS_SIM_HOST_FAULTS_H
 
 #include "transport/transport.h"
 
