@@ -22,7 +22,7 @@
 
 static bool is_pending(const struct weft_tensor *tensor)
 {
-    return tensor->clip.is_pending && tensor->last_step == tensor->session->step.number;
+    return tensor->clip.is_pending && tensor->progress.last_step == tensor->session->step.number;
 }
 
 static double global_norm(struct weft_session *session)
@@ -30,7 +30,8 @@ static double global_norm(struct weft_session *session)
     double squares = 0;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &session->tensors->list) {
-        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        const struct weft_tensor *tensor =
+            weft_container_of(node, struct weft_tensor, registration.session_link);
         const double scale = (double)tensor->clip.scale;
         if (is_pending(tensor)) squares += tensor->clip.squares * scale * scale;
     }
@@ -41,13 +42,13 @@ static void update(struct weft_tensor *tensor, float factor)
 {
     struct client_clip *clip = &tensor->clip;
     tensor->op = (struct client_tensor_op){.kind = CLIENT_OP_NONE,
-                                           .step = tensor->last_step,
+                                           .step = tensor->progress.last_step,
                                            .lr = clip->lr,
                                            .has_decay = clip->has_decay,
                                            .weight_decay = clip->weight_decay,
                                            .out = clip->out};
     const float scale = (float)((double)clip->scale * (double)factor);
-    while (!client_update_slice(tensor, tensor->scratch, scale)) continue;
+    while (!client_update_slice(tensor, tensor->arrays.scratch, scale)) continue;
     clip->is_pending = false;
 }
 
@@ -56,7 +57,7 @@ static enum weft_status start_updates(struct weft_session *session, float factor
 {
     struct weft_list *node, *spare;
     weft_list_foreach (node, spare, &session->tensors->list) {
-        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, registration.session_link);
         if (!is_pending(tensor) || tensor->mode != WEFT_MODE_SERVER) continue;
         const enum weft_status status = client_tensor_start_apply(tensor, factor, tensor->clip.out);
         if (status >= 0) continue;
@@ -65,7 +66,7 @@ static enum weft_status start_updates(struct weft_session *session, float factor
         return client_usable(session);
     }
     weft_list_foreach (node, spare, &session->tensors->list) {
-        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, registration.session_link);
         if (is_pending(tensor) && tensor->mode == WEFT_MODE_ALL_REDUCE) update(tensor, factor);
     }
     return WEFT_OK;
@@ -80,10 +81,10 @@ enum weft_status client_clip_update(struct weft_session *session)
     struct weft_list *node, *spare;
     if (step->norm_out) *step->norm_out = norm;
     weft_list_foreach(node, spare, &session->tensors->list) {
-        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, registration.session_link);
         if (!is_pending(tensor) || tensor->mode != WEFT_MODE_SERVER) continue;
         tensor->clip.is_pending = false;
-        if (status == WEFT_OK) status = weft_wait(&tensor->clip_request, 0);
+        if (status == WEFT_OK) status = weft_wait(&tensor->clip.request, 0);
     }
     return status;
 }

@@ -79,7 +79,7 @@ static bool collect(struct report *report)
     if (!report->rows) return false;
     weft_list_foreach (node, spare, &session->tensors->list) {
         struct row *row = &report->rows[report->count++];
-        row->tensor = weft_container_of(node, struct weft_tensor, session_link);
+        row->tensor = weft_container_of(node, struct weft_tensor, registration.session_link);
         stats_of(row->tensor, &row->stats);
         report->tensors_ns += (double)row->stats.exposed_ns;
     }

@@ -57,9 +57,10 @@ static enum weft_status has_first_weights(struct weft_session *session)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &session->tensors->list) {
-        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        if (tensor->mode == WEFT_MODE_SERVER && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE &&
-            !tensor->initialised)
+        const struct weft_tensor *tensor =
+            weft_container_of(node, struct weft_tensor, registration.session_link);
+        if (tensor->mode == WEFT_MODE_SERVER && tensor->options.optimizer.kind != WEFT_OPTIMIZER_NONE &&
+            !tensor->progress.initialised)
             return client_error(session, WEFT_ERR_STATE,
                                 "join: tensor '%s' has an optimiser at shards and no weights yet; call "
                                 "weft_tensor_init first",
@@ -168,9 +169,9 @@ static const char too_large[] =
 static void scale_carry(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
-    if (!tensor->carry || tensor->carry_ranks == session->ranks) return;
-    const float by = (float)((double)session->ranks / (double)tensor->carry_ranks);
-    const uint32_t most_bits = weft_kernels()->max_abs_bits_f32(tensor->carry, tensor->elems);
+    if (!tensor->arrays.carry || tensor->arrays.carry_ranks == session->ranks) return;
+    const float by = (float)((double)session->ranks / (double)tensor->arrays.carry_ranks);
+    const uint32_t most_bits = weft_kernels()->max_abs_bits_f32(tensor->arrays.carry, tensor->elems);
     uint32_t scaled_bits;
     float most;
     memcpy(&most, &most_bits, sizeof most);
@@ -178,21 +179,21 @@ static void scale_carry(struct weft_tensor *tensor)
     memcpy(&scaled_bits, &most, sizeof scaled_bits);
     if (scaled_bits >= WEFT_RESIDUAL_LIMIT_BITS)
         weft_log(session->env, WEFT_LOG_WARN, "client", too_large, tensor->name);
-    else weft_kernels()->scale_f32(tensor->carry, tensor->carry, by, tensor->elems);
-    tensor->carry_ranks = session->ranks;
+    else weft_kernels()->scale_f32(tensor->arrays.carry, tensor->arrays.carry, by, tensor->elems);
+    tensor->arrays.carry_ranks = session->ranks;
 }
 
 void client_codecs_set_membership(struct weft_session *session)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &session->tensors->list) {
-        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        if (atomic_load_explicit(&tensor->busy, memory_order_acquire)) continue;
+        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, registration.session_link);
+        if (atomic_load_explicit(&tensor->delivery.busy, memory_order_acquire)) continue;
         scale_carry(tensor);
         if (!tensor->codec) continue;
         if (weft_codec_set_ranks(tensor->codec, session->ranks) < 0)
             weft_log(session->env, WEFT_LOG_WARN, "client", too_large, tensor->name);
-        weft_codec_set_stream(tensor->codec, tensor->rounding_seed, session->rank);
+        weft_codec_set_stream(tensor->codec, tensor->wire.rounding_seed, session->rank);
         weft_codec_set_steps(tensor->codec, session->epoch_change.codec_steps);
     }
 }
@@ -202,8 +203,8 @@ uint64_t client_codecs_steps_max(struct weft_session *session)
     struct weft_list *node, *spare;
     uint64_t most = 0;
     weft_list_foreach(node, spare, &session->tensors->list) {
-        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        bool free = tensor->codec && !atomic_load_explicit(&tensor->busy, memory_order_acquire);
+        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, registration.session_link);
+        bool free = tensor->codec && !atomic_load_explicit(&tensor->delivery.busy, memory_order_acquire);
         uint64_t steps = free ? weft_codec_steps(tensor->codec) : 0;
         if (steps > most) most = steps;
     }

@@ -288,15 +288,16 @@ static void close_codecs(struct weft_session *session, bool commit)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &session->tensors->list) {
-        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        bool touched = (tensor->codec || tensor->carry) && tensor->last_step == session->step.number;
+        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, registration.session_link);
+        bool touched =
+            (tensor->codec || tensor->arrays.carry) && tensor->progress.last_step == session->step.number;
         /* In a failed session the engine may still use the codec. */
-        if (!touched || atomic_load_explicit(&tensor->busy, memory_order_acquire)) continue;
+        if (!touched || atomic_load_explicit(&tensor->delivery.busy, memory_order_acquire)) continue;
         client_hash_step_ended(tensor, commit);
         if (commit) {
             if (tensor->codec) weft_codec_commit(tensor->codec);
-            weft_free_bytes(session->env, tensor->carry); /* it entered this step's contribution */
-            tensor->carry = NULL;
+            weft_free_bytes(session->env, tensor->arrays.carry); /* it entered this step's contribution */
+            tensor->arrays.carry = NULL;
         } else if (tensor->codec) {
             weft_codec_abandon(tensor->codec);
         }
@@ -307,8 +308,9 @@ static void restore_last_step(struct weft_session *session)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &session->tensors->list) {
-        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        if (tensor->last_step == session->step.number) tensor->last_step = tensor->step_before;
+        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, registration.session_link);
+        if (tensor->progress.last_step == session->step.number)
+            tensor->progress.last_step = tensor->progress.step_before;
     }
 }
 

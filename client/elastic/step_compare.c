@@ -59,7 +59,8 @@ static bool has_compared_tensors(const struct weft_session *session)
 {
     struct weft_list *node, *spare;
     weft_list_foreach (node, spare, &session->tensors->list)
-        if (!client_tensor_has_clock(weft_container_of(node, struct weft_tensor, session_link))) return true;
+        if (!client_tensor_has_clock(weft_container_of(node, struct weft_tensor, registration.session_link)))
+            return true;
     return false;
 }
 
@@ -68,7 +69,8 @@ static const char *name_of(const struct weft_session *session, uint32_t id)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &session->tensors->list) {
-        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        const struct weft_tensor *tensor =
+            weft_container_of(node, struct weft_tensor, registration.session_link);
         if (tensor->id == id) return tensor->name;
     }
     return "?"; /* freed */
@@ -164,8 +166,9 @@ static void set_bits(struct weft_session *session)
     struct weft_list *node, *spare;
     memset(compare->mine, 0, compare->words * sizeof *compare->mine);
     weft_list_foreach(node, spare, &session->tensors->list) {
-        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        if (tensor->last_step == session->step.number && !client_tensor_has_clock(tensor))
+        const struct weft_tensor *tensor =
+            weft_container_of(node, struct weft_tensor, registration.session_link);
+        if (tensor->progress.last_step == session->step.number && !client_tensor_has_clock(tensor))
             compare->mine[tensor->id / WORD_BITS] |= (uint64_t)1 << tensor->id % WORD_BITS;
     }
 }
@@ -176,8 +179,10 @@ static bool reductions_completed(void *context)
     struct weft_list *node, *spare;
     if (atomic_load(&session->open_requests) == 0 || client_failed(session) < 0) return true;
     weft_list_foreach(node, spare, &session->tensors->list) {
-        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        if (tensor->mode == WEFT_MODE_ALL_REDUCE && atomic_load_explicit(&tensor->busy, memory_order_acquire))
+        const struct weft_tensor *tensor =
+            weft_container_of(node, struct weft_tensor, registration.session_link);
+        if (tensor->mode == WEFT_MODE_ALL_REDUCE &&
+            atomic_load_explicit(&tensor->delivery.busy, memory_order_acquire))
             return false;
     }
     return true;
@@ -217,8 +222,8 @@ enum weft_status client_compare_pushed_result(struct weft_session *session)
 
 static bool is_hashed(const struct weft_tensor *tensor)
 {
-    return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && tensor->weights &&
-           tensor->last_step == tensor->session->step.number && !client_tensor_has_clock(tensor);
+    return tensor->options.optimizer.kind != WEFT_OPTIMIZER_NONE && tensor->buffers.weights &&
+           tensor->progress.last_step == tensor->session->step.number && !client_tensor_has_clock(tensor);
 }
 
 /* If the weights on the device cannot be read, the session fails: the other ranks wait for the hash. */
@@ -226,8 +231,8 @@ static enum weft_status hash_tensor(struct weft_session *session, const struct w
                                     uint64_t *hash_out)
 {
     struct weft_error error = {0};
-    if (!weft_memory_is_device(tensor->memory)) {
-        *hash_out = weft_weight_hash(tensor->weights, tensor->bytes);
+    if (!weft_memory_is_device(tensor->buffers.memory)) {
+        *hash_out = weft_weight_hash(tensor->buffers.weights, tensor->bytes);
         return WEFT_OK;
     }
     const enum weft_status status = client_device_hash_weights(tensor, hash_out, &error);
@@ -243,7 +248,8 @@ static enum weft_status hash_weights(struct weft_session *session)
     memset(session->elastic->compare.mine, 0,
            session->elastic->compare.words * sizeof *session->elastic->compare.mine);
     weft_list_foreach(node, spare, &session->tensors->list) {
-        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        const struct weft_tensor *tensor =
+            weft_container_of(node, struct weft_tensor, registration.session_link);
         if (is_hashed(tensor))
             WEFT_TRY(hash_tensor(session, tensor, &session->elastic->compare.mine[tensor->id]));
     }

@@ -117,8 +117,9 @@ static uint32_t hash_parameters(const struct weft_session *session, const struct
     if (step->has_decays) hash = weft_fnv_bytes(hash, options->group_weight_decay, bytes);
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &session->tensors->list) {
-        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        if (bytes > 0) hash = weft_fnv_bytes(hash, &tensor->group, sizeof tensor->group);
+        const struct weft_tensor *tensor =
+            weft_container_of(node, struct weft_tensor, registration.session_link);
+        if (bytes > 0) hash = weft_fnv_bytes(hash, &tensor->options.group, sizeof tensor->options.group);
     }
     return (uint32_t)(hash >> 33) | 1u;
 }
@@ -136,10 +137,11 @@ void client_step_options_apply(struct weft_session *session, const struct weft_s
     step->skips = false;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &session->tensors->list) {
-        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        if (tensor->group >= options->group_count) continue;
-        tensor->group_lr = options->group_lr[tensor->group];
-        if (step->has_decays) tensor->group_decay = options->group_weight_decay[tensor->group];
+        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, registration.session_link);
+        if (tensor->options.group >= options->group_count) continue;
+        tensor->progress.group_lr = options->group_lr[tensor->options.group];
+        if (step->has_decays)
+            tensor->progress.group_decay = options->group_weight_decay[tensor->options.group];
     }
     step->records.mine = (struct client_step_record){.step = options->step,
                                                      .lr = options->lr,

@@ -30,7 +30,7 @@
 static void *sum_buffer(const struct weft_tensor *tensor)
 {
     if (tensor->op.sum) return tensor->op.sum; /* the update is on the device */
-    return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE ? tensor->scratch : tensor->op.out;
+    return tensor->options.optimizer.kind != WEFT_OPTIMIZER_NONE ? tensor->arrays.scratch : tensor->op.out;
 }
 
 static const float *gradient_of(const struct client_tensor_op *op)
@@ -42,13 +42,13 @@ const void *client_allreduce_mode_input(const struct weft_tensor *tensor) { retu
 
 enum weft_op client_allreduce_mode_op(const struct weft_tensor *tensor)
 {
-    return tensor->dtype == WEFT_F32 || tensor->optimizer.is_sum ? WEFT_SUM : WEFT_AVG;
+    return tensor->dtype == WEFT_F32 || tensor->options.optimizer.is_sum ? WEFT_SUM : WEFT_AVG;
 }
 
 /* Turns the sum into the mean, or into the result of optimizer "sum". Valid once the records have arrived. */
 static float mean_scale(const struct weft_tensor *tensor)
 {
-    const float scale = tensor->optimizer.is_sum ? 1.0f : tensor->session->step.grad_scale;
+    const float scale = tensor->options.optimizer.is_sum ? 1.0f : tensor->session->step.grad_scale;
     return scale * client_mean_unscale(tensor);
 }
 
@@ -60,7 +60,7 @@ static float sum_scale(const struct weft_tensor *tensor)
 
 static bool run_update(struct client_work *work)
 {
-    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, execution.work);
     struct client_tensor_op *op = &tensor->op;
     if (!client_update_slice(tensor, sum_buffer(tensor), sum_scale(tensor))) return false;
     client_request_complete(op->request, WEFT_OK, NULL);
@@ -69,15 +69,15 @@ static bool run_update(struct client_work *work)
 
 static bool clips(const struct weft_tensor *tensor)
 {
-    return tensor->session->step.clip_norm > 0 && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
+    return tensor->session->step.clip_norm > 0 && tensor->options.optimizer.kind != WEFT_OPTIMIZER_NONE;
 }
 
 /* With clip_norm: weft_step_end makes the update (elastic/clip.c). */
 static bool run_measure(struct client_work *work)
 {
-    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, execution.work);
     struct client_tensor_op *op = &tensor->op;
-    const float *sum = tensor->scratch + op->work_at;
+    const float *sum = tensor->arrays.scratch + op->work_at;
     const uint64_t left = tensor->elems - op->work_at,
                    count = left > CLIENT_SLICE_ELEMS ? CLIENT_SLICE_ELEMS : left;
     tensor->clip.squares += weft_kernels()->dot_f32(sum, sum, count);
@@ -97,7 +97,7 @@ static void update(struct weft_tensor *tensor)
 {
     struct client_tensor_op *op = &tensor->op;
     bool update_is_done = tensor->dtype != WEFT_F32 ||
-                          (tensor->codec && tensor->optimizer.kind == WEFT_OPTIMIZER_NONE) ||
+                          (tensor->codec && tensor->options.optimizer.kind == WEFT_OPTIMIZER_NONE) ||
                           op->sum; /* the completion queues the update */
     if (update_is_done) {
         client_request_complete(op->request, WEFT_OK, NULL);
@@ -110,13 +110,13 @@ static void update(struct weft_tensor *tensor)
                                         .weight_decay = op->weight_decay,
                                         .out = op->out};
     op->work_at = 0;
-    tensor->work.run = clips(tensor) ? run_measure : run_update;
-    client_engine_queue_work(tensor->session, &tensor->work);
+    tensor->execution.work.run = clips(tensor) ? run_measure : run_update;
+    client_engine_queue_work(tensor->session, &tensor->execution.work);
 }
 
 static bool run_check(struct client_work *work)
 {
-    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, execution.work);
     struct client_tensor_op *op = &tensor->op;
     const uint64_t left = tensor->elems - op->work_at,
                    count = left > CLIENT_SLICE_ELEMS ? CLIENT_SLICE_ELEMS : left;
@@ -131,13 +131,13 @@ static bool run_check(struct client_work *work)
 /* The mean is not finite, or unknown: is it because of this rank's gradient? */
 static bool run_warn(struct client_work *work)
 {
-    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, execution.work);
     struct client_tensor_op *op = &tensor->op;
     const uint64_t left = tensor->elems - op->work_at,
                    count = left > CLIENT_SLICE_ELEMS ? CLIENT_SLICE_ELEMS : left;
     client_skip_warn(tensor, op->work_at, count);
     op->work_at += count;
-    if (!tensor->warned && op->work_at < tensor->elems) return false;
+    if (!tensor->progress.warned && op->work_at < tensor->elems) return false;
     update(tensor);
     return true;
 }
@@ -155,8 +155,8 @@ static void check_or_update(struct weft_tensor *tensor)
         return;
     }
     tensor->op.work_at = 0;
-    tensor->work.run = skips ? run_check : run_warn;
-    client_engine_queue_work(tensor->session, &tensor->work);
+    tensor->execution.work.run = skips ? run_check : run_warn;
+    client_engine_queue_work(tensor->session, &tensor->execution.work);
 }
 
 /* The tensor's sum has arrived, or the session has failed. */
@@ -172,7 +172,7 @@ static void reduce_completed(struct weft_tensor *tensor)
         tensor->op.grad_scale = mean_scale(tensor);
         check_or_update(tensor);
     } else {
-        weft_list_append(&engine->session->tensors->record_waiters, &tensor->record_link);
+        weft_list_append(&engine->session->tensors->record_waiters, &tensor->execution.record_link);
     }
 }
 
@@ -203,7 +203,7 @@ void client_allreduce_mode_reduced(struct weft_tensor *tensor, const void *sum)
 
 static void on_reduced(struct client_group_op *group_op, enum weft_status status, const char *text)
 {
-    struct weft_tensor *tensor = weft_container_of(group_op, struct weft_tensor, group_op);
+    struct weft_tensor *tensor = weft_container_of(group_op, struct weft_tensor, execution.group_op);
     const bool failed = tensor->session->engine->failed;
     for (struct weft_tensor *each = tensor; each && !failed; each = each->op.follower)
         client_codec_tuner_exchange_completed(each);
@@ -249,9 +249,9 @@ static enum weft_status post_compressed(struct weft_tensor *tensor, struct weft_
                                             .grad_scale = each->op.scaled ? 1.0f : each->op.factor,
                                             .out = sum_buffer(each)};
     }
-    return weft_coll_codec_all_reduce_batch(tensor->session->engine->group, members, count,
-                                            &tensor->codec_spec, &tensor->shape, tensor->op.grad_scale, 0,
-                                            client_engine_group_op_done, &tensor->group_op, error);
+    return weft_coll_codec_all_reduce_batch(
+        tensor->session->engine->group, members, count, &tensor->options.codec_spec, &tensor->options.shape,
+        tensor->op.grad_scale, 0, client_engine_group_op_done, &tensor->execution.group_op, error);
 }
 
 /* Returns where the sum's kernel records whether the result is finite; NULL: no check depends on it. */
@@ -264,14 +264,15 @@ static enum weft_coll_finite *finite_out(struct weft_tensor *tensor)
 /* The sum overwrites the gradient: check it before, to name the rank later. */
 void client_allreduce_mode_check_input(struct weft_tensor *tensor)
 {
-    tensor->op.grad_is_nonfinite = tensor->skip_nonfinite && gradient_of(&tensor->op) == sum_buffer(tensor) &&
-                                   !weft_memory_is_device(tensor->memory) &&
+    tensor->op.grad_is_nonfinite = tensor->options.skip_nonfinite &&
+                                   gradient_of(&tensor->op) == sum_buffer(tensor) &&
+                                   !weft_memory_is_device(tensor->buffers.memory) &&
                                    !client_skip_is_finite(tensor, gradient_of(&tensor->op), 0, tensor->elems);
 }
 
 static enum weft_status post_reduce(struct client_group_op *group_op, struct weft_error *error)
 {
-    struct weft_tensor *tensor = weft_container_of(group_op, struct weft_tensor, group_op);
+    struct weft_tensor *tensor = weft_container_of(group_op, struct weft_tensor, execution.group_op);
     struct client_tensor_op *op = &tensor->op;
     enum weft_status status;
     if (tensor->codec) {
@@ -316,8 +317,8 @@ static bool can_start(const struct weft_tensor *tensor)
 static void update_readiness(struct weft_tensor *tensor)
 {
     struct weft_tensor *leader = tensor->op.leader ? tensor->op.leader : tensor;
-    leader->group_op.ready = can_start(leader);
-    if (leader->group_op.ready) client_push_order_ready(leader);
+    leader->execution.group_op.ready = can_start(leader);
+    if (leader->execution.group_op.ready) client_push_order_ready(leader);
 }
 
 void client_allreduce_mode_hand_over(struct weft_tensor *tensor)
@@ -327,7 +328,7 @@ void client_allreduce_mode_hand_over(struct weft_tensor *tensor)
 
 void client_allreduce_mode_group_closed(struct weft_command *command)
 {
-    struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, call_group.command);
+    struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, order.call_group.command);
     /* it has failed meanwhile */
     if (tensor->op.kind == CLIENT_OP_NONE || tensor->op.leader != tensor) return;
     tensor->op.group_is_closed = true;
@@ -345,7 +346,7 @@ static void append_follower(struct weft_tensor *tensor)
 
 static bool run_scale(struct client_work *work)
 {
-    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, execution.work);
     if (!client_scale_slice(tensor, tensor->elems)) return false;
     tensor->op.scaled_is_ready = true;
     update_readiness(tensor);
@@ -359,8 +360,8 @@ static void on_input_ready(struct client_request *request)
     struct weft_tensor *tensor = request->tensor;
     tensor->op.input_is_ready = true;
     if (tensor->op.scaled) {
-        tensor->work.run = run_scale;
-        client_engine_queue_work(tensor->session, &tensor->work);
+        tensor->execution.work.run = run_scale;
+        client_engine_queue_work(tensor->session, &tensor->execution.work);
         return;
     }
     update_readiness(tensor);
@@ -374,13 +375,13 @@ void client_allreduce_mode_start(struct weft_command *command)
     struct weft_session *session = tensor->session;
     struct client_tensor_op *op = &tensor->op;
     if (!client_request_begin(request)) return;
-    tensor->group_op.post = post_reduce;
-    tensor->group_op.done = on_reduced;
-    tensor->group_op.ready = false;
+    tensor->execution.group_op.post = post_reduce;
+    tensor->execution.group_op.done = on_reduced;
+    tensor->execution.group_op.ready = false;
     op->sum_finite = WEFT_COLL_FINITE_UNKNOWN;
     op->grad_scale = mean_scale(tensor); /* valid if the records have arrived */
     if (tensor->codec && !session->step.records.agree)
-        weft_list_append(&session->tensors->record_waiters, &tensor->record_link);
+        weft_list_append(&session->tensors->record_waiters, &tensor->execution.record_link);
     if (op->leader && op->leader != tensor) append_follower(tensor);
     else client_push_order_add(tensor);
     if (request->stage) client_stage_when_ready(request, on_input_ready);
@@ -391,9 +392,9 @@ void client_allreduce_mode_records_agree(struct weft_session *session)
 {
     struct client_engine *engine = session->engine;
     while (!weft_list_empty(&engine->session->tensors->record_waiters)) {
-        struct weft_tensor *tensor =
-            weft_list_first(&engine->session->tensors->record_waiters, struct weft_tensor, record_link);
-        weft_list_remove(&tensor->record_link);
+        struct weft_tensor *tensor = weft_list_first(&engine->session->tensors->record_waiters,
+                                                     struct weft_tensor, execution.record_link);
+        weft_list_remove(&tensor->execution.record_link);
         tensor->op.grad_scale = mean_scale(tensor);
         if (!tensor->op.sum_has_arrived)
             update_readiness(tensor); /* a codec that waits to start */
@@ -407,11 +408,11 @@ void client_allreduce_mode_failed(struct weft_tensor *tensor)
 {
     struct client_tensor_op *op = &tensor->op;
     struct client_engine *engine = tensor->session->engine;
-    client_engine_cancel_work(&tensor->work);
-    weft_list_remove(&tensor->record_link);
-    if (tensor->batch) weft_list_remove(&tensor->push_link);
-    tensor->batch = NULL;
+    client_engine_cancel_work(&tensor->execution.work);
+    weft_list_remove(&tensor->execution.record_link);
+    if (tensor->order.batch) weft_list_remove(&tensor->order.push_link);
+    tensor->order.batch = NULL;
     /* While the group holds it, on_reduced completes it; fail_queued has completed queued ones. */
-    if (tensor->has_begun && op->in_transport == 0)
+    if (tensor->execution.has_begun && op->in_transport == 0)
         client_request_complete(op->request, engine->failed, engine->failed_text);
 }

@@ -16,9 +16,10 @@
 
 static bool has_same_shape_and_codec(const struct weft_tensor *a, const struct weft_tensor *b)
 {
-    return memcmp(&a->codec_spec, &b->codec_spec, sizeof a->codec_spec) == 0 &&
-           a->shape.dim_count == b->shape.dim_count &&
-           memcmp(a->shape.dims, b->shape.dims, a->shape.dim_count * sizeof a->shape.dims[0]) == 0;
+    return memcmp(&a->options.codec_spec, &b->options.codec_spec, sizeof a->options.codec_spec) == 0 &&
+           a->options.shape.dim_count == b->options.shape.dim_count &&
+           memcmp(a->options.shape.dims, b->options.shape.dims,
+                  a->options.shape.dim_count * sizeof a->options.shape.dims[0]) == 0;
 }
 
 struct weft_tensor *client_tensor_group_leader(struct weft_tensor *tensor)
@@ -26,18 +27,19 @@ struct weft_tensor *client_tensor_group_leader(struct weft_tensor *tensor)
     struct client_call_group *call_group = &tensor->session->calls->call_group;
     struct weft_list *node, *spare;
     if (call_group->depth == 0 || tensor->mode != WEFT_MODE_ALL_REDUCE || !tensor->codec ||
-        !weft_coll_codec_can_batch(&tensor->codec_spec))
+        !weft_coll_codec_can_batch(&tensor->options.codec_spec))
         return NULL;
-    tensor->call_group.serial = call_group->serial;
+    tensor->order.call_group.serial = call_group->serial;
     weft_list_foreach(node, spare, &tensor->session->tensors->leaders) {
-        struct weft_tensor *leader = weft_container_of(node, struct weft_tensor, call_group.link);
-        if (leader->call_group.count >= WEFT_CODEC_BATCH_MAX || !has_same_shape_and_codec(leader, tensor))
+        struct weft_tensor *leader = weft_container_of(node, struct weft_tensor, order.call_group.link);
+        if (leader->order.call_group.count >= WEFT_CODEC_BATCH_MAX ||
+            !has_same_shape_and_codec(leader, tensor))
             continue;
-        leader->call_group.count++;
+        leader->order.call_group.count++;
         return leader;
     }
-    tensor->call_group.count = 1;
-    weft_list_append(&tensor->session->tensors->leaders, &tensor->call_group.link);
+    tensor->order.call_group.count = 1;
+    weft_list_append(&tensor->session->tensors->leaders, &tensor->order.call_group.link);
     return tensor;
 }
 
@@ -45,7 +47,7 @@ bool client_tensor_is_gathered(const struct weft_session *session, const struct 
 {
     const struct client_call_group *call_group = &session->calls->call_group;
     if (call_group->depth == 0) return false;
-    return tensor ? tensor->call_group.serial == call_group->serial
+    return tensor ? tensor->order.call_group.serial == call_group->serial
                   : !weft_list_empty(&session->tensors->leaders);
 }
 
@@ -54,9 +56,9 @@ void client_tensor_group_ended(struct weft_session *session, bool start)
 {
     while (!weft_list_empty(&session->tensors->leaders)) {
         struct weft_tensor *leader =
-            weft_list_first(&session->tensors->leaders, struct weft_tensor, call_group.link);
-        weft_list_remove(&leader->call_group.link);
-        leader->call_group.command.fn = client_allreduce_mode_group_closed;
-        if (start) weft_loop_post(session->loop, &leader->call_group.command);
+            weft_list_first(&session->tensors->leaders, struct weft_tensor, order.call_group.link);
+        weft_list_remove(&leader->order.call_group.link);
+        leader->order.call_group.command.fn = client_allreduce_mode_group_closed;
+        if (start) weft_loop_post(session->loop, &leader->order.call_group.command);
     }
 }

@@ -44,12 +44,12 @@ enum { ARRAYS_MAX = WEFT_OPTIMIZER_STATES_MAX + 1 };
 
 static uint32_t arrays_of(const struct weft_tensor *tensor)
 {
-    return weft_optimizer_states(&tensor->optimizer) + client_tensor_has_masters(tensor);
+    return weft_optimizer_states(&tensor->options.optimizer) + client_tensor_has_masters(tensor);
 }
 
 static bool is_master(const struct weft_tensor *tensor, uint32_t array)
 {
-    return array == weft_optimizer_states(&tensor->optimizer);
+    return array == weft_optimizer_states(&tensor->options.optimizer);
 }
 
 static uint32_t part_of(const struct weft_tensor *tensor, uint32_t array)
@@ -60,7 +60,7 @@ static uint32_t part_of(const struct weft_tensor *tensor, uint32_t array)
 /* NULL: the shards have it. */
 static float *own_array(const struct weft_tensor *tensor, uint32_t array)
 {
-    return is_master(tensor, array) ? NULL : tensor->states[array];
+    return is_master(tensor, array) ? NULL : tensor->arrays.states[array];
 }
 
 static bool shards_hold_state(const struct weft_tensor *tensor)
@@ -70,7 +70,8 @@ static bool shards_hold_state(const struct weft_tensor *tensor)
 
 static bool shards_hold_residual(const struct weft_tensor *tensor)
 {
-    return shards_hold_state(tensor) && tensor->codec_spec.id == WEFT_CODEC_TOPK && tensor->codec_spec.global;
+    return shards_hold_state(tensor) && tensor->options.codec_spec.id == WEFT_CODEC_TOPK &&
+           tensor->options.codec_spec.global;
 }
 
 /* A shard of an older release drops these requests, and the caller would wait for its deadline. Equal on all
@@ -102,12 +103,12 @@ uint64_t weft_state_bytes(const struct weft_tensor *tensor)
     return tensor ? bytes_of(tensor, arrays_of(tensor), shards_hold_residual(tensor)) : 0;
 }
 
-/* Arrays pass through tensor->scratch, which may have been allocated for that only. */
+/* Arrays pass through tensor->arrays.scratch, which may have been allocated for that only. */
 static void free_scratch(struct weft_tensor *tensor, bool had)
 {
-    if (had || atomic_load_explicit(&tensor->busy, memory_order_acquire)) return;
-    weft_free_bytes(tensor->session->env, tensor->scratch);
-    tensor->scratch = NULL;
+    if (had || atomic_load_explicit(&tensor->delivery.busy, memory_order_acquire)) return;
+    weft_free_bytes(tensor->session->env, tensor->arrays.scratch);
+    tensor->arrays.scratch = NULL;
 }
 
 /* ---- save ---- */
@@ -116,9 +117,9 @@ static enum weft_status pull_part(struct weft_tensor *tensor, uint32_t part, uin
 {
     struct weft_request request = {{0}};
     WEFT_TRY(client_tensor_alloc_scratch(tensor));
-    WEFT_TRY(client_tensor_start_state(tensor, part, NULL, tensor->scratch, &request));
+    WEFT_TRY(client_tensor_start_state(tensor, part, NULL, tensor->arrays.scratch, &request));
     WEFT_TRY(client_request_wait_internal(tensor->session, &request, "state_save"));
-    memcpy(out, tensor->scratch, client_tensor_state_bytes(tensor));
+    memcpy(out, tensor->arrays.scratch, client_tensor_state_bytes(tensor));
     return WEFT_OK;
 }
 
@@ -151,10 +152,11 @@ enum weft_status weft_state_save(struct weft_tensor *tensor, void *out, uint64_t
                               .step = session->step.number,
                               .arrays = arrays_of(tensor),
                               .has_residual = shards_hold_residual(tensor)};
-    const bool had_scratch = tensor->scratch != NULL;
+    const bool had_scratch = tensor->arrays.scratch != NULL;
     uint8_t *const data = out;
     memcpy(head.magic, magic, sizeof magic);
-    snprintf(head.optimizer, sizeof head.optimizer, "%s", weft_optimizer_name(tensor->optimizer.kind));
+    snprintf(head.optimizer, sizeof head.optimizer, "%s",
+             weft_optimizer_name(tensor->options.optimizer.kind));
     memcpy(data, &head, sizeof head);
     const enum weft_status status = save_parts(tensor, data + sizeof head);
     free_scratch(tensor, had_scratch);
@@ -174,7 +176,7 @@ static enum weft_status refuse(struct weft_tensor *tensor, const char *what)
 
 static enum weft_status check_optimizer(struct weft_tensor *tensor, const struct state_head *head)
 {
-    const char *const name = weft_optimizer_name(tensor->optimizer.kind);
+    const char *const name = weft_optimizer_name(tensor->options.optimizer.kind);
     char own[sizeof head->optimizer] = "", what[120];
     snprintf(own, sizeof own, "%s", name);
     if (memcmp(own, head->optimizer, sizeof own) == 0 && head->arrays == arrays_of(tensor)) return WEFT_OK;
@@ -216,17 +218,19 @@ static enum weft_status check_bytes(struct weft_tensor *tensor, const uint8_t *d
 static enum weft_status read_part(struct weft_tensor *tensor, const uint8_t *from, float factor,
                                   uint32_t too_large_bits)
 {
-    memcpy(tensor->scratch, from, client_tensor_state_bytes(tensor));
-    if (factor != 1.0f) weft_kernels()->scale_f32(tensor->scratch, tensor->scratch, factor, tensor->elems);
+    memcpy(tensor->arrays.scratch, from, client_tensor_state_bytes(tensor));
+    if (factor != 1.0f)
+        weft_kernels()->scale_f32(tensor->arrays.scratch, tensor->arrays.scratch, factor, tensor->elems);
     if (too_large_bits == ANY_VALUE) return WEFT_OK;
-    if (weft_kernels()->max_abs_bits_f32(tensor->scratch, tensor->elems) < too_large_bits) return WEFT_OK;
+    if (weft_kernels()->max_abs_bits_f32(tensor->arrays.scratch, tensor->elems) < too_large_bits)
+        return WEFT_OK;
     return refuse(tensor, "a value in it is not finite, or too large");
 }
 
 static enum weft_status install_part(struct weft_tensor *tensor, uint32_t part)
 {
     struct weft_request request = {{0}};
-    WEFT_TRY(client_tensor_start_state(tensor, part, tensor->scratch, NULL, &request));
+    WEFT_TRY(client_tensor_start_state(tensor, part, tensor->arrays.scratch, NULL, &request));
     return client_request_wait_internal(tensor->session, &request, "state_load");
 }
 
@@ -253,7 +257,7 @@ static enum weft_status install_parts(struct weft_tensor *tensor, const uint8_t 
     const size_t bytes = client_tensor_state_bytes(tensor);
     for (uint32_t a = 0; a < head->arrays; a++, at += bytes) {
         WEFT_TRY(read_part(tensor, at, 1.0f, is_master(tensor, a) ? ANY_VALUE : NOT_FINITE_BITS));
-        if (own_array(tensor, a)) memcpy(own_array(tensor, a), tensor->scratch, bytes);
+        if (own_array(tensor, a)) memcpy(own_array(tensor, a), tensor->arrays.scratch, bytes);
         if (shards_hold_state(tensor)) WEFT_TRY(install_part(tensor, part_of(tensor, a)));
     }
     if (!head->has_residual) return WEFT_OK;
@@ -290,15 +294,16 @@ static enum weft_status broadcast_from_root(struct weft_tensor *tensor, void *bu
 static enum weft_status residual_to_carry(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
-    WEFT_TRY(broadcast_from_root(tensor, tensor->scratch, tensor->elems, WEFT_F32));
-    if (!tensor->carry) tensor->carry = weft_alloc_zero(session->env, tensor->bytes);
-    tensor->carry_ranks = session->ranks;
-    if (!tensor->carry) { /* the other ranks depend on this one */
+    WEFT_TRY(broadcast_from_root(tensor, tensor->arrays.scratch, tensor->elems, WEFT_F32));
+    if (!tensor->arrays.carry) tensor->arrays.carry = weft_alloc_zero(session->env, tensor->bytes);
+    tensor->arrays.carry_ranks = session->ranks;
+    if (!tensor->arrays.carry) { /* the other ranks depend on this one */
         client_fail(session, WEFT_ERR_NO_MEMORY, true,
                     "rank %u has no memory for the residual of tensor '%s'", session->rank, tensor->name);
         return client_usable(session);
     }
-    weft_kernels()->sum_f32(tensor->carry, tensor->carry, tensor->scratch, tensor->elems);
+    weft_kernels()->sum_f32(tensor->arrays.carry, tensor->arrays.carry, tensor->arrays.scratch,
+                            tensor->elems);
     return WEFT_OK;
 }
 
@@ -343,8 +348,9 @@ static enum weft_status load(struct weft_tensor *tensor, const void *data, uint6
                             "state_load of tensor '%s': rank 0 cannot use its bytes; nothing was changed",
                             tensor->name);
     if (answer[LOAD_HAS_RESIDUAL] && !shards_hold_residual(tensor)) WEFT_TRY(residual_to_carry(tensor));
-    for (uint32_t s = 0; s < weft_optimizer_states(&tensor->optimizer) && tensor->states[s]; s++)
-        WEFT_TRY(broadcast_from_root(tensor, tensor->states[s], tensor->elems, WEFT_F32));
+    for (uint32_t s = 0; s < weft_optimizer_states(&tensor->options.optimizer) && tensor->arrays.states[s];
+         s++)
+        WEFT_TRY(broadcast_from_root(tensor, tensor->arrays.states[s], tensor->elems, WEFT_F32));
     session->step.number = (uint64_t)answer[LOAD_STEP];
     return WEFT_OK;
 }
@@ -354,7 +360,7 @@ enum weft_status weft_state_load(struct weft_tensor *tensor, const void *data, u
     WEFT_DEFAULT_FLOATS;
     if (!tensor) return client_null_argument("state_load", "tensor");
     WEFT_TRY(check_load(tensor));
-    const bool had_scratch = tensor->scratch != NULL;
+    const bool had_scratch = tensor->arrays.scratch != NULL;
     enum weft_status status = client_tensor_alloc_scratch(tensor);
     if (status < 0) { /* the other ranks depend on this one */
         client_fail(tensor->session, status, true, "rank %u: no memory to load the state of tensor '%s'",

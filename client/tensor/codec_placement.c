@@ -16,7 +16,7 @@ static enum weft_status move_codec(struct weft_tensor *tensor, struct weft_codec
     enum weft_status status = state ? weft_codec_save(tensor->codec, state) : WEFT_ERR_NO_MEMORY;
     if (status == WEFT_OK) status = weft_codec_load(codec, state, bytes);
     if (status == WEFT_OK)
-        status = weft_codec_set_stream(codec, tensor->rounding_seed, tensor->session->rank);
+        status = weft_codec_set_stream(codec, tensor->wire.rounding_seed, tensor->session->rank);
     weft_free_bytes(env, state);
     if (status < 0) {
         const char *trouble = weft_codec_device_error(tensor->codec)[0]
@@ -38,7 +38,7 @@ enum weft_status client_codec_place_on_host(struct weft_tensor *tensor, struct w
     struct weft_codec *codec;
     if (!tensor->codec || !weft_codec_device_of(tensor->codec)) return WEFT_OK;
     const enum weft_status status =
-        weft_codec_create(tensor->session->env, &tensor->codec_spec, &tensor->shape, &codec);
+        weft_codec_create(tensor->session->env, &tensor->options.codec_spec, &tensor->options.shape, &codec);
     if (status < 0) return (enum weft_status)weft_error_set(error, status, "no memory for its codec");
     return move_codec(tensor, codec, error);
 }
@@ -52,17 +52,17 @@ void client_codec_settle(struct weft_tensor *tensor)
 /* Logs the reason once for each kind of memory that the buffers are in. */
 static void log_host_codec(struct weft_tensor *tensor, const char *why)
 {
-    if (!tensor->host_codec_logged)
+    if (!tensor->buffers.host_codec_logged)
         weft_log(tensor->session->env, WEFT_LOG_WARN, "client",
                  "tensor '%.100s' is on a device and its codec runs on the host, so whole gradients cross "
                  "the bus: %.300s",
                  tensor->name, why);
-    tensor->host_codec_logged = true;
+    tensor->buffers.host_codec_logged = true;
 }
 
 static const char *device_codec_obstacle(const struct weft_tensor *tensor)
 {
-    if (tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && !client_update_is_on_device(tensor))
+    if (tensor->options.optimizer.kind != WEFT_OPTIMIZER_NONE && !client_update_is_on_device(tensor))
         return "its optimiser runs on the host";
     return NULL;
 }
@@ -79,7 +79,8 @@ enum weft_status client_codec_place_on_device(struct weft_tensor *tensor,
     const struct weft_codec_device *now = weft_codec_device_of(tensor->codec);
     const bool here = now && now->memory == at.memory && now->number == at.number && now->ranks >= at.ranks;
     /* the host adds a carry, once */
-    if (tensor->carry || tensor->host_codec_logged) return client_codec_place_on_host(tensor, error);
+    if (tensor->arrays.carry || tensor->buffers.host_codec_logged)
+        return client_codec_place_on_host(tensor, error);
     *coded_out = here;
     if (here) return WEFT_OK;
     if (device_codec_obstacle(tensor)) {
@@ -92,8 +93,8 @@ enum weft_status client_codec_place_on_device(struct weft_tensor *tensor,
             : (enum weft_status)weft_error_set(&why, WEFT_ERR_UNSUPPORTED,
                                                "weft has no kernels for %s memory", at.memory->name);
     if (status == WEFT_OK)
-        status = weft_codec_create_on(tensor->session->env, &tensor->codec_spec, &tensor->shape, &at, &codec,
-                                      &why);
+        status = weft_codec_create_on(tensor->session->env, &tensor->options.codec_spec,
+                                      &tensor->options.shape, &at, &codec, &why);
     if (status == WEFT_ERR_UNSUPPORTED || status == WEFT_ERR_NO_MEMORY) {
         log_host_codec(tensor, why.text);
         return client_codec_place_on_host(tensor, error);

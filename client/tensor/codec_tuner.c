@@ -232,7 +232,7 @@ static void decide(struct weft_session *session, bool gathered)
 
 /* ---- changes ---- */
 
-/* Adds the residual of the present codec to tensor->carry, which enters the next contribution. */
+/* Adds the residual of the present codec to tensor->arrays.carry, which enters the next contribution. */
 static enum weft_status save_residual(struct weft_tensor *tensor)
 {
     struct weft_env *env = tensor->session->env;
@@ -240,10 +240,11 @@ static enum weft_status save_residual(struct weft_tensor *tensor)
     float *residual = weft_alloc_array(env, tensor->elems, sizeof *residual);
     if (!residual) return WEFT_ERR_NO_MEMORY;
     weft_codec_residual_copy(tensor->codec, residual);
-    if (tensor->carry) weft_kernels()->sum_f32(residual, residual, tensor->carry, tensor->elems);
-    weft_free_bytes(env, tensor->carry);
-    tensor->carry = residual;
-    tensor->carry_ranks = tensor->session->ranks;
+    if (tensor->arrays.carry)
+        weft_kernels()->sum_f32(residual, residual, tensor->arrays.carry, tensor->elems);
+    weft_free_bytes(env, tensor->arrays.carry);
+    tensor->arrays.carry = residual;
+    tensor->arrays.carry_ranks = tensor->session->ranks;
     return WEFT_OK;
 }
 
@@ -255,21 +256,21 @@ static enum weft_status change_codec(struct weft_tensor *tensor, uint8_t choice,
     struct weft_codec *codec = NULL;
     char from[WEFT_CODEC_TEXT_BYTES], to[WEFT_CODEC_TEXT_BYTES];
     if (spec->id != WEFT_CODEC_DENSE) {
-        WEFT_TRY(weft_codec_create(session->env, spec, &tensor->shape, &codec));
+        WEFT_TRY(weft_codec_create(session->env, spec, &tensor->options.shape, &codec));
         weft_codec_set_ranks(codec, session->ranks);
-        weft_codec_set_stream(codec, tensor->rounding_seed, session->rank);
+        weft_codec_set_stream(codec, tensor->wire.rounding_seed, session->rank);
     }
     const enum weft_status status = save_residual(tensor);
     if (status < 0) {
         weft_codec_free(codec);
         return status;
     }
-    weft_codec_format(&tensor->codec_spec, from, sizeof from);
+    weft_codec_format(&tensor->options.codec_spec, from, sizeof from);
     weft_codec_format(spec, to, sizeof to);
     weft_codec_free(tensor->codec);
     tensor->codec = codec;
-    tensor->codec_spec = *spec;
-    tensor->host_codec_logged = false;
+    tensor->options.codec_spec = *spec;
+    tensor->buffers.host_codec_logged = false;
     if (choice == codec_choice->chosen) return WEFT_OK; /* only made again */
     weft_log(session->env, WEFT_LOG_INFO, "client",
              "codec tuner: tensor '%.100s' changes from %s to %s in step %llu", tensor->name, from, to,
@@ -438,7 +439,8 @@ void client_codec_tuner_step_end(struct weft_session *session, uint64_t step_ns,
     for (uint32_t i = 0; i < codec_tuner->count; i++) {
         struct client_codec_choice *codec_choice = &codec_tuner->tensors[i]->codec_choice;
         const struct weft_codec_cost *cost = &codec_choice->costs[codec_choice->chosen];
-        if (codec_choice->chosen == 0 || codec_tuner->tensors[i]->last_step != session->step.number) continue;
+        if (codec_choice->chosen == 0 || codec_tuner->tensors[i]->progress.last_step != session->step.number)
+            continue;
         codec_choice->coded_steps++;
         codec_choice->saved_bytes += codec_choice->costs[0].wire_bytes - cost->wire_bytes;
         codec_choice->saved_ns += weft_codec_tuner_exchange_ns(&link, &codec_choice->costs[0]) -
@@ -495,7 +497,7 @@ enum weft_status weft_choice_get(struct weft_tensor *tensor, struct weft_choice 
         .saved_bytes = (int64_t)codec_choice->saved_bytes,
         .saved_ns = (int64_t)codec_choice->saved_ns,
     };
-    weft_codec_format(&tensor->codec_spec, choice.codec, sizeof choice.codec);
+    weft_codec_format(&tensor->options.codec_spec, choice.codec, sizeof choice.codec);
     client_sized_copy_out(&choice, sizeof choice, choice_out);
     return WEFT_OK;
 }
@@ -513,7 +515,7 @@ void client_codec_tuner_report(struct weft_session *session)
         const struct weft_tensor *tensor = codec_tuner->tensors[i];
         const struct client_codec_choice *codec_choice = &tensor->codec_choice;
         char codec[WEFT_CODEC_TEXT_BYTES];
-        weft_codec_format(&tensor->codec_spec, codec, sizeof codec);
+        weft_codec_format(&tensor->options.codec_spec, codec, sizeof codec);
         weft_log(session->env, WEFT_LOG_INFO, "client",
                  "  tensor '%.100s': %s since step %llu, changed %u times; coded in %llu steps, %.1f MB and "
                  "%.1f ms of exchange saved",

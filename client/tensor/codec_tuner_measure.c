@@ -155,13 +155,13 @@ static void add_traffic(const struct weft_tensor *tensor, uint32_t choice, const
     const struct weft_codec_spec *spec = &tensor->codec_choice.candidates.specs[choice];
     struct weft_coll_traffic traffic;
     if (tensor->mode == WEFT_MODE_SERVER) {
-        weft_codec_server_traffic(spec, &tensor->shape, bytes, tensor->session->ranks,
-                                  tensor->session->shards,
-                                  tensor->choice_first[choice + 1] - tensor->choice_first[choice],
-                                  tensor->session->engine->shards_eager_bytes, cost);
+        weft_codec_server_traffic(
+            spec, &tensor->options.shape, bytes, tensor->session->ranks, tensor->session->shards,
+            tensor->chunk_table.choice_first[choice + 1] - tensor->chunk_table.choice_first[choice],
+            tensor->session->engine->shards_eager_bytes, cost);
         return;
     }
-    weft_coll_codec_traffic(spec, &tensor->shape, tensor->session->ranks, bytes, &traffic);
+    weft_coll_codec_traffic(spec, &tensor->options.shape, tensor->session->ranks, bytes, &traffic);
     cost->wire_bytes = traffic.bytes;
     cost->hops = traffic.hops;
 }
@@ -170,7 +170,7 @@ static struct weft_codec_cost cost_of(const struct candidate_samples *samples,
                                       const struct weft_tensor *tensor, uint32_t choice)
 {
     const struct weft_codec_spec *spec = &samples->spec;
-    const struct weft_shape *shape = &tensor->shape;
+    const struct weft_shape *shape = &tensor->options.shape;
     const uint64_t elems = tensor->elems;
     size_t bytes[WEFT_CODEC_ROUNDS_MAX] = {0};
     if (samples->large.encode_ns == 0) return (struct weft_codec_cost){.encode_ns = -1};
@@ -205,8 +205,8 @@ static const struct weft_tensor *largest_tensor_with(const struct client_codec_t
 static void measure_samples(const struct weft_tensor *tensor, const float *grad, float *out,
                          struct candidate_samples *samples)
 {
-    const struct weft_shape small = sample_shape(&tensor->shape, SMALL_ELEMS),
-                            large = sample_shape(&tensor->shape, LARGE_ELEMS);
+    const struct weft_shape small = sample_shape(&tensor->options.shape, SMALL_ELEMS),
+                            large = sample_shape(&tensor->options.shape, LARGE_ELEMS);
     measure_sample(tensor, &samples->spec, &large, grad, out, &samples->large);
     samples->small = samples->large;
     if (weft_shape_elems(&small) < weft_shape_elems(&large))

@@ -58,9 +58,9 @@ static enum weft_status check_shape(struct weft_session *session, const struct w
         return client_error(session, WEFT_ERR_INVALID,
                             "declare: tensor '%s': dim_count is %u; it must be 1 to %u", options->name,
                             options->dim_count, WEFT_TENSOR_DIMS_MAX);
-    tensor->shape.dim_count = options->dim_count;
-    for (uint32_t i = 0; i < options->dim_count; i++) tensor->shape.dims[i] = options->dims[i];
-    tensor->elems = weft_shape_elems(&tensor->shape);
+    tensor->options.shape.dim_count = options->dim_count;
+    for (uint32_t i = 0; i < options->dim_count; i++) tensor->options.shape.dims[i] = options->dims[i];
+    tensor->elems = weft_shape_elems(&tensor->options.shape);
     if (tensor->elems == 0 || tensor->elems > WEFT_LIMIT_TENSOR_ELEMS)
         return client_error(
             session, WEFT_ERR_INVALID,
@@ -105,7 +105,7 @@ static enum weft_status parse_codec(const char *text, struct weft_tensor *tensor
 {
     if (!weft_codec_candidates_requested(text)) return weft_codec_parse(text, spec_out, error);
     WEFT_TRY(weft_codec_candidates_parse(text, &tensor->codec_choice.candidates, error));
-    weft_codec_candidates_resolve(&tensor->codec_choice.candidates, &tensor->shape);
+    weft_codec_candidates_resolve(&tensor->codec_choice.candidates, &tensor->options.shape);
     *spec_out = tensor->codec_choice.candidates.specs[0];
     return WEFT_OK;
 }
@@ -114,7 +114,8 @@ static bool is_declared(const struct weft_session *session, const char *name)
 {
     struct weft_list *node, *spare;
     weft_list_foreach (node, spare, &session->tensors->list)
-        if (strcmp(weft_container_of(node, struct weft_tensor, session_link)->name, name) == 0) return true;
+        if (strcmp(weft_container_of(node, struct weft_tensor, registration.session_link)->name, name) == 0)
+            return true;
     return false;
 }
 
@@ -136,8 +137,8 @@ static enum weft_status check_cut(struct weft_session *session, const struct wef
     const struct weft_chunking cut = {.elems = tensor->elems,
                                       .elem_bytes = weft_dtype_bytes(tensor->dtype),
                                       .chunk_bytes = chunk_bytes_of(options, tensor),
-                                      .codec = &tensor->codec_spec,
-                                      .optimizer = &tensor->optimizer,
+                                      .codec = &tensor->options.codec_spec,
+                                      .optimizer = &tensor->options.optimizer,
                                       .candidates = &tensor->codec_choice.candidates};
     if (tensor->mode != WEFT_MODE_SERVER || weft_chunking_count(&cut, NULL) <= WEFT_LIMIT_CHUNKS)
         return WEFT_OK;
@@ -155,7 +156,7 @@ static enum weft_status check_consistency(struct weft_session *session,
     struct weft_error error = {0};
     const char *text = options->consistency ? options->consistency : "";
     enum weft_status status = check_text(text, "its consistency", &error);
-    if (status == WEFT_OK) status = weft_consistency_parse(text, &tensor->consistency, &error);
+    if (status == WEFT_OK) status = weft_consistency_parse(text, &tensor->options.consistency, &error);
     if (status < 0)
         return client_error(session, status, "declare: tensor '%s': %s", options->name, error.text);
     if (!client_tensor_has_clock(tensor)) return WEFT_OK;
@@ -178,14 +179,14 @@ static enum weft_status check_dtypes(struct weft_session *session, const struct 
                                      struct weft_tensor *tensor, bool is_dense)
 {
     struct weft_error error = {0};
-    const struct weft_tensor_dtypes dtypes = {.dtype = (uint32_t)tensor->dtype,
-                                              .pull_dtype = (uint32_t)options->pull_dtype,
-                                              .mode = (uint32_t)tensor->mode,
-                                              .is_dense =
-                                                  is_dense && tensor->codec_choice.candidates.count == 0,
-                                              .has_optimizer = tensor->optimizer.kind != WEFT_OPTIMIZER_NONE,
-                                              .has_rounds = !client_tensor_has_clock(tensor)};
-    tensor->pull_dtype = options->pull_dtype ? options->pull_dtype : tensor->dtype;
+    const struct weft_tensor_dtypes dtypes = {
+        .dtype = (uint32_t)tensor->dtype,
+        .pull_dtype = (uint32_t)options->pull_dtype,
+        .mode = (uint32_t)tensor->mode,
+        .is_dense = is_dense && tensor->codec_choice.candidates.count == 0,
+        .has_optimizer = tensor->options.optimizer.kind != WEFT_OPTIMIZER_NONE,
+        .has_rounds = !client_tensor_has_clock(tensor)};
+    tensor->wire.pull_dtype = options->pull_dtype ? options->pull_dtype : tensor->dtype;
     const enum weft_status status = weft_tensor_dtypes_check(&dtypes, &error);
     return status < 0 ? client_error(session, status, "declare: tensor '%s': %s", options->name, error.text)
                       : WEFT_OK;
@@ -223,10 +224,10 @@ static enum weft_status check_options(struct weft_session *session, const struct
     enum weft_status status = check_text(codec, "its codec", &error);
     if (status == WEFT_OK) status = check_text(optimizer, "its optimizer", &error);
     if (status == WEFT_OK) status = parse_codec(codec, tensor, &spec, &error);
-    if (status == WEFT_OK) status = weft_optimizer_parse(optimizer, &tensor->optimizer, &error);
+    if (status == WEFT_OK) status = weft_optimizer_parse(optimizer, &tensor->options.optimizer, &error);
     if (status < 0)
         return client_error(session, status, "declare: tensor '%s': %.400s", options->name, error.text);
-    tensor->codec_spec = weft_codec_resolve(&spec, &tensor->shape);
+    tensor->options.codec_spec = weft_codec_resolve(&spec, &tensor->options.shape);
     WEFT_TRY(check_dtypes(session, options, tensor, spec.id == WEFT_CODEC_DENSE));
     if (options->chunk_bytes != 0 &&
         (options->chunk_bytes < WEFT_LIMIT_CHUNK_BYTES_MIN || options->chunk_bytes > WEFT_LIMIT_CHUNK_BYTES))
@@ -244,14 +245,14 @@ static enum weft_status check_options(struct weft_session *session, const struct
             "job (weft run --min-workers): its shards cannot undo an update; leave the "
             "option out or choose WEFT_MODE_ALL_REDUCE",
             options->name);
-    tensor->skip_nonfinite =
+    tensor->options.skip_nonfinite =
         !no_copies && !client_tensor_has_clock(tensor) &&
         (options->skip_nonfinite || weft_config_bool(session->settings.config, "client.skip_nonfinite"));
-    tensor->priority = options->priority;
-    tensor->alone = options->alone;
-    tensor->group = options->group;
+    tensor->options.priority = options->priority;
+    tensor->options.alone = options->alone;
+    tensor->options.group = options->group;
     snprintf(tensor->name, sizeof tensor->name, "%s", options->name);
-    tensor->rounding_seed = weft_fnv_bytes(WEFT_FNV_BASIS, tensor->name, strlen(tensor->name));
+    tensor->wire.rounding_seed = weft_fnv_bytes(WEFT_FNV_BASIS, tensor->name, strlen(tensor->name));
     return WEFT_OK;
 }
 
@@ -261,7 +262,7 @@ static enum weft_status check_version(const struct weft_tensor *tensor, const We
 {
     struct weft_session *session = tensor->session;
     const bool is_dense =
-        tensor->codec_spec.id == WEFT_CODEC_DENSE && tensor->codec_choice.candidates.count == 0;
+        tensor->options.codec_spec.id == WEFT_CODEC_DENSE && tensor->codec_choice.candidates.count == 0;
     char text[WEFT_LIMIT_NAME_BYTES + 100];
     const char *what;
     const uint32_t version = weft_wire_version_of_declare(declare, is_dense, session->is_elastic, &what);
@@ -277,15 +278,15 @@ static enum weft_status send_declare(struct weft_session *session, const struct 
     declare.ordinal = session->tensors->count;
     declare.name = (char *)options->name;
     declare.dtype = tensor->dtype;
-    declare.n_dims = tensor->shape.dim_count;
-    declare.dims = (uint64_t *)tensor->shape.dims;
+    declare.n_dims = tensor->options.shape.dim_count;
+    declare.dims = (uint64_t *)tensor->options.shape.dims;
     declare.codec = (char *)codec_text(options, tensor);
     declare.optimizer = (char *)(options->optimizer && options->optimizer[0] ? options->optimizer : "none");
     declare.mode = tensor->mode;
     declare.chunk_bytes = chunk_bytes_of(options, tensor);
-    declare.skip_nonfinite = tensor->skip_nonfinite;
-    declare.priority = tensor->priority;
-    declare.alone = tensor->alone;
+    declare.skip_nonfinite = tensor->options.skip_nonfinite;
+    declare.priority = tensor->options.priority;
+    declare.alone = tensor->options.alone;
     if (client_tensor_has_clock(tensor)) declare.consistency = (char *)options->consistency;
     declare.pull_dtype = (uint32_t)options->pull_dtype;
     WEFT_TRY(check_version(tensor, &declare));
@@ -384,38 +385,39 @@ static enum weft_status install_chunks(struct weft_tensor *tensor, const Weft__C
     const size_t count = server ? declared->n_chunks : 0;
     if (declared->tensor != session->tensors->count || count > WEFT_LIMIT_CHUNKS) goto err;
     if (count > 0) {
-        tensor->chunks = weft_alloc_array(session->env, count, sizeof *tensor->chunks);
-        if (!tensor->chunks)
+        tensor->chunk_table.chunks =
+            weft_alloc_array(session->env, count, sizeof *tensor->chunk_table.chunks);
+        if (!tensor->chunk_table.chunks)
             return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for the chunks of tensor '%s'",
                                 tensor->name);
-        memset(tensor->chunks, 0, count * sizeof *tensor->chunks);
+        memset(tensor->chunk_table.chunks, 0, count * sizeof *tensor->chunk_table.chunks);
     }
     size_t taken = 0;
     for (uint32_t choice = 0; choice < choices; choice++) {
         const struct weft_codec_spec *codec =
-            choice > 0 ? &tensor->codec_choice.candidates.specs[choice] : &tensor->codec_spec;
+            choice > 0 ? &tensor->codec_choice.candidates.specs[choice] : &tensor->options.codec_spec;
         const size_t chunks =
             count_choice_chunks(tensor, codec, choice, declared->chunks + taken, count - taken);
         if (chunks == 0) goto err;
         taken += chunks;
-        tensor->choice_first[choice + 1] = (uint32_t)taken;
+        tensor->chunk_table.choice_first[choice + 1] = (uint32_t)taken;
     }
     if (taken != count) goto err;
     for (size_t i = 0; i < count; i++) {
         const Weft__Control__Chunk *source = declared->chunks[i];
         const struct client_member *owner = client_member_of_endpoint(session, source->endpoint);
         if (!owner || !owner->is_shard) goto err;
-        tensor->chunks[i] = (struct client_chunk){.tensor = tensor,
+        tensor->chunk_table.chunks[i] = (struct client_chunk){.tensor = tensor,
                                                   .index = (uint32_t)i,
                                                   .endpoint = source->endpoint,
                                                   .slot = source->slot,
                                                   .offset = source->offset,
                                                   .count = source->count};
-        weft_list_init(&tensor->chunks[i].send_link);
+        weft_list_init(&tensor->chunk_table.chunks[i].send_link);
     }
-    tensor->chunk_count = (uint32_t)count;
+    tensor->chunk_table.count = (uint32_t)count;
     tensor->id = declared->tensor;
-    tensor->need.position = tensor->id;
+    tensor->order.need.position = tensor->id;
     return WEFT_OK;
 
 err:
@@ -448,27 +450,28 @@ static bool alloc_messages(struct weft_tensor *tensor)
     for (uint32_t c = 0; c < candidates; c++) {
         const struct weft_codec_spec *spec = client_tensor_has_codec_choice(tensor)
                                                  ? &tensor->codec_choice.candidates.specs[c]
-                                                 : &tensor->codec_spec;
+                                                 : &tensor->options.codec_spec;
         if (spec->id == WEFT_CODEC_DENSE) continue; /* dense messages use the caller's memory */
         for (uint32_t round = 0; round < weft_codec_rounds(spec); round++) {
-            store_larger(weft_codec_contribution_bytes_max(spec, &tensor->shape, round), &most[round]);
-            store_larger(weft_codec_aggregate_bytes_max(spec, &tensor->shape, round, ranks_most),
-                         &tensor->aggregate_bytes_max);
+            store_larger(weft_codec_contribution_bytes_max(spec, &tensor->options.shape, round),
+                         &most[round]);
+            store_larger(weft_codec_aggregate_bytes_max(spec, &tensor->options.shape, round, ranks_most),
+                         &tensor->wire.aggregate_bytes_max);
             /* the only one that may be longer than with more ranks (compress/combiner/union_combiner.c) */
             if (session->is_elastic)
-                store_larger(weft_codec_aggregate_bytes_max(spec, &tensor->shape, round, 1),
-                             &tensor->aggregate_bytes_max);
+                store_larger(weft_codec_aggregate_bytes_max(spec, &tensor->options.shape, round, 1),
+                             &tensor->wire.aggregate_bytes_max);
         }
     }
     bool failed = false;
     for (uint32_t round = 0; round < WEFT_CODEC_ROUNDS_MAX; round++) {
         if (most[round] == 0) continue;
-        tensor->contribution[round] = weft_alloc_zero(session->env, most[round]);
-        failed |= !tensor->contribution[round];
+        tensor->wire.contribution[round] = weft_alloc_zero(session->env, most[round]);
+        failed |= !tensor->wire.contribution[round];
     }
-    if (tensor->aggregate_bytes_max > 0) {
-        tensor->aggregate = weft_alloc_zero(session->env, tensor->aggregate_bytes_max);
-        failed |= !tensor->aggregate;
+    if (tensor->wire.aggregate_bytes_max > 0) {
+        tensor->wire.aggregate = weft_alloc_zero(session->env, tensor->wire.aggregate_bytes_max);
+        failed |= !tensor->wire.aggregate;
     }
     return !failed;
 }
@@ -476,14 +479,14 @@ static bool alloc_messages(struct weft_tensor *tensor)
 /* Shards that apply the same updates to a copy of the weights compare hashes with this rank. */
 static bool alloc_endpoint_hashes(struct weft_tensor *tensor)
 {
-    if (tensor->mode != WEFT_MODE_SERVER || !tensor->codec || tensor->optimizer.kind == WEFT_OPTIMIZER_NONE ||
-        client_tensor_has_codec_choice(tensor))
+    if (tensor->mode != WEFT_MODE_SERVER || !tensor->codec ||
+        tensor->options.optimizer.kind == WEFT_OPTIMIZER_NONE || client_tensor_has_codec_choice(tensor))
         return true;
     tensor->hash.endpoints =
-        weft_alloc_array(tensor->session->env, tensor->chunk_count, sizeof *tensor->hash.endpoints);
+        weft_alloc_array(tensor->session->env, tensor->chunk_table.count, sizeof *tensor->hash.endpoints);
     if (!tensor->hash.endpoints) return false;
-    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
-        struct client_chunk *chunk = &tensor->chunks[i];
+    for (uint32_t i = 0; i < tensor->chunk_table.count; i++) {
+        struct client_chunk *chunk = &tensor->chunk_table.chunks[i];
         for (chunk->hash_index = 0; chunk->hash_index < tensor->hash.endpoint_count &&
                                     tensor->hash.endpoints[chunk->hash_index].endpoint != chunk->endpoint;)
             chunk->hash_index++;
@@ -507,24 +510,25 @@ static enum weft_status alloc_memory(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
     struct weft_env *env = session->env;
-    const struct weft_codec_spec *spec = &tensor->codec_spec;
+    const struct weft_codec_spec *spec = &tensor->options.codec_spec;
     enum weft_status status = WEFT_OK;
     bool failed = false;
-    if (spec->id != WEFT_CODEC_DENSE) status = weft_codec_create(env, spec, &tensor->shape, &tensor->codec);
+    if (spec->id != WEFT_CODEC_DENSE)
+        status = weft_codec_create(env, spec, &tensor->options.shape, &tensor->codec);
     if (tensor->codec) weft_codec_set_ranks(tensor->codec, session->ranks);
-    if (tensor->codec) weft_codec_set_stream(tensor->codec, tensor->rounding_seed, session->rank);
+    if (tensor->codec) weft_codec_set_stream(tensor->codec, tensor->wire.rounding_seed, session->rank);
     if (tensor->codec) weft_codec_set_steps(tensor->codec, session->epoch_change.codec_steps);
     if (tensor->mode == WEFT_MODE_SERVER) failed |= !alloc_messages(tensor);
     if (client_tensor_widens(tensor)) {
-        tensor->rounded = weft_alloc_array(env, tensor->elems, sizeof *tensor->rounded);
-        failed |= !tensor->rounded;
+        tensor->wire.rounded = weft_alloc_array(env, tensor->elems, sizeof *tensor->wire.rounded);
+        failed |= !tensor->wire.rounded;
     }
     if (client_tensor_has_local_optimizer(tensor)) {
-        tensor->scratch = weft_alloc_zero(env, tensor->bytes);
-        failed |= !tensor->scratch;
-        for (uint32_t s = 0; s < weft_optimizer_states(&tensor->optimizer); s++) {
-            tensor->states[s] = weft_alloc_zero(env, tensor->bytes);
-            failed |= !tensor->states[s];
+        tensor->arrays.scratch = weft_alloc_zero(env, tensor->bytes);
+        failed |= !tensor->arrays.scratch;
+        for (uint32_t s = 0; s < weft_optimizer_states(&tensor->options.optimizer); s++) {
+            tensor->arrays.states[s] = weft_alloc_zero(env, tensor->bytes);
+            failed |= !tensor->arrays.states[s];
         }
     }
     if (status < 0 || failed) return no_memory(tensor, failed ? WEFT_ERR_NO_MEMORY : status);
@@ -545,9 +549,9 @@ static enum weft_status alloc_placed(struct weft_tensor *tensor)
 
 static void attach(struct weft_command *command)
 {
-    struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, attach_command);
+    struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, registration.attach_command);
     struct weft_tensor **bucket = &tensor->session->tensors->by_id[tensor->id % CLIENT_TENSOR_BUCKETS];
-    tensor->engine_next = *bucket;
+    tensor->registration.engine_next = *bucket;
     *bucket = tensor;
     client_shard_map_follow(tensor); /* a Map may be newer than the declaration */
 }
@@ -557,15 +561,15 @@ static struct weft_tensor *create(struct weft_session *session)
     struct weft_tensor *tensor = weft_alloc_zero(session->env, sizeof *tensor);
     if (!tensor) return NULL;
     tensor->session = session;
-    weft_list_init(&tensor->session_link);
-    weft_list_init(&tensor->work.link);
-    weft_list_init(&tensor->call_group.link);
-    weft_list_init(&tensor->record_link);
-    weft_task_init(&tensor->task);
-    weft_timer_init(&tensor->device_timer, NULL);
-    weft_list_init(&tensor->group_op.link);
-    weft_list_init(&tensor->push_link);
-    tensor->attach_command.fn = attach;
+    weft_list_init(&tensor->registration.session_link);
+    weft_list_init(&tensor->execution.work.link);
+    weft_list_init(&tensor->order.call_group.link);
+    weft_list_init(&tensor->execution.record_link);
+    weft_task_init(&tensor->execution.task);
+    weft_timer_init(&tensor->execution.device_timer, NULL);
+    weft_list_init(&tensor->execution.group_op.link);
+    weft_list_init(&tensor->order.push_link);
+    tensor->registration.attach_command.fn = attach;
     return tensor;
 }
 
@@ -606,8 +610,8 @@ enum weft_status weft_declare(struct weft_session *session, const struct weft_te
     if (status == WEFT_OK && (status = alloc_placed(tensor)) < 0) /* the other ranks depend on this one */
         client_fail(session, status, true, "rank %u: %s", session->rank, session->error.text);
     if (status == WEFT_OK && answer->declared->restored > 0) {
-        tensor->is_restored = true;
-        tensor->last_step = answer->declared->restored - 1;
+        tensor->progress.is_restored = true;
+        tensor->progress.last_step = answer->declared->restored - 1;
     }
     if (answer) weft_control_free(session->env, answer);
     if (status < 0) {
@@ -615,13 +619,13 @@ enum weft_status weft_declare(struct weft_session *session, const struct weft_te
         return status;
     }
     /* the other ranks have its weights and arrays */
-    tensor->broadcast.is_required =
+    tensor->elastic.broadcast.is_required =
         session->membership.is_newcomer && session->tensors->count < session->control.tensors;
-    weft_list_append(&session->tensors->list, &tensor->session_link);
+    weft_list_append(&session->tensors->list, &tensor->registration.session_link);
     session->tensors->count++;
     if (tensor->mode == WEFT_MODE_ALL_REDUCE) session->tensors->reduce_count++;
     if (client_tensor_can_skip_step(tensor)) session->tensors->skip.tensors++;
-    weft_loop_post(session->loop, &tensor->attach_command);
+    weft_loop_post(session->loop, &tensor->registration.attach_command);
     WEFT_TRY(client_snapshot_restore_tensor(tensor));
     *tensor_out = tensor;
     return WEFT_OK;

@@ -26,18 +26,19 @@ static bool hash_is_sent(void *context)
 static bool is_detached(void *context)
 {
     const struct weft_tensor *tensor = context;
-    return atomic_load_explicit(&tensor->detached, memory_order_acquire) ||
+    return atomic_load_explicit(&tensor->registration.detached, memory_order_acquire) ||
            client_failed(tensor->session) < 0;
 }
 
 static void detach(struct weft_command *command)
 {
-    struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, detach_command), **at;
+    struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, registration.detach_command),
+                       **at;
     at = &tensor->session->tensors->by_id[tensor->id % CLIENT_TENSOR_BUCKETS];
-    while (*at && *at != tensor) at = &(*at)->engine_next;
-    if (*at) *at = tensor->engine_next;
+    while (*at && *at != tensor) at = &(*at)->registration.engine_next;
+    if (*at) *at = tensor->registration.engine_next;
     struct weft_loop *loop = tensor->session->loop;
-    atomic_store_explicit(&tensor->detached, true, memory_order_release);
+    atomic_store_explicit(&tensor->registration.detached, true, memory_order_release);
     weft_loop_notify(loop);
 }
 
@@ -52,7 +53,7 @@ static enum weft_status check(struct weft_tensor *tensor)
                             "tensor_free of tensor '%s' inside step %llu; call it after weft_step_end",
                             tensor->name, (unsigned long long)session->step.number);
     WEFT_TRY(client_deliver(session));
-    if (atomic_load_explicit(&tensor->busy, memory_order_acquire))
+    if (atomic_load_explicit(&tensor->delivery.busy, memory_order_acquire))
         return client_error(session, WEFT_ERR_BUSY,
                             "tensor_free of tensor '%s': its last request is still open; wait for it first",
                             tensor->name);
@@ -104,8 +105,8 @@ static enum weft_status send_tensor_free(struct weft_tensor *tensor)
 static void unlink_tensor(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
-    weft_list_remove(&tensor->session_link);
-    weft_list_append(&session->tensors->freed, &tensor->session_link);
+    weft_list_remove(&tensor->registration.session_link);
+    weft_list_append(&session->tensors->freed, &tensor->registration.session_link);
     if (tensor->mode == WEFT_MODE_ALL_REDUCE) session->tensors->reduce_count--;
     if (client_tensor_can_skip_step(tensor)) session->tensors->skip.tensors--;
     client_codec_tuner_remove(session, tensor);
@@ -121,10 +122,10 @@ enum weft_status weft_tensor_free(struct weft_tensor *tensor)
     (void)client_wait_for(session, hash_is_sent, tensor, until_ns);
     WEFT_TRY(send_tensor_free(tensor));
     unlink_tensor(tensor);
-    tensor->detach_command.fn = detach;
-    client_event_post(session, &tensor->detach_command);
+    tensor->registration.detach_command.fn = detach;
+    client_event_post(session, &tensor->registration.detach_command);
     (void)client_wait_for(session, is_detached, tensor, until_ns);
-    const bool held = !atomic_load(&tensor->detached) || atomic_load(&tensor->hash.is_posted);
+    const bool held = !atomic_load(&tensor->registration.detached) || atomic_load(&tensor->hash.is_posted);
     if (!held) client_tensor_free(tensor); /* else weft_finalize frees it */
     return WEFT_OK;
 }

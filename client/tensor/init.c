@@ -15,9 +15,9 @@ static enum weft_status restore(struct weft_tensor *tensor, void *weights, const
     struct weft_request request = {{0}};
     WEFT_TRY(client_tensor_start_pull(tensor, weights, "init", &request));
     WEFT_TRY(client_request_wait_internal(tensor->session, &request, what));
-    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->states[s]; s++) {
-        WEFT_TRY(client_tensor_start_state(tensor, WEFT_WIRE_PART_OPTIMIZER + s, NULL, tensor->states[s],
-                                           &request));
+    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->arrays.states[s]; s++) {
+        WEFT_TRY(client_tensor_start_state(tensor, WEFT_WIRE_PART_OPTIMIZER + s, NULL,
+                                           tensor->arrays.states[s], &request));
         WEFT_TRY(client_request_wait_internal(tensor->session, &request, what));
     }
     return WEFT_OK;
@@ -26,7 +26,7 @@ static enum weft_status restore(struct weft_tensor *tensor, void *weights, const
 static enum weft_status install(struct weft_tensor *tensor, void *weights, const char *what)
 {
     struct weft_request request = {{0}};
-    if (tensor->is_restored) return restore(tensor, weights, what);
+    if (tensor->progress.is_restored) return restore(tensor, weights, what);
     WEFT_TRY(client_tensor_start_init(tensor, weights, &request));
     return client_request_wait_internal(tensor->session, &request, what);
 }
@@ -43,7 +43,7 @@ static enum weft_status reduce_word(struct weft_tensor *tensor, uint32_t *word, 
  * not. */
 static enum weft_status all_initialised(struct weft_tensor *tensor, const char *what, bool *all_out)
 {
-    uint32_t have = tensor->initialised;
+    uint32_t have = tensor->progress.initialised;
     WEFT_TRY(reduce_word(tensor, &have, WEFT_MIN, what));
     *all_out = have != 0;
     return WEFT_OK;
@@ -56,7 +56,7 @@ enum weft_status client_tensor_shards_have_weights(struct weft_tensor *tensor, c
     enum { UNKNOWN = 0, NO_WEIGHTS = 1, WEIGHTS = 2 };
     const struct weft_session *session = tensor->session;
     const bool is_older = session->membership.is_newcomer && tensor->id < session->control.tensors;
-    uint32_t known = tensor->initialised ? WEIGHTS : is_older ? UNKNOWN : NO_WEIGHTS;
+    uint32_t known = tensor->progress.initialised ? WEIGHTS : is_older ? UNKNOWN : NO_WEIGHTS;
     WEFT_TRY(reduce_word(tensor, &known, WEFT_MAX, what));
     *have_out = known != NO_WEIGHTS;
     return WEFT_OK;
@@ -71,8 +71,9 @@ static enum weft_status broadcast_array(struct weft_tensor *tensor, void *array,
 static enum weft_status broadcast_weights(struct weft_tensor *tensor, void *weights, const char *what)
 {
     WEFT_TRY(broadcast_array(tensor, weights, what));
-    for (uint32_t s = 0; tensor->is_restored && s < WEFT_OPTIMIZER_STATES_MAX && tensor->states[s]; s++)
-        WEFT_TRY(broadcast_array(tensor, tensor->states[s], what));
+    for (uint32_t s = 0;
+         tensor->progress.is_restored && s < WEFT_OPTIMIZER_STATES_MAX && tensor->arrays.states[s]; s++)
+        WEFT_TRY(broadcast_array(tensor, tensor->arrays.states[s], what));
     return WEFT_OK;
 }
 
@@ -94,13 +95,13 @@ enum weft_status client_tensor_init_elastic(struct weft_tensor *tensor, void *we
     bool all;
     WEFT_TRY(all_initialised(tensor, what, &all));
     if (all) return WEFT_OK;
-    tensor->initialised = false;
+    tensor->progress.initialised = false;
     WEFT_TRY(wait_for_all(tensor, what));
     if (session->rank == 0) WEFT_TRY(install(tensor, weights, what));
     else WEFT_TRY(client_backup_copy(session, weights, tensor->bytes));
     const enum weft_status status = broadcast_weights(tensor, weights, what);
     client_backup_close(session, status < 0);
-    if (status == WEFT_OK) tensor->initialised = true;
+    if (status == WEFT_OK) tensor->progress.initialised = true;
     return status;
 }
 
@@ -117,16 +118,16 @@ enum weft_status weft_tensor_init(struct weft_tensor *tensor, void *weights)
     const bool shards_hold_state =
         tensor->mode == WEFT_MODE_SERVER && !client_tensor_has_codec_choice(tensor);
     const bool again = session->is_elastic && shards_hold_state && session->step.number == 0;
-    if (session->step.open || (tensor->initialised && !again))
-        return client_error(session, WEFT_ERR_STATE,
-                            "init of tensor '%s' %s; weights are given once, before the first step",
-                            tensor->name, tensor->initialised ? "for the second time" : "inside a step");
+    if (session->step.open || (tensor->progress.initialised && !again))
+        return client_error(
+            session, WEFT_ERR_STATE, "init of tensor '%s' %s; weights are given once, before the first step",
+            tensor->name, tensor->progress.initialised ? "for the second time" : "inside a step");
     char what[300];
     snprintf(what, sizeof what, "init of tensor '%s'", tensor->name);
-    tensor->weights = weights;
+    tensor->buffers.weights = weights;
     if (session->is_elastic && shards_hold_state) return client_tensor_init_elastic(tensor, weights, what);
     if (shards_hold_state && session->rank == 0) WEFT_TRY(install(tensor, weights, what));
     WEFT_TRY(broadcast_weights(tensor, weights, what));
-    tensor->initialised = true;
+    tensor->progress.initialised = true;
     return WEFT_OK;
 }

@@ -52,10 +52,10 @@ static enum weft_status check_update(struct weft_tensor *tensor, const char *cal
 {
     struct weft_session *session = tensor->session;
     const struct client_step *step = &session->step;
-    if (step->group_count > 0 && tensor->group >= step->group_count)
+    if (step->group_count > 0 && tensor->options.group >= step->group_count)
         return client_error(session, WEFT_ERR_INVALID,
                             "%s of tensor '%s', which is in parameter group %u; the step's group_count is %u",
-                            call, tensor->name, tensor->group, step->group_count);
+                            call, tensor->name, tensor->options.group, step->group_count);
     if (step->clip_norm <= 0 && !step->has_decays) return WEFT_OK;
     if (tensor->mode == WEFT_MODE_SERVER) WEFT_TRY(check_version(tensor, call));
     if (step->clip_norm > 0 && tensor->mode == WEFT_MODE_SERVER && !shards_can_clip(tensor, call))
@@ -63,15 +63,16 @@ static enum weft_status check_update(struct weft_tensor *tensor, const char *cal
                             "%s of tensor '%s', which is in server mode: clip_norm needs push_pull, a dense "
                             "tensor with consistency bsp, and a job that ends when a rank is lost",
                             call, tensor->name);
-    if (step->clip_norm > 0 && weft_memory_is_device(tensor->memory))
+    if (step->clip_norm > 0 && weft_memory_is_device(tensor->buffers.memory))
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "%s of tensor '%s', which is on a device: clip_norm needs weights in host memory",
                             call, tensor->name);
-    if (step->has_decays && tensor->optimizer.kind == WEFT_OPTIMIZER_FTRL && tensor->group_decay != 0)
+    if (step->has_decays && tensor->options.optimizer.kind == WEFT_OPTIMIZER_FTRL &&
+        tensor->progress.group_decay != 0)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "%s of tensor '%s': the optimiser ftrl has no weight decay; "
                             "group_weight_decay[%u] must be 0",
-                            call, tensor->name, tensor->group);
+                            call, tensor->name, tensor->options.group);
     return WEFT_OK;
 }
 
@@ -85,12 +86,12 @@ static enum weft_status check_contribution(struct weft_tensor *tensor, const cha
                             "%s of tensor '%s' outside a step; call weft_step_begin first", call,
                             tensor->name);
     WEFT_TRY(client_state_broadcast_check(tensor, call));
-    if (tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && !tensor->initialised)
+    if (tensor->options.optimizer.kind != WEFT_OPTIMIZER_NONE && !tensor->progress.initialised)
         return client_error(
             session, WEFT_ERR_STATE,
             "%s of tensor '%s', which has an optimiser but no weights yet; call weft_tensor_init", call,
             tensor->name);
-    if (tensor->last_step == step->number)
+    if (tensor->progress.last_step == step->number)
         return client_error(session, WEFT_ERR_STATE,
                             "%s of tensor '%s' twice in step %llu; push each tensor once per step", call,
                             tensor->name, (unsigned long long)step->number);
@@ -99,13 +100,13 @@ static enum weft_status check_contribution(struct weft_tensor *tensor, const cha
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "%s of tensor '%s' of %s: a sample weight or loss_scale other than 1 needs f32",
                             call, tensor->name, weft_dtype_name(tensor->dtype));
-    return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE ? check_update(tensor, call) : WEFT_OK;
+    return tensor->options.optimizer.kind != WEFT_OPTIMIZER_NONE ? check_update(tensor, call) : WEFT_OK;
 }
 
 /* Ranks form the operations of a group of calls after its end, so a stream must not wait for one before. */
 static enum weft_status check_on_stream(const struct weft_tensor *tensor)
 {
-    if (!tensor->on_stream || !client_call_group_is_open(tensor->session)) return WEFT_OK;
+    if (!tensor->buffers.on_stream || !client_call_group_is_open(tensor->session)) return WEFT_OK;
     return client_error(tensor->session, WEFT_ERR_UNSUPPORTED,
                         "tensor '%s' is stream-ordered (weft_tensor_on_stream) and a group of calls is open; "
                         "call weft_group_end first",
@@ -121,7 +122,7 @@ static enum weft_status stage(struct weft_tensor *tensor, enum client_op_kind ki
                       kind == CLIENT_OP_STATE_INIT || kind == CLIENT_OP_APPLY;
     struct weft_error error = {0};
     if (host) return WEFT_OK;
-    if (!weft_memory_is_device(tensor->memory)) {
+    if (!weft_memory_is_device(tensor->buffers.memory)) {
         enum weft_status status = client_codec_place_on_host(tensor, &error);
         if (status == WEFT_OK) status = client_update_place_on_host(tensor, &error);
         return status < 0
@@ -136,9 +137,9 @@ static enum weft_status stage(struct weft_tensor *tensor, enum client_op_kind ki
     request->count = tensor->elems;
     request->dtype = (uint8_t)tensor->dtype;
     request->kind = WEFT_COLL_ALL_REDUCE;
-    request->on_stream = tensor->on_stream;
+    request->on_stream = tensor->buffers.on_stream;
     WEFT_TRY(
-        client_stage_start_tensor(request, tensor->memory, tensor->stream, extents,
+        client_stage_start_tensor(request, tensor->buffers.memory, tensor->buffers.stream, extents,
                                   kind == CLIENT_OP_PUSH_PULL && client_tensor_has_local_optimizer(tensor),
                                   kind == CLIENT_OP_PUSH_PULL, &op->in, &op->out));
     if (scaled_in_out) op->scaled = op->out;
@@ -155,9 +156,10 @@ enum weft_status weft_tensor_memory(struct weft_tensor *tensor, enum weft_memory
                             "tensor_memory: memory %d of tensor '%s' is not a valid weft_memory_kind "
                             "(WEFT_MEMORY_HOST .. WEFT_MEMORY_DEVICE)",
                             (int)memory, tensor->name);
-    if (tensor->memory != memory) tensor->host_codec_logged = tensor->host_update_logged = false;
-    tensor->memory = memory;
-    tensor->stream = stream;
+    if (tensor->buffers.memory != memory)
+        tensor->buffers.host_codec_logged = tensor->buffers.host_update_logged = false;
+    tensor->buffers.memory = memory;
+    tensor->buffers.stream = stream;
     return WEFT_OK;
 }
 
@@ -165,14 +167,14 @@ enum weft_status weft_tensor_on_stream(struct weft_tensor *tensor, bool on_strea
 {
     if (!tensor) return client_null_argument("tensor_on_stream", "tensor");
     WEFT_TRY(client_usable(tensor->session));
-    tensor->on_stream = on_stream;
+    tensor->buffers.on_stream = on_stream;
     return WEFT_OK;
 }
 
 /* A gradient that the sum does not overwrite is checked after it, and only if the sum is not finite. */
 static bool can_warn_late(const struct weft_tensor *tensor)
 {
-    const bool keeps_input = tensor->op.in != tensor->op.out && tensor->op.in != tensor->scratch;
+    const bool keeps_input = tensor->op.in != tensor->op.out && tensor->op.in != tensor->arrays.scratch;
     return tensor->mode == WEFT_MODE_ALL_REDUCE && !tensor->codec && tensor->dtype == WEFT_F32 &&
            tensor->elems > CLIENT_SLICE_ELEMS && keeps_input;
 }
@@ -221,32 +223,34 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
     if (kind == CLIENT_OP_PUSH_PULL || kind == CLIENT_OP_PUSH) {
         tensor->op.grad_is_nonfinite =
             tensor->mode == WEFT_MODE_SERVER && client_step_skips_here(&session->step);
-        tensor->skipped_step = 0;
-        tensor->step_before = tensor->last_step;
-        tensor->last_step = session->step.number;
-        tensor->op.step = client_tensor_has_clock(tensor) ? ++tensor->clock : tensor->last_step;
+        tensor->progress.skipped_step = 0;
+        tensor->progress.step_before = tensor->progress.last_step;
+        tensor->progress.last_step = session->step.number;
+        tensor->op.step =
+            client_tensor_has_clock(tensor) ? ++tensor->progress.clock : tensor->progress.last_step;
         client_learned_order_pushed(tensor);
         if (!tensor->op.grad_is_nonfinite) warn_if_not_finite(tensor);
-        tensor->op.lr = session->step.group_count > 0 ? tensor->group_lr : session->step.lr;
+        tensor->op.lr = session->step.group_count > 0 ? tensor->progress.group_lr : session->step.lr;
         tensor->op.weight = session->step.weight;
         tensor->op.factor = contribution_factor(tensor);
         if (client_tensor_shards_scale(tensor))
             tensor->op.loss_exponent = (int8_t)ilogbf(session->step.loss_scale);
         tensor->op.has_decay = session->step.has_decays;
-        tensor->op.weight_decay = tensor->group_decay;
+        tensor->op.weight_decay = tensor->progress.group_decay;
         tensor->clip.is_pending = false;
         if (client_skip_needs_backup(tensor)) tensor->op.wire_flags |= WEFT_WIRE_MAY_SKIP;
         if (!tensor->codec && client_tensor_can_skip_step(tensor)) tensor->op.wire_flags |= WEFT_WIRE_CHECKED;
         tensor->op.holds = tensor->mode == WEFT_MODE_SERVER && session->step.clip_norm > 0 &&
-                           tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
+                           tensor->options.optimizer.kind != WEFT_OPTIMIZER_NONE;
     } else if (kind == CLIENT_OP_APPLY) {
-        tensor->op.step = tensor->last_step;
+        tensor->op.step = tensor->progress.last_step;
     } else {
-        const uint64_t step = client_tensor_has_clock(tensor) ? tensor->clock : tensor->last_step;
+        const uint64_t step =
+            client_tensor_has_clock(tensor) ? tensor->progress.clock : tensor->progress.last_step;
         tensor->op.step = kind == CLIENT_OP_PULL || kind == CLIENT_OP_STATE_PULL ? step : 0;
         tensor->op.weight = 1.0f;
     }
-    atomic_store_explicit(&tensor->busy, true, memory_order_relaxed);
+    atomic_store_explicit(&tensor->delivery.busy, true, memory_order_relaxed);
     tensor->delivery.started_serial++;
     tensor->times.started_ns = 0;
     atomic_store(&tensor->times.wait_from_ns, 0);
@@ -293,7 +297,7 @@ enum weft_status client_tensor_start_apply(struct weft_tensor *tensor, float fac
     tensor->op.out = out;
     tensor->op.round = isnan(factor);
     tensor->op.weight = isnan(factor) ? 0 : factor;
-    return start(tensor, CLIENT_OP_APPLY, &tensor->clip_request);
+    return start(tensor, CLIENT_OP_APPLY, &tensor->clip.request);
 }
 
 static enum weft_status check_overlap(struct weft_tensor *tensor, const void *grad, const void *out)
@@ -318,9 +322,9 @@ static enum weft_status contribute(struct weft_tensor *tensor, struct weft_reque
     struct client_tensor_op *op = &tensor->op;
     WEFT_TRY(client_state_backup(tensor));
     if (tensor->codec_choice.candidates.count > 0) client_codec_tuner_tensor_ready(tensor);
-    if ((contribution_factor(tensor) != 1.0f && !tensor->codec) || tensor->carry) {
+    if ((contribution_factor(tensor) != 1.0f && !tensor->codec) || tensor->arrays.carry) {
         /* `out` is free until the result arrives, unless it holds the weights that this rank updates */
-        op->scaled = client_tensor_has_local_optimizer(tensor) ? tensor->scratch : op->out;
+        op->scaled = client_tensor_has_local_optimizer(tensor) ? tensor->arrays.scratch : op->out;
     }
     return start(tensor, CLIENT_OP_PUSH_PULL, request);
 }
@@ -336,7 +340,7 @@ enum weft_status weft_push_pull(struct weft_tensor *tensor, const void *grad, vo
     tensor->op.in = grad;
     tensor->op.out = out;
     const enum weft_status status = contribute(tensor, request);
-    if (status >= 0) tensor->weights = out;
+    if (status >= 0) tensor->buffers.weights = out;
     return status;
 }
 
@@ -346,8 +350,8 @@ enum weft_status weft_push_none(struct weft_tensor *tensor)
     WEFT_DEFAULT_FLOATS;
     if (!tensor) return client_null_argument("push_none", "tensor");
     struct weft_session *session = tensor->session;
-    const bool updates = tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
-    const enum weft_memory_kind memory = tensor->memory;
+    const bool updates = tensor->options.optimizer.kind != WEFT_OPTIMIZER_NONE;
+    const enum weft_memory_kind memory = tensor->buffers.memory;
     WEFT_TRY(check_call(tensor, tensor, "push_none"));
     WEFT_TRY(check_contribution(tensor, "push_none"));
     if (updates && weft_memory_is_device(memory))
@@ -355,17 +359,18 @@ enum weft_status weft_push_none(struct weft_tensor *tensor)
                             "push_none of tensor '%s', which has an optimiser and lies on a device; "
                             "push_pull a gradient of zeros",
                             tensor->name);
-    if (!tensor->none.zeros) tensor->none.zeros = weft_alloc_zero(session->env, tensor->bytes);
-    if (!tensor->none.zeros)
+    if (!tensor->buffers.none.zeros)
+        tensor->buffers.none.zeros = weft_alloc_zero(session->env, tensor->bytes);
+    if (!tensor->buffers.none.zeros)
         return client_error(session, WEFT_ERR_NO_MEMORY,
                             "push_none of tensor '%s': no memory for %zu bytes of zeros", tensor->name,
                             tensor->bytes);
-    if (!updates) memset(tensor->none.zeros, 0, tensor->bytes); /* it holds the last result */
-    tensor->op.in = tensor->none.zeros;
-    tensor->op.out = updates ? tensor->weights : tensor->none.zeros;
-    tensor->memory = WEFT_MEMORY_HOST;
-    const enum weft_status status = contribute(tensor, &tensor->none.request);
-    tensor->memory = memory;
+    if (!updates) memset(tensor->buffers.none.zeros, 0, tensor->bytes); /* it holds the last result */
+    tensor->op.in = tensor->buffers.none.zeros;
+    tensor->op.out = updates ? tensor->buffers.weights : tensor->buffers.none.zeros;
+    tensor->buffers.memory = WEFT_MEMORY_HOST;
+    const enum weft_status status = contribute(tensor, &tensor->buffers.none.request);
+    tensor->buffers.memory = memory;
     return status == WEFT_IN_PROGRESS ? WEFT_OK : status;
 }
 
@@ -388,9 +393,9 @@ enum weft_status weft_push(struct weft_tensor *tensor, const void *grad, struct 
     WEFT_TRY(check_half_call(tensor, "push"));
     WEFT_TRY(check_contribution(tensor, "push"));
     tensor->op.in = grad;
-    if (contribution_factor(tensor) != 1.0f || tensor->carry) {
+    if (contribution_factor(tensor) != 1.0f || tensor->arrays.carry) {
         WEFT_TRY(client_tensor_alloc_scratch(tensor));
-        tensor->op.scaled = tensor->scratch;
+        tensor->op.scaled = tensor->arrays.scratch;
     }
     return start(tensor, CLIENT_OP_PUSH, request);
 }
@@ -401,7 +406,7 @@ enum weft_status weft_pull(struct weft_tensor *tensor, void *out, struct weft_re
     if (!tensor) return client_null_argument("pull", "tensor");
     WEFT_TRY(check_call(tensor, out, "pull"));
     WEFT_TRY(check_half_call(tensor, "pull"));
-    if (tensor->last_step == 0 && !tensor->initialised)
+    if (tensor->progress.last_step == 0 && !tensor->progress.initialised)
         return client_error(tensor->session, WEFT_ERR_STATE,
                             "pull of tensor '%s', which has neither weights nor a closed step yet",
                             tensor->name);

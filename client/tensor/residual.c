@@ -35,7 +35,7 @@ _Static_assert(sizeof(struct residual_head) == 32 + WEFT_CODEC_TEXT_BYTES, "a fi
 uint64_t weft_residual_bytes(const struct weft_tensor *tensor)
 {
     if (!tensor || client_deliver(tensor->session) < 0) return 0;
-    return sizeof(struct residual_head) + (tensor->carry ? tensor->bytes : 0) +
+    return sizeof(struct residual_head) + (tensor->arrays.carry ? tensor->bytes : 0) +
            (tensor->codec ? weft_codec_state_bytes(tensor->codec) : 0) + DIGEST_BYTES;
 }
 
@@ -48,7 +48,7 @@ enum weft_status client_tensor_check_between_steps(struct weft_tensor *tensor, c
         return client_error(session, WEFT_ERR_INVALID, "%s of tensor '%s': the buffer is NULL", call,
                             tensor->name);
     WEFT_TRY(client_deliver(session));
-    if (session->step.open || atomic_load_explicit(&tensor->busy, memory_order_acquire))
+    if (session->step.open || atomic_load_explicit(&tensor->delivery.busy, memory_order_acquire))
         return client_error(
             session, WEFT_ERR_STATE,
             "%s of tensor '%s' inside step %llu; call it between weft_step_end and weft_step_begin", call,
@@ -78,14 +78,14 @@ enum weft_status weft_residual_save(struct weft_tensor *tensor, void *out, uint6
     struct residual_head head = {.version = VERSION,
                                  .ranks = tensor->session->ranks,
                                  .elems = tensor->elems,
-                                 .has_carry = tensor->carry != NULL};
+                                 .has_carry = tensor->arrays.carry != NULL};
     uint8_t *at = out;
     memcpy(head.magic, magic, sizeof magic);
-    weft_codec_format(&tensor->codec_spec, head.codec, sizeof head.codec);
+    weft_codec_format(&tensor->options.codec_spec, head.codec, sizeof head.codec);
     memcpy(at, &head, sizeof head);
     at += sizeof head;
-    if (tensor->carry) {
-        memcpy(at, tensor->carry, tensor->bytes);
+    if (tensor->arrays.carry) {
+        memcpy(at, tensor->arrays.carry, tensor->bytes);
         at += tensor->bytes;
     }
     if (tensor->codec) WEFT_TRY(weft_codec_save(tensor->codec, at));
@@ -121,7 +121,7 @@ static enum weft_status check_head(struct weft_tensor *tensor, const struct resi
         return refuse(tensor, "its head is damaged");
     weft_codec_format(spec_out, again, sizeof again);
     if (memcmp(again, head->codec, sizeof again) != 0 ||
-        weft_codec_resolve(spec_out, &tensor->shape).id != spec_out->id)
+        weft_codec_resolve(spec_out, &tensor->options.shape).id != spec_out->id)
         return refuse(tensor, "the bytes are of a codec that this shape cannot have");
     return WEFT_OK;
 }
@@ -169,7 +169,7 @@ static enum weft_status read_codec(struct weft_tensor *tensor, const uint8_t *fr
     if (restored->spec.id == WEFT_CODEC_DENSE)
         return bytes == 0 ? WEFT_OK : refuse(tensor, "it has more bytes than its head states");
     enum weft_status status =
-        weft_codec_create(session->env, &restored->spec, &tensor->shape, &restored->codec);
+        weft_codec_create(session->env, &restored->spec, &tensor->options.shape, &restored->codec);
     if (status == WEFT_ERR_NO_MEMORY)
         return client_error(session, status, "no memory for the codec of tensor '%s'", tensor->name);
     if (status == WEFT_OK) status = weft_codec_load(restored->codec, from, bytes);
@@ -177,7 +177,7 @@ static enum weft_status read_codec(struct weft_tensor *tensor, const uint8_t *fr
         status = weft_codec_set_ranks(restored->codec, ranks); /* the number of ranks in the header */
     if (status == WEFT_OK) status = weft_codec_set_ranks(restored->codec, session->ranks);
     if (status == WEFT_OK)
-        status = weft_codec_set_stream(restored->codec, tensor->rounding_seed, session->rank);
+        status = weft_codec_set_stream(restored->codec, tensor->wire.rounding_seed, session->rank);
     return status == WEFT_OK ? WEFT_OK : refuse(tensor, "the codec's part is cut short or damaged");
 }
 
@@ -217,7 +217,7 @@ static enum weft_status restore(struct weft_tensor *tensor, const void *data, ui
     }
     WEFT_TRY(read_codec(tensor, at, (size_t)bytes, head.ranks, restored));
     char own[WEFT_CODEC_TEXT_BYTES];
-    weft_codec_format(&tensor->codec_spec, own, sizeof own);
+    weft_codec_format(&tensor->options.codec_spec, own, sizeof own);
     return strcmp(own, head.codec) == 0 ? WEFT_OK : residual_to_carry(tensor, restored);
 }
 
@@ -233,9 +233,9 @@ static void install(struct weft_tensor *tensor, const struct restored *restored)
         weft_codec_free(tensor->codec);
         tensor->codec = restored->codec;
     }
-    weft_free_bytes(tensor->session->env, tensor->carry);
-    tensor->carry = restored->carry;
-    tensor->carry_ranks = tensor->session->ranks;
+    weft_free_bytes(tensor->session->env, tensor->arrays.carry);
+    tensor->arrays.carry = restored->carry;
+    tensor->arrays.carry_ranks = tensor->session->ranks;
 }
 
 enum weft_status weft_residual_load(struct weft_tensor *tensor, const void *data, uint64_t bytes)
@@ -262,9 +262,9 @@ static enum weft_status take_share(struct weft_tensor *tensor, struct restored *
 static enum weft_status add_to_carry(struct weft_tensor *tensor, struct restored *restored)
 {
     WEFT_TRY(residual_to_carry(tensor, restored));
-    if (restored->carry && tensor->carry)
-        weft_kernels()->sum_f32(restored->carry, restored->carry, tensor->carry, tensor->elems);
-    else if (tensor->carry) return WEFT_OK;
+    if (restored->carry && tensor->arrays.carry)
+        weft_kernels()->sum_f32(restored->carry, restored->carry, tensor->arrays.carry, tensor->elems);
+    else if (tensor->arrays.carry) return WEFT_OK;
     install(tensor, restored);
     return WEFT_OK;
 }

@@ -53,7 +53,7 @@ static bool leader_may_change(const struct client_chunk *chunk)
 /* The operation has rounds of a codec: its contributions are stored until it ends. */
 static bool has_codec_rounds(const struct weft_tensor *tensor)
 {
-    return tensor->has_begun && tensor->codec && tensor->op.kind == CLIENT_OP_PUSH_PULL;
+    return tensor->execution.has_begun && tensor->codec && tensor->op.kind == CLIENT_OP_PUSH_PULL;
 }
 
 static bool is_in_use(const struct client_chunk *chunk)
@@ -90,7 +90,7 @@ static bool is_state(const struct client_tensor_op *op)
 /* The dtype of a dense result. */
 static enum weft_dtype result_dtype(const struct weft_tensor *tensor)
 {
-    return is_state(&tensor->op) ? WEFT_F32 : tensor->pull_dtype;
+    return is_state(&tensor->op) ? WEFT_F32 : tensor->wire.pull_dtype;
 }
 
 /* ---- sending ---- */
@@ -113,13 +113,13 @@ static enum weft_wire_kind wire_kind(const struct client_tensor_op *op)
 static size_t contribution_bytes(const struct client_chunk *chunk, uint32_t round)
 {
     const struct weft_shape shape = {1, {chunk->count}};
-    return weft_codec_contribution_bytes_max(&chunk->tensor->codec_spec, &shape, round);
+    return weft_codec_contribution_bytes_max(&chunk->tensor->options.codec_spec, &shape, round);
 }
 
 static size_t aggregate_bytes(const struct client_chunk *chunk, uint32_t round)
 {
     const struct weft_shape shape = {1, {chunk->count}};
-    return weft_codec_aggregate_bytes_max(&chunk->tensor->codec_spec, &shape, round,
+    return weft_codec_aggregate_bytes_max(&chunk->tensor->options.codec_spec, &shape, round,
                                           chunk->tensor->session->ranks);
 }
 
@@ -127,7 +127,7 @@ static size_t bytes_before(const struct client_chunk *chunk, uint32_t round,
                            size_t (*bytes_of)(const struct client_chunk *, uint32_t))
 {
     const uint32_t first = chunk->tensor->op.chunk_first;
-    return (chunk->index - first) * bytes_of(&chunk->tensor->chunks[first], round);
+    return (chunk->index - first) * bytes_of(&chunk->tensor->chunk_table.chunks[first], round);
 }
 
 /* Of earlier rounds a finite contribution was sent. */
@@ -148,8 +148,8 @@ static void chunk_payload(const struct client_chunk *chunk, const void **payload
         const bool cut = op->chunk_count > 1;
         const uint32_t round = chunk->round;
         const size_t before = cut ? bytes_before(chunk, round, contribution_bytes) : 0;
-        *payload_out = tensor->contribution[round] + before;
-        *bytes_out = cut ? contribution_bytes(chunk, round) : tensor->contribution_bytes[round];
+        *payload_out = tensor->wire.contribution[round] + before;
+        *bytes_out = cut ? contribution_bytes(chunk, round) : tensor->wire.contribution_bytes[round];
     } else {
         const uint8_t *source = op->scaled ? (const uint8_t *)op->scaled : op->in;
         const size_t elem_bytes = is_state(op) ? sizeof(float) : weft_dtype_bytes(tensor->dtype);
@@ -166,16 +166,17 @@ static void fill_skip_fields(const struct client_chunk *chunk, struct weft_wire_
     if (contributes) header->flags |= op->wire_flags | (is_nonfinite(chunk) ? WEFT_WIRE_NOT_FINITE : 0);
     if (client_tensor_has_clock(tensor)) return; /* a skipped step does not undo its contributions */
     header->skips = tensor->session->tensors->skip.count;
-    const uint64_t good = contributes ? tensor->step_before : tensor->last_step;
+    const uint64_t good = contributes ? tensor->progress.step_before : tensor->progress.last_step;
     if (header->skips)
-        header->good = (uint32_t)(good > tensor->broadcast.step ? good : tensor->broadcast.step);
+        header->good =
+            (uint32_t)(good > tensor->elastic.broadcast.step ? good : tensor->elastic.broadcast.step);
 }
 
 /* The shards run the optimiser, with a codec as the workers do: they get the weight decay of the group. */
 static void fill_decay(const struct weft_tensor *tensor, struct weft_wire_header *header)
 {
     const struct client_tensor_op *op = &tensor->op;
-    if (!op->has_decay || tensor->optimizer.kind == WEFT_OPTIMIZER_NONE ||
+    if (!op->has_decay || tensor->options.optimizer.kind == WEFT_OPTIMIZER_NONE ||
         client_tensor_has_codec_choice(tensor))
         return;
     header->flags |= WEFT_WIRE_DECAY;
@@ -191,7 +192,7 @@ void client_server_mode_request(const struct client_chunk *chunk, struct client_
     struct weft_wire_header header = {
         .kind = (uint8_t)wire_kind(op),
         .codec = op->kind == CLIENT_OP_PUSH_PULL || op->kind == CLIENT_OP_PUSH
-                     ? (uint8_t)tensor->codec_spec.id
+                     ? (uint8_t)tensor->options.codec_spec.id
                      : (uint8_t)WEFT_CODEC_DENSE,
         .dtype = (uint8_t)(is_state(op) ? WEFT_F32 : tensor->dtype),
         .round = chunk->round,
@@ -313,7 +314,7 @@ void client_server_mode_follow(struct client_chunk *chunk, uint32_t endpoint, ui
     /* with the result of the last round the step has closed, and the new leader has it */
     const bool is_open =
         has_codec_rounds(tensor) && is_in_use(chunk) &&
-        (chunk->awaits_result || tensor->op.round + 1 < weft_codec_rounds(&tensor->codec_spec));
+        (chunk->awaits_result || tensor->op.round + 1 < weft_codec_rounds(&tensor->options.codec_spec));
     if (is_open) chunk->round = 0;
     send_again(chunk);
 }
@@ -337,7 +338,7 @@ static void expect_results(struct weft_tensor *tensor)
 {
     struct client_tensor_op *op = &tensor->op;
     for (uint32_t i = 0; i < op->chunk_count; i++) {
-        struct client_chunk *chunk = &tensor->chunks[op->chunk_first + i];
+        struct client_chunk *chunk = &tensor->chunk_table.chunks[op->chunk_first + i];
         chunk->awaits_result = true;
         chunk->is_started = false;
         if (!has_codec_rounds(tensor) || op->round == 0) chunk->round = (uint8_t)op->round;
@@ -351,7 +352,7 @@ static void start_round(struct weft_tensor *tensor)
     expect_results(tensor);
     const struct client_tensor_op *op = &tensor->op;
     for (uint32_t i = 0; i < op->chunk_count && op->status == WEFT_OK; i++) {
-        struct client_chunk *chunk = &tensor->chunks[op->chunk_first + i];
+        struct client_chunk *chunk = &tensor->chunk_table.chunks[op->chunk_first + i];
         if (is_repeating(chunk) && is_sent(chunk)) chunk->is_started = true; /* its result continues */
         else start_chunk(chunk);
     }
@@ -362,9 +363,9 @@ static void start_round(struct weft_tensor *tensor)
 /* Dense with a sample weight: scales a slice. A chunk is sent when its last slice is scaled. */
 static bool run_scale(struct client_work *work)
 {
-    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, execution.work);
     struct client_tensor_op *op = &tensor->op;
-    struct client_chunk *chunk = &tensor->chunks[op->chunks_scaled];
+    struct client_chunk *chunk = &tensor->chunk_table.chunks[op->chunks_scaled];
     if (!client_scale_slice(tensor, chunk->offset + chunk->count)) return false;
     op->chunks_scaled++;
     start_chunk(chunk);
@@ -375,9 +376,9 @@ static bool run_scale(struct client_work *work)
  * while it is in the last-level cache. */
 static bool run_check(struct client_work *work)
 {
-    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, execution.work);
     struct client_tensor_op *op = &tensor->op;
-    struct client_chunk *chunk = &tensor->chunks[op->chunks_scaled];
+    struct client_chunk *chunk = &tensor->chunk_table.chunks[op->chunks_scaled];
     const uint64_t left = chunk->offset + chunk->count - op->work_at,
                    count = left < CLIENT_SLICE_ELEMS ? left : CLIENT_SLICE_ELEMS;
     client_skip_warn(tensor, op->work_at, count);
@@ -392,13 +393,13 @@ static bool run_check(struct client_work *work)
 static void start_work(struct weft_tensor *tensor, bool (*run)(struct client_work *work))
 {
     struct weft_session *session = tensor->session;
-    tensor->work.run = run;
+    tensor->execution.work.run = run;
     if (tensor->elems > INLINE_ELEMS) {
-        client_engine_queue_work(session, &tensor->work);
+        client_engine_queue_work(session, &tensor->execution.work);
         return;
     }
     const uint64_t began_ns = weft_now_ns(session->env);
-    while (!run(&tensor->work)) {}
+    while (!run(&tensor->execution.work)) {}
     session->engine->counters.encode_ns += weft_elapsed_ns(began_ns, weft_now_ns(session->env));
 }
 
@@ -415,41 +416,41 @@ static void encode_round(struct weft_tensor *tensor, uint32_t round)
     op->encoding_round = round;
     op->computed =
         weft_codec_encode(tensor->codec, round, round == 0 ? in : NULL, op->scaled ? 1.0f : op->factor,
-                          tensor->contribution[round], &tensor->contribution_bytes[round]);
+                          tensor->wire.contribution[round], &tensor->wire.contribution_bytes[round]);
     op->grad_is_nonfinite = op->computed == WEFT_ERR_INVALID;
 }
 
 static void run_encode(struct weft_task *task)
 {
-    encode_round(weft_container_of(task, struct weft_tensor, task), 0);
+    encode_round(weft_container_of(task, struct weft_tensor, execution.task), 0);
 }
 
 /* The device has run what the encode of the last call queued: the next part of it. */
 static void run_encode_more(struct weft_task *task)
 {
-    struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, task);
+    struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, execution.task);
     encode_round(tensor, tensor->op.encoding_round);
 }
 
 /* A round's aggregate has arrived: takes it, then encodes the next round or writes the gradient. */
 static void run_take(struct weft_task *task)
 {
-    struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, task);
+    struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, execution.task);
     struct client_tensor_op *op = &tensor->op;
-    op->computed = weft_codec_take(tensor->codec, op->round, tensor->aggregate, op->aggregate_bytes,
+    op->computed = weft_codec_take(tensor->codec, op->round, tensor->wire.aggregate, op->aggregate_bytes,
                                    tensor->session->ranks);
     op->aggregate_is_damaged = op->computed < 0;
     if (op->aggregate_is_damaged) return;
-    if (op->round + 1 < weft_codec_rounds(&tensor->codec_spec)) encode_round(tensor, op->round + 1);
+    if (op->round + 1 < weft_codec_rounds(&tensor->options.codec_spec)) encode_round(tensor, op->round + 1);
     else
-        op->computed =
-            weft_codec_finish(tensor->codec, op->grad_scale,
-                              tensor->optimizer.kind != WEFT_OPTIMIZER_NONE ? tensor->scratch : op->out);
+        op->computed = weft_codec_finish(
+            tensor->codec, op->grad_scale,
+            tensor->options.optimizer.kind != WEFT_OPTIMIZER_NONE ? tensor->arrays.scratch : op->out);
 }
 
 static void run_hash(struct weft_task *task)
 {
-    client_hash_weights(weft_container_of(task, struct weft_tensor, task));
+    client_hash_weights(weft_container_of(task, struct weft_tensor, execution.task));
 }
 
 static void compute(struct weft_tensor *tensor, void (*run)(struct weft_task *task),
@@ -459,7 +460,8 @@ static void compute(struct weft_tensor *tensor, void (*run)(struct weft_task *ta
 static void aggregate_damaged(struct weft_tensor *tensor)
 {
     const struct client_tensor_op *op = &tensor->op;
-    const struct client_chunk *chunk = &tensor->chunks[op->chunk_first], *last = chunk + op->chunk_count - 1;
+    const struct client_chunk *chunk = &tensor->chunk_table.chunks[op->chunk_first],
+                              *last = chunk + op->chunk_count - 1;
     const uint64_t at = op->chunk_count > 1 ? weft_codec_malformed_elem(tensor->codec) : 0;
     while (chunk < last && at >= chunk->offset + chunk->count) chunk++;
     client_tensor_fail(tensor, op->computed, "got a damaged aggregate (round %u, chunk %u) from %s",
@@ -489,8 +491,8 @@ static void complete(struct weft_tensor *tensor)
 
 static bool run_codec_update(struct client_work *work)
 {
-    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
-    if (!client_update_slice(tensor, tensor->scratch, 1.0f)) return false;
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, execution.work);
+    if (!client_update_slice(tensor, tensor->arrays.scratch, 1.0f)) return false;
     if (!client_tensor_has_codec_choice(tensor) && client_hash_due(tensor))
         compute(tensor, run_hash, complete);
     else complete(tensor);
@@ -501,7 +503,7 @@ static bool run_codec_update(struct client_work *work)
 static void on_decoded(struct weft_tensor *tensor)
 {
     client_codec_tuner_exchange_completed(tensor);
-    if (tensor->optimizer.kind == WEFT_OPTIMIZER_NONE) {
+    if (tensor->options.optimizer.kind == WEFT_OPTIMIZER_NONE) {
         complete(tensor);
         return;
     }
@@ -513,7 +515,7 @@ static void on_encoded(struct weft_tensor *tensor) { start_round(tensor); }
 
 static void on_aggregate_taken(struct weft_tensor *tensor)
 {
-    if (tensor->op.round + 1 < weft_codec_rounds(&tensor->codec_spec)) {
+    if (tensor->op.round + 1 < weft_codec_rounds(&tensor->options.codec_spec)) {
         tensor->op.round++;
         on_encoded(tensor);
     } else {
@@ -524,7 +526,7 @@ static void on_aggregate_taken(struct weft_tensor *tensor)
 /* Continues an encode on a device when the device has run what is queued. */
 static void poll_device(struct weft_timer *timer)
 {
-    struct weft_tensor *tensor = weft_container_of(timer, struct weft_tensor, device_timer);
+    struct weft_tensor *tensor = weft_container_of(timer, struct weft_tensor, execution.device_timer);
     struct client_tensor_op *op = &tensor->op;
     const uint64_t now_ns = weft_now_ns(tensor->session->env);
     if (weft_codec_pending(tensor->codec) == WEFT_IN_PROGRESS) {
@@ -540,8 +542,8 @@ static void wait_for_device(struct weft_tensor *tensor)
 {
     tensor->op.in_transport++;
     tensor->op.device_since_ns = weft_now_ns(tensor->session->env);
-    tensor->device_timer.fn = poll_device;
-    weft_timer_start(tensor->session->loop, &tensor->device_timer,
+    tensor->execution.device_timer.fn = poll_device;
+    weft_timer_start(tensor->session->loop, &tensor->execution.device_timer,
                      tensor->op.device_since_ns + weft_memory_look_ns(0));
 }
 
@@ -556,7 +558,7 @@ static void on_computed(struct weft_tensor *tensor)
 
 static void on_task_done(struct weft_task *task)
 {
-    struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, task);
+    struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, execution.task);
     struct client_engine *engine = tensor->session->engine;
     engine->counters.encode_ns += tensor->op.compute_ns;
     tensor->op.in_transport--;
@@ -566,7 +568,7 @@ static void on_task_done(struct weft_task *task)
 
 static void run_timed(struct weft_task *task)
 {
-    struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, task);
+    struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, execution.task);
     struct weft_env *env = tensor->session->env;
     uint64_t began_ns = weft_now_ns(env);
     tensor->op.run(task);
@@ -575,8 +577,8 @@ static void run_timed(struct weft_task *task)
 
 static bool run_on_engine(struct client_work *work)
 {
-    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
-    tensor->op.run(&tensor->task);
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, execution.work);
+    tensor->op.run(&tensor->execution.task);
     on_computed(tensor);
     return true;
 }
@@ -594,9 +596,9 @@ static void compute(struct weft_tensor *tensor, void (*run)(struct weft_task *ta
         return;
     }
     op->in_transport++;
-    tensor->task.run = run_timed;
-    tensor->task.done = on_task_done;
-    weft_loop_compute(tensor->session->loop, &tensor->task, tensor->elems);
+    tensor->execution.task.run = run_timed;
+    tensor->execution.task.done = on_task_done;
+    weft_loop_compute(tensor->session->loop, &tensor->execution.task, tensor->elems);
 }
 
 /* ---- results ---- */
@@ -607,8 +609,8 @@ static struct client_chunk *chunk_of(struct weft_session *session, uint32_t peer
                                      const struct weft_wire_header *header)
 {
     struct weft_tensor *tensor = client_tensor_find(session, header->tensor);
-    if (!tensor || header->chunk >= tensor->chunk_count) return NULL;
-    struct client_chunk *chunk = &tensor->chunks[header->chunk];
+    if (!tensor || header->chunk >= tensor->chunk_table.count) return NULL;
+    struct client_chunk *chunk = &tensor->chunk_table.chunks[header->chunk];
     const struct client_tensor_op *op = &tensor->op;
     if (chunk->endpoint != peer_id || header->term != chunk->term || chunk->is_receiving ||
         (!chunk->awaits_result && !has_rounds_left(chunk)) || op->kind == CLIENT_OP_NONE || op->status < 0)
@@ -621,19 +623,19 @@ static struct client_chunk *chunk_of(struct weft_session *session, uint32_t peer
     return chunk;
 }
 
-/* The result of a chunk is in tensor->rounded. */
+/* The result of a chunk is in tensor->wire.rounded. */
 static void widen(const struct client_chunk *chunk)
 {
     const struct weft_tensor *tensor = chunk->tensor;
-    const uint16_t *in = tensor->rounded + chunk->offset;
+    const uint16_t *in = tensor->wire.rounded + chunk->offset;
     float *out = (float *)tensor->op.out + chunk->offset;
-    if (tensor->pull_dtype == WEFT_F16) weft_kernels()->cast_f16_f32(out, in, chunk->count);
+    if (tensor->wire.pull_dtype == WEFT_F16) weft_kernels()->cast_f16_f32(out, in, chunk->count);
     else weft_kernels()->cast_bf16_f32(out, in, chunk->count);
 }
 
 static bool is_rounded(const struct weft_tensor *tensor)
 {
-    return wants_payload(&tensor->op) && !tensor->op.holds && tensor->rounded &&
+    return wants_payload(&tensor->op) && !tensor->op.holds && tensor->wire.rounded &&
            result_dtype(tensor) != WEFT_F32;
 }
 
@@ -701,13 +703,15 @@ static bool result_buffer(struct client_chunk *chunk, size_t payload_bytes, void
     }
     if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
         const bool cut = op->chunk_count > 1;
-        *buffer_out = tensor->aggregate + (cut ? bytes_before(chunk, op->round, aggregate_bytes) : 0);
+        *buffer_out = tensor->wire.aggregate + (cut ? bytes_before(chunk, op->round, aggregate_bytes) : 0);
         return cut ? payload_bytes == aggregate_bytes(chunk, op->round)
-                   : payload_bytes <= tensor->aggregate_bytes_max;
+                   : payload_bytes <= tensor->wire.aggregate_bytes_max;
     }
     const bool updates = op->kind == CLIENT_OP_PUSH_PULL && client_tensor_has_local_optimizer(tensor);
     const size_t elem_bytes = weft_dtype_bytes(result_dtype(tensor));
-    void *const out = updates ? tensor->scratch : is_rounded(tensor) ? (void *)tensor->rounded : op->out;
+    void *const out = updates              ? tensor->arrays.scratch
+                      : is_rounded(tensor) ? (void *)tensor->wire.rounded
+                                           : op->out;
     *buffer_out = (uint8_t *)out + chunk->offset * elem_bytes;
     return payload_bytes == chunk->count * elem_bytes;
 }
@@ -740,7 +744,8 @@ static bool result_fits(struct client_chunk *chunk, const struct weft_wire_heade
     }
     count_late(tensor, header);
     op->aggregate_bytes += payload_bytes;
-    if (is_scaled_here) op->grad_scale = weft_optimizer_grad_scale(&tensor->optimizer, header->weight_sum);
+    if (is_scaled_here)
+        op->grad_scale = weft_optimizer_grad_scale(&tensor->options.optimizer, header->weight_sum);
     return true;
 }
 
@@ -852,7 +857,7 @@ static void on_measured(struct weft_tensor *tensor)
     const struct client_tensor_op *op = &tensor->op;
     tensor->clip = (struct client_clip){.is_pending = true, .scale = op->grad_scale, .out = op->out};
     for (uint32_t i = 0; i < op->chunk_count; i++)
-        tensor->clip.squares += tensor->chunks[op->chunk_first + i].squares;
+        tensor->clip.squares += tensor->chunk_table.chunks[op->chunk_first + i].squares;
     complete(tensor);
 }
 
@@ -862,7 +867,7 @@ static void advance_op(struct weft_tensor *tensor)
     struct client_tensor_op *op = &tensor->op;
     struct weft_session *session = tensor->session;
     struct client_engine *engine = session->engine;
-    if (!tensor->has_begun || op->in_transport > 0) return;
+    if (!tensor->execution.has_begun || op->in_transport > 0) return;
     if (engine->failed) {
         client_request_complete(op->request, engine->failed, engine->failed_text);
         return;
@@ -884,7 +889,7 @@ static void advance_op(struct weft_tensor *tensor)
 /* A codec with a carry or weight scales the whole tensor before it encodes. */
 static bool run_scale_whole(struct client_work *work)
 {
-    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, work);
+    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, execution.work);
     if (!client_scale_slice(tensor, tensor->elems)) return false;
     compute(tensor, run_encode, on_encoded);
     return true;
@@ -895,12 +900,12 @@ static void select_chunks(struct weft_tensor *tensor)
 {
     struct client_tensor_op *op = &tensor->op;
     const uint32_t choice = client_tensor_has_codec_choice(tensor) ? tensor->codec_choice.chosen : 0;
-    op->chunk_first = tensor->choice_first[choice];
-    op->chunk_count = tensor->choice_first[choice + 1] - op->chunk_first;
+    op->chunk_first = tensor->chunk_table.choice_first[choice];
+    op->chunk_count = tensor->chunk_table.choice_first[choice + 1] - op->chunk_first;
     /* Set here, because several calls make the codec anew. A codec that has encoded in this step has the
      * value already. */
     if (tensor->codec && op->chunk_count > 1)
-        (void)weft_codec_set_pieces(tensor->codec, tensor->chunks[op->chunk_first].count);
+        (void)weft_codec_set_pieces(tensor->codec, tensor->chunk_table.chunks[op->chunk_first].count);
 }
 
 /* The input is readable: starts the computation or the sends. */
@@ -940,10 +945,11 @@ void client_server_mode_start(struct weft_command *command)
 
 void client_server_mode_failed(struct weft_tensor *tensor)
 {
-    for (uint32_t i = 0; i < tensor->chunk_count; i++) weft_list_remove(&tensor->chunks[i].send_link);
-    client_engine_cancel_work(&tensor->work);
-    if (weft_timer_is_running(&tensor->device_timer)) {
-        weft_timer_stop(tensor->session->loop, &tensor->device_timer);
+    for (uint32_t i = 0; i < tensor->chunk_table.count; i++)
+        weft_list_remove(&tensor->chunk_table.chunks[i].send_link);
+    client_engine_cancel_work(&tensor->execution.work);
+    if (weft_timer_is_running(&tensor->execution.device_timer)) {
+        weft_timer_stop(tensor->session->loop, &tensor->execution.device_timer);
         tensor->op.in_transport--;
     }
     advance_op(tensor);

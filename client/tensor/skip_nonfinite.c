@@ -33,7 +33,7 @@ bool client_skip_needs_backup(const struct weft_tensor *tensor)
     if (client_tensor_has_clock(tensor)) return false; /* its pushes stay */
     if (tensor->session->tensors->skip.tensors > skips) return true;
     /* another chunk of the tensor */
-    return skips && tensor->mode == WEFT_MODE_SERVER && tensor->chunk_count > 1;
+    return skips && tensor->mode == WEFT_MODE_SERVER && tensor->chunk_table.count > 1;
 }
 
 bool client_skip_is_finite(const struct weft_tensor *tensor, const void *values, uint64_t at, uint64_t count)
@@ -48,15 +48,15 @@ bool client_skip_is_finite(const struct weft_tensor *tensor, const void *values,
 
 bool client_skip_should_warn(const struct weft_tensor *tensor)
 {
-    return !tensor->warned && !client_tensor_can_skip_step(tensor) &&
-           !weft_memory_is_device(tensor->memory) && tensor->op.in != tensor->none.zeros;
+    return !tensor->progress.warned && !client_tensor_can_skip_step(tensor) &&
+           !weft_memory_is_device(tensor->buffers.memory) && tensor->op.in != tensor->buffers.none.zeros;
 }
 
 void client_skip_warn(struct weft_tensor *tensor, uint64_t at, uint64_t count)
 {
     const struct weft_session *session = tensor->session;
-    if (tensor->warned || client_skip_is_finite(tensor, tensor->op.in, at, count)) return;
-    tensor->warned = true;
+    if (tensor->progress.warned || client_skip_is_finite(tensor, tensor->op.in, at, count)) return;
+    tensor->progress.warned = true;
     weft_log(session->env, WEFT_LOG_WARN, "client",
              "rank %u: step %llu: the gradient of tensor '%s' is not finite (NaN or infinity) and enters "
              "the mean of all ranks; "
@@ -73,7 +73,7 @@ static void store_lower(_Atomic uint64_t *place, uint64_t value)
 void client_skip_record_nonfinite(struct weft_tensor *tensor, bool grad_is_nonfinite)
 {
     struct client_skip *skip = &tensor->session->tensors->skip;
-    tensor->skipped_step = tensor->op.step;
+    tensor->progress.skipped_step = tensor->op.step;
     store_lower(&skip->first, (uint64_t)tensor->id + 1);
     if (grad_is_nonfinite) store_lower(&skip->grad_is_nonfinite, (uint64_t)tensor->id + 1);
     atomic_store(&skip->found, true);
@@ -85,7 +85,7 @@ static bool has_nonfinite_gradient(const struct weft_tensor *tensor)
 {
     const struct client_tensor_op *op = &tensor->op;
     if (op->grad_is_nonfinite) return true;
-    if (weft_memory_is_device(tensor->memory)) return false;
+    if (weft_memory_is_device(tensor->buffers.memory)) return false;
     if (tensor->codec)
         return weft_kernels()->max_abs_bits_f32(op->scaled ? op->scaled : op->in, tensor->elems) >=
                WEFT_RESIDUAL_LIMIT_BITS;
@@ -120,7 +120,7 @@ static void skip_tensor_of_step(struct weft_tensor *tensor)
     describe_records(tensor->session, why, sizeof why);
     snprintf(text, sizeof text, "step %llu: %s; weft_step_end skips the step on all ranks",
              (unsigned long long)tensor->op.step, why);
-    tensor->skipped_step = tensor->op.step;
+    tensor->progress.skipped_step = tensor->op.step;
     client_request_complete(tensor->op.request, WEFT_ERR_SKIPPED, text);
 }
 
@@ -177,7 +177,8 @@ static const struct weft_tensor *tensor_of(const struct weft_session *session, u
 {
     struct weft_list *node, *spare;
     weft_list_foreach (node, spare, &session->tensors->list) {
-        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        const struct weft_tensor *tensor =
+            weft_container_of(node, struct weft_tensor, registration.session_link);
         if (tensor->id == id) return tensor;
     }
     return NULL;
@@ -189,13 +190,14 @@ static const struct weft_tensor *find_final_update(const struct weft_session *se
     const uint64_t step = session->step.number;
     struct weft_list *node, *spare;
     weft_list_foreach (node, spare, &session->tensors->list) {
-        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        if (tensor->last_step != step) continue;
-        if (tensor->mode == WEFT_MODE_SERVER && session->is_elastic && tensor->skipped_step != step &&
-            !client_tensor_can_skip_step(tensor))
+        const struct weft_tensor *tensor =
+            weft_container_of(node, struct weft_tensor, registration.session_link);
+        if (tensor->progress.last_step != step) continue;
+        if (tensor->mode == WEFT_MODE_SERVER && session->is_elastic &&
+            tensor->progress.skipped_step != step && !client_tensor_can_skip_step(tensor))
             return tensor;
-        if (client_tensor_has_local_optimizer(tensor) && tensor->skipped_step != step &&
-            tensor->backup.step != step)
+        if (client_tensor_has_local_optimizer(tensor) && tensor->progress.skipped_step != step &&
+            tensor->elastic.backup.step != step)
             return tensor;
     }
     return NULL;

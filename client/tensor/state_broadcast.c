@@ -26,13 +26,14 @@
 
 static bool has_optimizer(const struct weft_tensor *tensor)
 {
-    return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
+    return tensor->options.optimizer.kind != WEFT_OPTIMIZER_NONE;
 }
 
 enum weft_status client_state_broadcast_check(struct weft_tensor *tensor, const char *call)
 {
     struct weft_session *session = tensor->session;
-    if (!has_optimizer(tensor) || !tensor->broadcast.is_required || tensor->broadcast.epoch == session->epoch)
+    if (!has_optimizer(tensor) || !tensor->elastic.broadcast.is_required ||
+        tensor->elastic.broadcast.epoch == session->epoch)
         return WEFT_OK;
     return client_error(session, WEFT_ERR_STATE,
                         "%s of tensor '%s', which has an optimiser: ranks are new or have returned; call "
@@ -44,15 +45,16 @@ void client_state_broadcast_require(struct weft_session *session)
 {
     struct weft_list *node, *spare;
     weft_list_foreach (node, spare, &session->tensors->list)
-        weft_container_of(node, struct weft_tensor, session_link)->broadcast.is_required = true;
+        weft_container_of(node, struct weft_tensor, registration.session_link)
+            ->elastic.broadcast.is_required = true;
 }
 
 void client_state_broadcast_confirm(struct weft_session *session)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &session->tensors->list) {
-        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
-        if (tensor->last_step == session->step.number) tensor->broadcast.is_required = false;
+        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, registration.session_link);
+        if (tensor->progress.last_step == session->step.number) tensor->elastic.broadcast.is_required = false;
     }
 }
 
@@ -60,8 +62,8 @@ static enum weft_status copy_state(struct weft_tensor *tensor, void *weights)
 {
     struct weft_session *session = tensor->session;
     WEFT_TRY(client_backup_copy_update(session, weights, tensor->bytes));
-    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->states[s]; s++)
-        WEFT_TRY(client_backup_copy_update(session, tensor->states[s], tensor->bytes));
+    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->arrays.states[s]; s++)
+        WEFT_TRY(client_backup_copy_update(session, tensor->arrays.states[s], tensor->bytes));
     return WEFT_OK;
 }
 
@@ -69,29 +71,30 @@ static enum weft_status copy_state(struct weft_tensor *tensor, void *weights)
 static enum weft_status reserve_state(struct weft_tensor *tensor, void *weights)
 {
     struct weft_session *session = tensor->session;
-    WEFT_TRY(client_backup_reserve_update(session, weights, tensor->bytes, &tensor->backup.arrays[0]));
-    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->states[s]; s++)
-        WEFT_TRY(client_backup_reserve_update(session, tensor->states[s], tensor->bytes,
-                                              &tensor->backup.arrays[1 + s]));
+    WEFT_TRY(
+        client_backup_reserve_update(session, weights, tensor->bytes, &tensor->elastic.backup.arrays[0]));
+    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->arrays.states[s]; s++)
+        WEFT_TRY(client_backup_reserve_update(session, tensor->arrays.states[s], tensor->bytes,
+                                              &tensor->elastic.backup.arrays[1 + s]));
     return WEFT_OK;
 }
 
 enum weft_status client_state_backup(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
-    tensor->backup.step = 0;
-    memset(tensor->backup.arrays, 0, sizeof tensor->backup.arrays);
+    tensor->elastic.backup.step = 0;
+    memset(tensor->elastic.backup.arrays, 0, sizeof tensor->elastic.backup.arrays);
     if (!has_optimizer(tensor) || (!session->is_elastic && !client_skip_needs_backup(tensor))) return WEFT_OK;
     /* an update on a device cannot be undone (skip_nonfinite.c) */
-    if (weft_memory_is_device(tensor->memory) && !session->is_elastic) return WEFT_OK;
-    if (weft_memory_is_device(tensor->memory))
+    if (weft_memory_is_device(tensor->buffers.memory) && !session->is_elastic) return WEFT_OK;
+    if (weft_memory_is_device(tensor->buffers.memory))
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "tensor '%s' has an optimiser and is on a device; in an elastic job (weft run "
                             "--min-workers) its weights must be in host memory",
                             tensor->name);
     WEFT_TRY(client_tensor_has_local_optimizer(tensor) ? reserve_state(tensor, tensor->op.out)
                                                        : copy_state(tensor, tensor->op.out));
-    tensor->backup.step = session->step.number;
+    tensor->elastic.backup.step = session->step.number;
     return WEFT_OK;
 }
 
@@ -108,8 +111,8 @@ static enum weft_status broadcast_state(struct weft_tensor *tensor, void *weight
 {
     if (root != tensor->session->rank) WEFT_TRY(copy_state(tensor, weights));
     WEFT_TRY(broadcast_array(root, tensor, weights, what));
-    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->states[s]; s++)
-        WEFT_TRY(broadcast_array(root, tensor, tensor->states[s], what));
+    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->arrays.states[s]; s++)
+        WEFT_TRY(broadcast_array(root, tensor, tensor->arrays.states[s], what));
     return WEFT_OK;
 }
 
@@ -122,8 +125,8 @@ static enum weft_status pull_state(struct weft_tensor *tensor, void *weights, co
     WEFT_TRY(copy_state(tensor, weights));
     WEFT_TRY(client_tensor_start_pull(tensor, weights, "tensor_share", &request));
     WEFT_TRY(client_request_wait_internal(tensor->session, &request, what));
-    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->states[s]; s++) {
-        WEFT_TRY(client_tensor_start_state(tensor, s, NULL, tensor->states[s], &request));
+    for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && tensor->arrays.states[s]; s++) {
+        WEFT_TRY(client_tensor_start_state(tensor, s, NULL, tensor->arrays.states[s], &request));
         WEFT_TRY(client_request_wait_internal(tensor->session, &request, what));
     }
     return WEFT_OK;
@@ -143,7 +146,7 @@ enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, ui
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "tensor_share of tensor '%s': in server mode the shards hold the weights",
                             tensor->name);
-    if (weft_memory_is_device(tensor->memory))
+    if (weft_memory_is_device(tensor->buffers.memory))
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "tensor_share of tensor '%s': its weights must be in host memory", tensor->name);
     if (root >= session->ranks)
@@ -157,9 +160,9 @@ enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, ui
     client_backup_close(session, status < 0); /* after a loss of the root this rank's state may be the next to
                                                * broadcast: restore it as a whole */
     if (status < 0) return status;
-    tensor->weights = weights;
-    tensor->initialised = true;
-    tensor->broadcast.epoch = session->epoch;
-    tensor->broadcast.step = session->step.number;
+    tensor->buffers.weights = weights;
+    tensor->progress.initialised = true;
+    tensor->elastic.broadcast.epoch = session->epoch;
+    tensor->elastic.broadcast.step = session->step.number;
     return WEFT_OK;
 }

@@ -20,29 +20,29 @@ void client_tensor_free(struct weft_tensor *tensor)
 {
     if (!tensor) return;
     struct weft_env *env = tensor->session->env;
-    weft_list_remove(&tensor->session_link);
-    weft_list_remove(&tensor->call_group.link);
+    weft_list_remove(&tensor->registration.session_link);
+    weft_list_remove(&tensor->order.call_group.link);
     client_update_free(tensor);
     if (tensor->session->pid != weft_process_id()) weft_codec_after_fork(tensor->codec);
     weft_codec_free(tensor->codec);
-    weft_free_bytes(env, tensor->chunks);
+    weft_free_bytes(env, tensor->chunk_table.chunks);
     weft_free_bytes(env, tensor->hash.endpoints);
-    for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, tensor->states[s]);
-    weft_free_bytes(env, tensor->scratch);
-    weft_free_bytes(env, tensor->rounded);
-    weft_free_bytes(env, tensor->none.zeros);
-    weft_free_bytes(env, tensor->carry);
-    weft_free_bytes(env, tensor->aggregate);
+    for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) weft_free_bytes(env, tensor->arrays.states[s]);
+    weft_free_bytes(env, tensor->arrays.scratch);
+    weft_free_bytes(env, tensor->wire.rounded);
+    weft_free_bytes(env, tensor->buffers.none.zeros);
+    weft_free_bytes(env, tensor->arrays.carry);
+    weft_free_bytes(env, tensor->wire.aggregate);
     for (uint32_t round = 0; round < WEFT_CODEC_ROUNDS_MAX; round++)
-        weft_free_bytes(env, tensor->contribution[round]);
+        weft_free_bytes(env, tensor->wire.contribution[round]);
     weft_free_bytes(env, tensor);
 }
 
 enum weft_status client_tensor_alloc_scratch(struct weft_tensor *tensor)
 {
     const size_t bytes = client_tensor_state_bytes(tensor);
-    if (!tensor->scratch) tensor->scratch = weft_alloc_zero(tensor->session->env, bytes);
-    if (tensor->scratch) return WEFT_OK;
+    if (!tensor->arrays.scratch) tensor->arrays.scratch = weft_alloc_zero(tensor->session->env, bytes);
+    if (tensor->arrays.scratch) return WEFT_OK;
     return client_error(tensor->session, WEFT_ERR_NO_MEMORY,
                         "no memory for the weighted gradient of tensor '%s' (%zu bytes)", tensor->name,
                         bytes);
@@ -52,7 +52,7 @@ enum weft_status client_tensor_alloc_scratch(struct weft_tensor *tensor)
 
 enum weft_status client_tensor_claim(struct weft_tensor *tensor, const char *call)
 {
-    if (atomic_load_explicit(&tensor->busy, memory_order_acquire))
+    if (atomic_load_explicit(&tensor->delivery.busy, memory_order_acquire))
         return client_error(tensor->session, WEFT_ERR_STATE,
                             "%s of tensor '%s': its last request is still open; wait for it first", call,
                             tensor->name);
@@ -64,9 +64,9 @@ void client_tensor_release(struct weft_tensor *tensor)
 {
     tensor->op.kind = CLIENT_OP_NONE;
     tensor->op.request = NULL;
-    tensor->has_begun = false;
+    tensor->execution.has_begun = false;
     atomic_fetch_sub(&tensor->session->step.open_deliveries, 1);
-    atomic_store_explicit(&tensor->busy, false, memory_order_release);
+    atomic_store_explicit(&tensor->delivery.busy, false, memory_order_release);
 }
 
 static void add_span(struct weft_tensor *tensor, const char *name, uint64_t from_ns, uint64_t to_ns)
@@ -217,10 +217,10 @@ void client_tensor_describe(const struct weft_tensor *tensor, char *out, size_t 
     /* a shard answers when all ranks have pushed */
     const bool is_round = tensor->op.kind == CLIENT_OP_PUSH_PULL || tensor->op.kind == CLIENT_OP_PUSH ||
                           tensor->op.kind == CLIENT_OP_PULL;
-    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
-        if (!tensor->chunks[i].awaits_result) continue;
+    for (uint32_t i = 0; i < tensor->chunk_table.count; i++) {
+        if (!tensor->chunk_table.chunks[i].awaits_result) continue;
         snprintf(out, out_bytes, "%s waits for %s%s", name,
-                 client_endpoint_name(tensor->session, tensor->chunks[i].endpoint),
+                 client_endpoint_name(tensor->session, tensor->chunk_table.chunks[i].endpoint),
                  is_round ? ", or for a rank that has not pushed it, which the coordinator's log names" : "");
         return;
     }

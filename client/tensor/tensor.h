@@ -133,6 +133,7 @@ struct client_clip {
     float weight_decay;
     float *out;        /* weights */
     double squares;    /* of the elements of the sum */
+    struct weft_request request; /* of CLIENT_OP_APPLY */
 };
 
 /* Times of the tensor's push_pull, push and pull operations, ns (weft_tensor_stats_get). */
@@ -148,6 +149,7 @@ struct client_tensor_times {
 
 /* Which operations have delivered their results (weft_tensor_wait). */
 struct client_tensor_delivery {
+    _Atomic bool busy;                    /* an operation is open */
     uint32_t started_serial;              /* number of operations */
     const struct client_request *request; /* of the last operation; only its address is used */
     _Atomic uint32_t serial;              /* operations whose request is done; written by the engine */
@@ -187,94 +189,137 @@ struct client_tensor_hash {
     uint64_t step;
 };
 
-struct weft_tensor {
-    struct weft_session *session;
-    struct weft_list session_link;
-    struct weft_tensor *engine_next;         /* next in the engine's table */
-    struct weft_command attach_command, detach_command;
-    _Atomic bool detached;                   /* the engine has removed the tensor from its table */
-    uint32_t id;
-    char name[256];
+/* Arguments of the declaration. */
+struct client_tensor_options {
     struct weft_shape shape;
-    uint64_t elems;
-    size_t bytes;
-    enum weft_dtype dtype, pull_dtype; /* pull_dtype: of results on the wire; server mode */
-    enum weft_mode mode;
-    struct weft_codec_spec codec_spec;       /* resolved for this shape */
+    struct weft_codec_spec codec_spec; /* resolved for this shape */
     struct weft_optimizer optimizer;
     struct weft_consistency consistency;
-    struct weft_codec *codec;                /* owned; NULL: dense */
-    uint64_t rounding_seed;                  /* hash of the name; with the rank, the seed of the codec's
-                                              * rounding */
-    struct client_codec_choice codec_choice; /* codec "auto" */
-    uint32_t chunk_count;                    /* chunks of all choices */
+    bool skip_nonfinite;
+    bool alone;                        /* its operation carries no other tensor */
+    int32_t priority;
+    uint32_t group;
+};
+
+/* Its entries in the tables of the session and of the engine. */
+struct client_tensor_registration {
+    struct weft_list session_link;
+    struct weft_tensor *engine_next; /* next in the engine's table */
+    struct weft_command attach_command, detach_command;
+    _Atomic bool detached;           /* the engine has removed the tensor from its table */
+};
+
+/* Chunks of all choices; server mode. */
+struct client_chunk_table {
+    uint32_t count;
     /* choice c has the chunks [c] .. [c + 1] - 1; without a choice c is 0 */
     uint32_t choice_first[WEFT_CODEC_CANDIDATES_MAX + 1];
-    struct client_chunk *chunks; /* (chunk_count,) owned; server mode */
+    struct client_chunk *chunks; /* (count,) owned */
+};
 
-    /* owned, f32; NULL where the mode needs none */
-    float *states[WEFT_OPTIMIZER_STATES_MAX];     /* (elems,) each: optimiser arrays, if this process runs the
-                                                   * optimiser */
-    float *scratch;                               /* (elems,) reduced or scaled gradient */
-    float *carry;                                 /* (elems,) residual of an earlier codec; NULL: none */
-    uint32_t carry_ranks;                         /* number of ranks that the carry is scaled for
-                                                   * (client_codecs_set_membership) */
+/* Owned arrays, f32; NULL where the mode needs none. */
+struct client_tensor_arrays {
+    float *states[WEFT_OPTIMIZER_STATES_MAX]; /* (elems,) each: optimiser arrays, if this process runs the
+                                               * optimiser */
+    float *scratch;                           /* (elems,) reduced or scaled gradient */
+    float *carry;                             /* (elems,) residual of an earlier codec; NULL: none */
+    uint32_t carry_ranks;                     /* number of ranks that the carry is scaled for
+                                               * (client_codecs_set_membership) */
+};
+
+/* Owned arrays of the values on the wire; server mode. */
+struct client_tensor_wire {
+    enum weft_dtype pull_dtype;                   /* of results */
     uint16_t *rounded;                            /* (elems,) results of pull_dtype, before they are widened;
                                                    * NULL: they are received in place */
-    uint8_t *contribution[WEFT_CODEC_ROUNDS_MAX]; /* codec, server mode: encoded contribution; valid until the
-                                                   * step ends */
+    uint64_t rounding_seed;                       /* hash of the name; with the rank, the seed of the codec's
+                                                   * rounding */
+    uint8_t *contribution[WEFT_CODEC_ROUNDS_MAX]; /* codec: encoded contribution; valid until the step ends */
     size_t contribution_bytes[WEFT_CODEC_ROUNDS_MAX];
-    uint8_t *aggregate;                           /* codec, server mode: received aggregate */
+    uint8_t *aggregate;                           /* codec: received aggregate */
     size_t aggregate_bytes_max;
+};
 
-    /* written by the caller's thread */
-    enum weft_memory_kind memory;      /* of the buffers of push_pull, push and pull */
+/* The caller's buffers, and where they are. Written by the caller's thread. */
+struct client_tensor_buffers {
+    enum weft_memory_kind memory; /* of the buffers of push_pull, push and pull */
     void *stream;
-    bool on_stream;                    /* on device memory: `stream` waits for results */
-    bool host_codec_logged;            /* the reason why a device tensor uses the host codec was logged */
-    bool host_update_logged;           /* the same of the optimiser */
+    bool on_stream;               /* on device memory: `stream` waits for results */
+    bool host_codec_logged;       /* the reason why a device tensor uses the host codec was logged */
+    bool host_update_logged;      /* the same of the optimiser */
     /* owned: the optimiser on the device (device_update.h); its arrays are there. NULL: on the host */
     struct client_device_update *device_update;
-    bool initialised;
-    bool is_restored;                  /* the shards have its weights from a snapshot */
-    struct client_tensor_broadcast broadcast;
-    uint64_t last_step;                /* step of the last push or push_pull; 0: none */
-    uint64_t step_before;              /* last_step before the present one */
-    uint64_t clock;                    /* consistency ssp and asp: pushes so far; the step of its messages */
-    void *weights;                     /* buffer of the last weft_tensor_init, weft_tensor_share or
-                                        * push_pull */
+    void *weights;                /* buffer of the last weft_tensor_init, weft_tensor_share or push_pull */
     struct {
         void *zeros;                 /* (bytes,) owned: input of weft_push_none, and its dropped result;
-                                        * NULL until the first call */
+                                      * NULL until the first call */
         struct weft_request request; /* weft_step_end waits for it */
-    } none;                          /* of weft_push_none */
-    struct client_tensor_backup backup;
-    uint64_t skipped_step;             /* step whose mean was not finite; 0: none. Written by the engine until
-                                        * the step ends */
-    bool skip_nonfinite;               /* option of the tensor */
-    bool alone;                        /* option of the tensor: its operation carries no other tensor */
-    int32_t priority;                  /* option of the tensor */
-    struct client_tensor_need need;    /* its place among tensors with one priority */
-    uint32_t group;                    /* option of the tensor */
-    float group_lr, group_decay;       /* of the group in the open step, if the step has groups */
-    struct client_clip clip;           /* the engine's until the request has completed */
-    struct weft_request clip_request;  /* of CLIENT_OP_APPLY */
-    bool warned;                       /* the warning about a gradient that is not finite was logged */
-    _Atomic bool busy;
-    struct client_tensor_delivery delivery;
-    struct client_tensor_times times;
-    struct client_tensor_call_group call_group;
+    } none;                       /* of weft_push_none */
+};
 
-    /* owned by the engine */
-    struct client_tensor_op op;    /* filled by the caller's thread; the engine's once has_begun */
-    bool has_begun;                /* the engine has received the request */
+/* Steps so far. Written by the caller's thread. */
+struct client_tensor_progress {
+    bool initialised;
+    bool is_restored;            /* the shards have its weights from a snapshot */
+    bool warned;                 /* the warning about a gradient that is not finite was logged */
+    uint64_t last_step;          /* step of the last push or push_pull; 0: none */
+    uint64_t step_before;        /* last_step before the present one */
+    uint64_t clock;              /* consistency ssp and asp: pushes so far; the step of its messages */
+    uint64_t skipped_step;       /* step whose mean was not finite; 0: none. Written by the engine until the
+                                  * step ends */
+    float group_lr, group_decay; /* of its group in the open step, if the step has groups */
+};
+
+/* State for changes of the membership. Written by the caller's thread. */
+struct client_tensor_elastic {
+    struct client_tensor_broadcast broadcast;
+    struct client_tensor_backup backup;
+};
+
+/* Its place in the order of operations. */
+struct client_tensor_order {
+    struct client_tensor_need need; /* its place among tensors with one priority */
+    struct client_tensor_call_group call_group;
+    struct push_batch *batch;       /* order/push_order.c: not agreed on; NULL: no push, or agreed on. The
+                                     * engine's */
+    struct weft_list push_link;     /* in its batch, then in its bucket. The engine's */
+};
+
+/* What runs the operation; owned by the engine. */
+struct client_tensor_execution {
+    bool has_begun;                 /* the engine has received the request */
     struct client_work work;
     struct weft_task task;
     struct weft_timer device_timer; /* server mode: polls an encode on a device */
     struct client_group_op group_op;
-    struct push_batch *batch;      /* order/push_order.c: not agreed on; NULL: no push, or agreed on */
-    struct weft_list push_link;    /* in its batch, then in its bucket */
     struct weft_list record_link;
+};
+
+struct weft_tensor {
+    struct weft_session *session;
+    struct client_tensor_registration registration;
+    uint32_t id;
+    char name[256];
+    uint64_t elems;
+    size_t bytes;
+    enum weft_dtype dtype;
+    enum weft_mode mode;
+    struct client_tensor_options options;
+    struct weft_codec *codec;                /* owned; NULL: dense */
+    struct client_codec_choice codec_choice; /* codec "auto" */
+    struct client_chunk_table chunk_table;
+    struct client_tensor_arrays arrays;
+    struct client_tensor_wire wire;
+    struct client_tensor_buffers buffers;
+    struct client_tensor_progress progress;
+    struct client_tensor_elastic elastic;
+    struct client_clip clip;                 /* the engine's until the request has completed */
+    struct client_tensor_delivery delivery;
+    struct client_tensor_times times;
+    struct client_tensor_order order;
+    struct client_tensor_op op;              /* filled by the caller's thread; the engine's once
+                                              * execution.has_begun */
+    struct client_tensor_execution execution;
     struct client_tensor_hash hash;
 };
 
@@ -287,19 +332,19 @@ static inline bool client_tensor_has_codec_choice(const struct weft_tensor *tens
  * different steps and have different weights. */
 static inline bool client_tensor_has_clock(const struct weft_tensor *tensor)
 {
-    return tensor->consistency.kind != WEFT_CONSISTENCY_BSP;
+    return tensor->options.consistency.kind != WEFT_CONSISTENCY_BSP;
 }
 /* Returns whether this process runs the optimiser: in all-reduce mode, with a codec, and with a codec choice.
  * For dense tensors in server mode the shards run it. */
 static inline bool client_tensor_has_local_optimizer(const struct weft_tensor *tensor)
 {
-    return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE &&
+    return tensor->options.optimizer.kind != WEFT_OPTIMIZER_NONE &&
            (tensor->mode == WEFT_MODE_ALL_REDUCE || tensor->codec || client_tensor_has_codec_choice(tensor));
 }
 /* Returns whether results are rounded at the shards and widened here. */
 static inline bool client_tensor_widens(const struct weft_tensor *tensor)
 {
-    return tensor->pull_dtype != tensor->dtype;
+    return tensor->wire.pull_dtype != tensor->dtype;
 }
 /* Returns whether gradients travel as f16 or bf16, and the shards scale them. */
 static inline bool client_tensor_shards_scale(const struct weft_tensor *tensor)
@@ -309,8 +354,8 @@ static inline bool client_tensor_shards_scale(const struct weft_tensor *tensor)
 /* Returns whether the shards have weights in f32 that no result carries. */
 static inline bool client_tensor_has_masters(const struct weft_tensor *tensor)
 {
-    return tensor->mode == WEFT_MODE_SERVER && tensor->pull_dtype != WEFT_F32 &&
-           tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
+    return tensor->mode == WEFT_MODE_SERVER && tensor->wire.pull_dtype != WEFT_F32 &&
+           tensor->options.optimizer.kind != WEFT_OPTIMIZER_NONE;
 }
 /* Bytes of an array of the optimiser. */
 static inline size_t client_tensor_state_bytes(const struct weft_tensor *tensor)
@@ -323,13 +368,14 @@ static inline uint32_t client_tensor_subject(const struct weft_tensor *tensor) {
 /* Returns whether it is reduced before the other one if both are ready. Equal on all ranks. */
 static inline bool client_tensor_precedes(const struct weft_tensor *tensor, const struct weft_tensor *other)
 {
-    return tensor->priority != other->priority ? tensor->priority > other->priority
-                                               : tensor->need.position < other->need.position;
+    return tensor->options.priority != other->options.priority
+               ? tensor->options.priority > other->options.priority
+               : tensor->order.need.position < other->order.need.position;
 }
 /* The same as a number (weft_coll_args.urgency). 0 with client.push_order=called. */
 uint64_t client_tensor_urgency(const struct weft_tensor *tensor);
 void client_tensor_free(struct weft_tensor *tensor);
-/* Allocates tensor->scratch. Caller's thread. WEFT_ERR_NO_MEMORY. */
+/* Allocates tensor->arrays.scratch. Caller's thread. WEFT_ERR_NO_MEMORY. */
 enum weft_status client_tensor_alloc_scratch(struct weft_tensor *tensor);
 /* state_broadcast.c: WEFT_ERR_STATE if the ranks must call weft_tensor_share before this tensor's next step.
  * Caller's thread. */
@@ -351,7 +397,7 @@ enum weft_status client_state_backup(struct weft_tensor *tensor);
 /* Returns whether a mean of this tensor that is not finite skips the step. */
 static inline bool client_tensor_can_skip_step(const struct weft_tensor *tensor)
 {
-    return tensor->codec || client_tensor_has_codec_choice(tensor) || tensor->skip_nonfinite;
+    return tensor->codec || client_tensor_has_codec_choice(tensor) || tensor->options.skip_nonfinite;
 }
 /* Returns whether the step can be skipped after this tensor was updated. Caller's thread. */
 bool client_skip_needs_backup(const struct weft_tensor *tensor);

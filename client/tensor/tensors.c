@@ -17,7 +17,7 @@
 struct weft_tensor *client_tensor_find(const struct weft_session *session, uint32_t id)
 {
     struct weft_tensor *tensor = session->tensors->by_id[id % CLIENT_TENSOR_BUCKETS];
-    while (tensor && tensor->id != id) tensor = tensor->engine_next;
+    while (tensor && tensor->id != id) tensor = tensor->registration.engine_next;
     return tensor;
 }
 
@@ -26,7 +26,8 @@ struct weft_tensor *client_tensor_find(const struct weft_session *session, uint3
 static void fail(struct weft_session *session)
 {
     for (size_t i = 0; i < CLIENT_TENSOR_BUCKETS; i++)
-        for (struct weft_tensor *tensor = session->tensors->by_id[i]; tensor; tensor = tensor->engine_next)
+        for (struct weft_tensor *tensor = session->tensors->by_id[i]; tensor;
+             tensor = tensor->registration.engine_next)
             client_tensor_failed(tensor);
 }
 
@@ -49,11 +50,11 @@ static void range(const struct weft_tensor *tensor, struct weft_nvtx_range *rang
         [WEFT_CODEC_E5M2] = "e5m2",         [WEFT_CODEC_RANDOMK] = "randomk"};
     *range_out = (struct weft_nvtx_range){.name = tensor->name,
                                           .bytes = tensor->bytes,
-                                          .category = (uint32_t)tensor->codec_spec.id + 1,
-                                          .category_name = codecs[tensor->codec_spec.id]};
+                                          .category = (uint32_t)tensor->options.codec_spec.id + 1,
+                                          .category_name = codecs[tensor->options.codec_spec.id]};
 }
 
-static void begin(struct weft_tensor *tensor) { tensor->has_begun = true; }
+static void begin(struct weft_tensor *tensor) { tensor->execution.has_begun = true; }
 
 /* ---- for calls ---- */
 
@@ -116,9 +117,9 @@ void client_tensors_free(struct weft_session *session)
 {
     struct client_tensors *tensors = session->tensors;
     while (!weft_list_empty(&tensors->list))
-        client_tensor_free(weft_list_first(&tensors->list, struct weft_tensor, session_link));
+        client_tensor_free(weft_list_first(&tensors->list, struct weft_tensor, registration.session_link));
     while (!weft_list_empty(&tensors->freed))
-        client_tensor_free(weft_list_first(&tensors->freed, struct weft_tensor, session_link));
+        client_tensor_free(weft_list_first(&tensors->freed, struct weft_tensor, registration.session_link));
     client_codec_tuner_free(session);
     client_push_order_free(session);
     client_learned_order_free(session);

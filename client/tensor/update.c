@@ -35,8 +35,8 @@ bool client_scale_slice(struct weft_tensor *tensor, uint64_t end)
     else
         weft_kernels()->scale_f32(op->scaled + op->work_at, (const float *)op->in + op->work_at, op->factor,
                                   stop - op->work_at);
-    if (tensor->carry) /* it is unscaled */
-        weft_kernels()->scale_add_f32(op->scaled + op->work_at, tensor->carry + op->work_at,
+    if (tensor->arrays.carry) /* it is unscaled */
+        weft_kernels()->scale_add_f32(op->scaled + op->work_at, tensor->arrays.carry + op->work_at,
                                       1.0f / client_mean_unscale(tensor), op->scaled + op->work_at,
                                       stop - op->work_at);
     op->work_at = stop;
@@ -46,16 +46,17 @@ bool client_scale_slice(struct weft_tensor *tensor, uint64_t end)
 bool client_update_slice(struct weft_tensor *tensor, const float *grad, float scale)
 {
     struct client_tensor_op *op = &tensor->op;
-    bool whole = weft_optimizer_is_whole(&tensor->optimizer);
+    bool whole = weft_optimizer_is_whole(&tensor->options.optimizer);
     uint64_t at = op->work_at, stop = whole ? tensor->elems : slice_end(at, tensor->elems);
     float *out = op->out;
-    if (tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) {
+    if (tensor->options.optimizer.kind != WEFT_OPTIMIZER_NONE) {
         float *states[WEFT_OPTIMIZER_STATES_MAX];
         for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++)
-            states[s] = tensor->states[s] ? tensor->states[s] + at : NULL;
+            states[s] = tensor->arrays.states[s] ? tensor->arrays.states[s] + at : NULL;
         for (int i = 0; i < 1 + WEFT_OPTIMIZER_STATES_MAX; i++)
-            if (tensor->backup.arrays[i]) client_backup_fill(tensor->backup.arrays[i], stop * sizeof(float));
-        struct weft_optimizer rule = tensor->optimizer;
+            if (tensor->elastic.backup.arrays[i])
+                client_backup_fill(tensor->elastic.backup.arrays[i], stop * sizeof(float));
+        struct weft_optimizer rule = tensor->options.optimizer;
         if (op->has_decay) rule.weight_decay = op->weight_decay;
         weft_optimizer_step(&rule, op->lr, op->step, out + at, states, grad + at, scale, stop - at);
     } else {
@@ -79,7 +80,8 @@ static void send_hash(struct weft_command *command)
 bool client_hash_due(const struct weft_tensor *tensor)
 {
     uint64_t every = tensor->session->settings.hash_every;
-    return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && every != 0 && tensor->op.step % every == 0;
+    return tensor->options.optimizer.kind != WEFT_OPTIMIZER_NONE && every != 0 &&
+           tensor->op.step % every == 0;
 }
 
 void client_hash_weights(struct weft_tensor *tensor)
@@ -88,8 +90,8 @@ void client_hash_weights(struct weft_tensor *tensor)
     /* the last hash is not sent yet: skip this one */
     if (atomic_exchange(&tensor->hash.is_posted, true)) return;
     for (uint32_t i = 0; i < tensor->hash.endpoint_count; i++) tensor->hash.endpoints[i].hash = 0;
-    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
-        const struct client_chunk *chunk = &tensor->chunks[i];
+    for (uint32_t i = 0; i < tensor->chunk_table.count; i++) {
+        const struct client_chunk *chunk = &tensor->chunk_table.chunks[i];
         tensor->hash.endpoints[chunk->hash_index].hash +=
             weft_chunk_hash(i, (const float *)op->out + chunk->offset, chunk->count * sizeof(float));
     }

@@ -33,9 +33,9 @@ int mode_pair_declare(struct weft_session *session, const struct mode_plan *plan
         options.optimizer = plan->optimizer;
         options.chunk_bytes = plan->chunk_bytes;
         MUST(session, weft_declare(session, &options, &pair->tensor[mode]));
-        if (mode == 0 && plan->chunks != 0 && pair->tensor[mode]->chunk_count != plan->chunks) {
+        if (mode == 0 && plan->chunks != 0 && pair->tensor[mode]->chunk_table.count != plan->chunks) {
             fprintf(stderr, "tensor %s is cut into %u chunks, not %u\n", name,
-                    pair->tensor[mode]->chunk_count, plan->chunks);
+                    pair->tensor[mode]->chunk_table.count, plan->chunks);
             return 1;
         }
         twin_draws(pair->tensor[mode], pair->tensor[0]);

@@ -8,8 +8,8 @@
 /* Rounding is drawn by the tensor's name: `twin` draws what `of` does from here on. Before the first step. */
 static inline void twin_draws(struct weft_tensor *twin, const struct weft_tensor *of)
 {
-    twin->rounding_seed = of->rounding_seed;
-    if (twin->codec) weft_codec_set_stream(twin->codec, twin->rounding_seed, twin->session->rank);
+    twin->wire.rounding_seed = of->wire.rounding_seed;
+    if (twin->codec) weft_codec_set_stream(twin->codec, twin->wire.rounding_seed, twin->session->rank);
 }
 
 #endif

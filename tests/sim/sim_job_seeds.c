@@ -291,31 +291,31 @@ struct buffers {
 
 static float *array_of(const struct weft_tensor *tensor, struct buffers *b, uint32_t which)
 {
-    return which == 0 ? b->weights : tensor->states[which - 1];
+    return which == 0 ? b->weights : tensor->arrays.states[which - 1];
 }
 
 /* ---- the tensor with a codec, if it has an optimizer ---- */
 
 static float *coded_array(const struct weft_tensor *tensor, struct buffers *b, uint32_t which)
 {
-    return which == 0 ? b->coded : tensor->states[which - 1];
+    return which == 0 ? b->coded : tensor->arrays.states[which - 1];
 }
 
 static bool coded_updates(const struct weft_tensor *tensor)
 {
-    return tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
+    return tensor->options.optimizer.kind != WEFT_OPTIMIZER_NONE;
 }
 
 static void keep_coded(const struct weft_tensor *tensor, struct buffers *b)
 {
-    for (uint32_t s = 0; s <= weft_optimizer_states(&tensor->optimizer) && coded_updates(tensor); s++)
+    for (uint32_t s = 0; s <= weft_optimizer_states(&tensor->options.optimizer) && coded_updates(tensor); s++)
         memcpy(b->coded_before[s], coded_array(tensor, b, s), run.count * sizeof(float));
 }
 
 static void check_coded(const struct worker *worker, const struct weft_tensor *tensor, struct buffers *b,
                         const char *when)
 {
-    for (uint32_t s = 0; s <= weft_optimizer_states(&tensor->optimizer) && coded_updates(tensor); s++)
+    for (uint32_t s = 0; s <= weft_optimizer_states(&tensor->options.optimizer) && coded_updates(tensor); s++)
         if (memcmp(coded_array(tensor, b, s), b->coded_before[s], run.count * sizeof(float)) != 0)
             fail_seed("h%u: %s, behind step %llu, array %u of the coded tensor is not as before",
                       worker->host, when, (unsigned long long)worker->state, s);
@@ -325,7 +325,7 @@ static void check_model(const struct worker *worker, const struct weft_tensor *t
                         const char *when)
 {
     /* otherwise the shards have the arrays */
-    const uint32_t here = run.shards ? 0 : weft_optimizer_states(&tensor->optimizer);
+    const uint32_t here = run.shards ? 0 : weft_optimizer_states(&tensor->options.optimizer);
     for (uint32_t s = 0; s <= here; s++)
         if (memcmp(array_of(tensor, b, s), b->model[s], run.count * sizeof(float)) != 0)
             fail_seed("h%u: %s, behind step %llu, array %u of the tensor with an optimiser is not what it "
@@ -342,7 +342,7 @@ static void follow_model(const struct worker *worker, const struct weft_tensor *
     for (uint32_t r = 0; r < record->members; r++) weights += (double)weight_of(record->born[r], step);
     for (uint32_t i = 0; i < run.count; i++) sum[i] = tree_sum(record, 0, record->members, step, 2, i);
     for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) states[s] = b->model[1 + s];
-    weft_optimizer_step(&tensor->optimizer, 1, step, b->model[0], states, sum,
+    weft_optimizer_step(&tensor->options.optimizer, 1, step, b->model[0], states, sum,
                         client_grad_scale((float)weights), run.count);
     check_model(worker, tensor, b, "updated");
 }
@@ -394,8 +394,8 @@ static void chunk_follows(const struct weft_tensor *tensor, const struct piece *
 {
     float *states[WEFT_OPTIMIZER_STATES_MAX];
     for (uint32_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++) states[s] = kept->of[1 + s];
-    weft_optimizer_step(&tensor->optimizer, 1, piece->step, kept->of[0], states, piece->sum, piece->scale,
-                        piece->count);
+    weft_optimizer_step(&tensor->options.optimizer, 1, piece->step, kept->of[0], states, piece->sum,
+                        piece->scale, piece->count);
 }
 
 /* The model is the state after this step, where the weights are. */
@@ -455,9 +455,11 @@ static void follow_kept(const struct worker *worker, const struct weft_tensor *t
     static struct piece piece;
     static struct kept_chunk from;
     const uint64_t last = weft_step_next(worker->session);
-    for (uint32_t c = 0; c < tensor->chunk_count; c++) {
-        piece = (struct piece){
-            .offset = tensor->chunks[c].offset, .count = tensor->chunks[c].count, .tensor = 2, .chunk = c};
+    for (uint32_t c = 0; c < tensor->chunk_table.count; c++) {
+        piece = (struct piece){.offset = tensor->chunk_table.chunks[c].offset,
+                               .count = tensor->chunk_table.chunks[c].count,
+                               .tensor = 2,
+                               .chunk = c};
         chunk_of_model(b, &piece, &from);
         bool fits = walk_fits(tensor, b, &piece, &from, b->behind[c], last);
         for (uint32_t w = 0; !fits && b->behind[c] == 0 && w < run.workers + run.newcomers; w++) {
@@ -484,11 +486,11 @@ static void check_kept(const struct worker *worker, const struct weft_tensor *te
     uint32_t count = 0, own = 0;
     for (; count < TRIES_MAX && tries[count].members; count++)
         if (memcmp(&tries[count], mine, sizeof *mine) == 0) own = count;
-    for (uint32_t c = 0; c < tensor->chunk_count; c++) {
+    for (uint32_t c = 0; c < tensor->chunk_table.count; c++) {
         bool found_one = false;
         piece = (struct piece){.step = step,
-                               .offset = tensor->chunks[c].offset,
-                               .count = tensor->chunks[c].count,
+                               .offset = tensor->chunk_table.chunks[c].offset,
+                               .count = tensor->chunk_table.chunks[c].count,
                                .tensor = input,
                                .chunk = c};
         for (uint32_t i = 0; i < count && !found_one; i++) {
@@ -712,15 +714,15 @@ static enum weft_status run_step(struct worker *worker, struct weft_tensor **ten
 static enum weft_status take_updated(struct worker *worker, struct weft_tensor *tensor, struct buffers *b,
                                      uint32_t root)
 {
-    bool due = worker->due && tensor->broadcast.epoch != worker->session->epoch;
+    bool due = worker->due && tensor->elastic.broadcast.epoch != worker->session->epoch;
     if (due && client_state_broadcast_check(tensor, "push_pull") != WEFT_ERR_STATE)
         fail_seed("h%u: a step may begin before the ranks have shared what has an optimiser", worker->host);
     enum weft_status status = weft_tensor_share(tensor, b->weights, root);
     if (status < 0) return status;
     if (client_state_broadcast_check(tensor, "push_pull") != WEFT_OK)
         fail_seed("h%u: ranks that have shared what has an optimiser are to do it again", worker->host);
-    for (uint32_t s = 0; s <= weft_optimizer_states(&tensor->optimizer) && weft_rank(worker->session) != root;
-         s++)
+    for (uint32_t s = 0;
+         s <= weft_optimizer_states(&tensor->options.optimizer) && weft_rank(worker->session) != root; s++)
         memcpy(b->model[s], array_of(tensor, b, s), run.count * sizeof(float));
     check_model(worker, tensor, b, "shared");
     return WEFT_OK;
@@ -757,7 +759,7 @@ static enum weft_status take_round(struct worker *worker, uint32_t *root_out)
 static enum weft_status take_kept(struct worker *worker, struct weft_tensor *tensor, struct buffers *b)
 {
     if (!worker->due) return take_first(worker, tensor, b);
-    const bool due = tensor->broadcast.epoch != worker->session->epoch;
+    const bool due = tensor->elastic.broadcast.epoch != worker->session->epoch;
     if (due && client_state_broadcast_check(tensor, "push_pull") != WEFT_ERR_STATE)
         fail_seed("h%u: a step may begin before this rank has taken what shards have", worker->host);
     const enum weft_status status =
@@ -845,9 +847,9 @@ static enum weft_status train(struct worker *worker, struct weft_tensor **tensor
         if (worker->take && !run.shards && !passing(worker, take_state(worker, tensors, b)))
             return worker->status;
         if (is_over(worker)) break;
-        const bool may_rest =
-            !run.shards || !run.updates ||
-            (tensors[2]->initialised && (tensors[1]->initialised || !coded_updates(tensors[1])));
+        const bool may_rest = !run.shards || !run.updates ||
+                              (tensors[2]->progress.initialised &&
+                               (tensors[1]->progress.initialised || !coded_updates(tensors[1])));
         if (run.joins && may_rest && worker->ran >= worker->data[worker->round]) {
             status = rest(worker);
             if (status < 0) return status;

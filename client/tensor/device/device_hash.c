@@ -37,8 +37,8 @@ static enum weft_status read_all(struct reader *reader, const struct weft_tensor
     const struct weft_memory_ops *memory = reader->at.memory;
     for (size_t at = 0; at < tensor->bytes; at += WINDOW_BYTES) {
         const size_t bytes = tensor->bytes - at < WINDOW_BYTES ? tensor->bytes - at : WINDOW_BYTES;
-        WEFT_TRY(memory->copy(reader->window, (const uint8_t *)tensor->weights + at, bytes, reader->at.stream,
-                              error));
+        WEFT_TRY(memory->copy(reader->window, (const uint8_t *)tensor->buffers.weights + at, bytes,
+                              reader->at.stream, error));
         WEFT_TRY(memory->record(reader->event, reader->at.stream, error));
         WEFT_TRY(client_device_wait(&reader->at, reader->event, tensor->session->env, COPY_NS, error));
         weft_weight_hash_add(reader->hash, reader->window, bytes);
@@ -62,10 +62,10 @@ enum weft_status client_device_hash_weights(const struct weft_tensor *tensor, ui
     struct weft_env *env = tensor->session->env;
     enum weft_memory_kind kind;
     int before;
-    WEFT_TRY(weft_memory_ops(tensor->memory, &reader.at.memory, error));
-    WEFT_TRY(reader.at.memory->find(tensor->weights, &kind, &reader.at.number, error));
+    WEFT_TRY(weft_memory_ops(tensor->buffers.memory, &reader.at.memory, error));
+    WEFT_TRY(reader.at.memory->find(tensor->buffers.weights, &kind, &reader.at.number, error));
     if (!weft_memory_is_device(kind)) {
-        *hash_out = weft_weight_hash(tensor->weights, tensor->bytes);
+        *hash_out = weft_weight_hash(tensor->buffers.weights, tensor->bytes);
         return WEFT_OK;
     }
     WEFT_TRY(reader.at.memory->enter(reader.at.number, &before, error));

@@ -24,7 +24,7 @@ struct client_device_update {
 
 bool client_update_is_on_device(const struct weft_tensor *tensor)
 {
-    return tensor->device_update != NULL;
+    return tensor->buffers.device_update != NULL;
 }
 
 /* ---- with the device current ---- */
@@ -52,10 +52,10 @@ static enum weft_status alloc_arrays(struct weft_tensor *tensor, struct client_d
                                      struct weft_error *error)
 {
     const size_t workspace =
-        weft_optimizer_device_workspace(update->at.kernels, &tensor->optimizer, tensor->elems);
+        weft_optimizer_device_workspace(update->at.kernels, &tensor->options.optimizer, tensor->elems);
     WEFT_TRY(update->at.memory->event_create(&update->event, error));
     WEFT_TRY(alloc_array(update, tensor->bytes, &update->sum, error));
-    for (uint32_t s = 0; s < weft_optimizer_states(&tensor->optimizer); s++)
+    for (uint32_t s = 0; s < weft_optimizer_states(&tensor->options.optimizer); s++)
         WEFT_TRY(alloc_array(update, tensor->bytes, &update->states[s], error));
     return workspace > 0 ? alloc_array(update, workspace, &update->workspace, error) : WEFT_OK;
 }
@@ -84,15 +84,16 @@ static enum weft_status move_states(struct weft_tensor *tensor, const struct cli
 {
     struct weft_env *env = tensor->session->env;
     const struct weft_memory_ops *memory = update->at.memory;
-    if (weft_optimizer_states(&tensor->optimizer) == 0) return WEFT_OK;
+    if (weft_optimizer_states(&tensor->options.optimizer) == 0) return WEFT_OK;
     uint8_t *block = weft_alloc_bytes(env, MOVE_BYTES + PAGE);
     if (!block)
         return (enum weft_status)weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory to move its arrays");
     uint8_t *const pinned = block + (PAGE - (uintptr_t)block % PAGE) % PAGE;
     const bool is_pinned = memory->pin(pinned, MOVE_BYTES, NULL) == WEFT_OK; /* else copies are slower */
     enum weft_status status = WEFT_OK;
-    for (uint32_t s = 0; s < weft_optimizer_states(&tensor->optimizer) && status == WEFT_OK; s++)
-        status = move_array(tensor, update, pinned, tensor->states[s], update->states[s], to_host, error);
+    for (uint32_t s = 0; s < weft_optimizer_states(&tensor->options.optimizer) && status == WEFT_OK; s++)
+        status =
+            move_array(tensor, update, pinned, tensor->arrays.states[s], update->states[s], to_host, error);
     if (status == WEFT_ERR_DEADLINE) return status; /* the device may still use the block */
     if (is_pinned) memory->unpin(pinned);
     weft_free_bytes(env, block);
@@ -110,13 +111,13 @@ static const char *obstacle(const struct weft_tensor *tensor)
 
 static void log_host_update(struct weft_tensor *tensor, const char *why)
 {
-    if (!tensor->host_update_logged)
+    if (!tensor->buffers.host_update_logged)
         weft_log(tensor->session->env, WEFT_LOG_WARN, "client",
                  "tensor '%.100s' is on a device and its optimiser runs on the host, so its weights cross "
                  "the bus: "
                  "%.300s",
                  tensor->name, why);
-    tensor->host_update_logged = true;
+    tensor->buffers.host_update_logged = true;
 }
 
 /* Makes *update_out, with the tensor's arrays. WEFT_ERR_UNSUPPORTED, WEFT_ERR_NO_MEMORY: not on this
@@ -146,19 +147,19 @@ enum weft_status client_update_place_on_device(struct weft_tensor *tensor,
                                                const struct weft_codec_device *where, float **sum_out,
                                                struct weft_error *error)
 {
-    const struct client_device_update *now = tensor->device_update;
+    const struct client_device_update *now = tensor->buffers.device_update;
     struct weft_error why = {0};
     *sum_out = NULL;
     if (!client_tensor_has_local_optimizer(tensor)) return WEFT_OK;
     if (now && (now->at.memory != where->memory || now->at.number != where->number))
         WEFT_TRY(client_update_place_on_host(tensor, error));
-    if (tensor->host_update_logged) return WEFT_OK;
+    if (tensor->buffers.host_update_logged) return WEFT_OK;
     if (obstacle(tensor)) {
         log_host_update(tensor, obstacle(tensor));
         return WEFT_OK;
     }
-    if (!tensor->device_update) {
-        const enum weft_status status = update_create(tensor, where, &tensor->device_update, &why);
+    if (!tensor->buffers.device_update) {
+        const enum weft_status status = update_create(tensor, where, &tensor->buffers.device_update, &why);
         if (status == WEFT_ERR_UNSUPPORTED || status == WEFT_ERR_NO_MEMORY) {
             log_host_update(tensor, why.text);
             return WEFT_OK;
@@ -168,13 +169,13 @@ enum weft_status client_update_place_on_device(struct weft_tensor *tensor,
                                                     "its optimiser cannot be set up on device %d: %.200s",
                                                     where->number, why.text);
     }
-    *sum_out = tensor->device_update->sum;
+    *sum_out = tensor->buffers.device_update->sum;
     return WEFT_OK;
 }
 
 enum weft_status client_update_place_on_host(struct weft_tensor *tensor, struct weft_error *error)
 {
-    struct client_device_update *update = tensor->device_update;
+    struct client_device_update *update = tensor->buffers.device_update;
     struct weft_error why = {0};
     int before;
     if (!update) return WEFT_OK;
@@ -186,7 +187,7 @@ enum weft_status client_update_place_on_host(struct weft_tensor *tensor, struct 
         client_device_wait(&update->at, update->event, tensor->session->env, MOVE_NS, &why);
     if (status == WEFT_OK) status = move_states(tensor, update, true, &why);
     if (status == WEFT_OK) {
-        tensor->device_update = NULL;
+        tensor->buffers.device_update = NULL;
         update_free(tensor, update);
     }
     client_device_leave(tensor->session, memory, before);
@@ -208,9 +209,9 @@ enum weft_status client_update_to_host(struct weft_tensor *tensor)
 enum weft_status client_update_queue(struct weft_tensor *tensor, float *weights, void *stream,
                                      struct weft_error *error)
 {
-    const struct client_device_update *update = tensor->device_update;
+    const struct client_device_update *update = tensor->buffers.device_update;
     const struct client_tensor_op *op = &tensor->op;
-    struct weft_optimizer rule = tensor->optimizer;
+    struct weft_optimizer rule = tensor->options.optimizer;
     if (op->has_decay) rule.weight_decay = op->weight_decay;
     const enum weft_status status = weft_optimizer_step_on_device(
         update->at.kernels, &rule, op->lr, op->step, weights, update->states, update->sum,
@@ -227,11 +228,11 @@ enum weft_status client_update_queue(struct weft_tensor *tensor, float *weights,
 /* A forked child does not touch the device. */
 void client_update_free(struct weft_tensor *tensor)
 {
-    struct client_device_update *update = tensor->device_update;
+    struct client_device_update *update = tensor->buffers.device_update;
     const struct weft_session *session = tensor->session;
     int before;
     if (!update || session->pid != weft_process_id()) return;
-    tensor->device_update = NULL;
+    tensor->buffers.device_update = NULL;
     if (update->at.memory->enter(update->at.number, &before, NULL) < 0) return;
     const struct weft_memory_ops *memory = update->at.memory;
     if (client_device_wait(&update->at, update->event, tensor->session->env, CLOSE_NS, NULL) !=

@@ -34,7 +34,7 @@ struct push_bucket {
 
 static struct weft_tensor *tensor_of(struct weft_list *node)
 {
-    return weft_container_of(node, struct weft_tensor, push_link);
+    return weft_container_of(node, struct weft_tensor, order.push_link);
 }
 
 static const struct weft_tensor *first_of(const struct push_bucket *bucket)
@@ -94,7 +94,7 @@ static void done(struct client_group_op *op, enum weft_status status, const char
     while (!weft_list_empty(&bucket->tensors)) {
         struct weft_tensor *tensor = tensor_of(bucket->tensors.next);
         const size_t bytes = tensor->bytes; /* a completed tensor is the caller's */
-        weft_list_remove(&tensor->push_link);
+        weft_list_remove(&tensor->order.push_link);
         client_allreduce_mode_reduced(tensor, sum);
         sum += bytes;
     }
@@ -139,14 +139,14 @@ static bool bucket_reserve(struct push_bucket *bucket, size_t used, size_t bytes
 
 static void bucket_add(struct push_bucket *bucket, struct weft_tensor *tensor)
 {
-    weft_list_append(&bucket->tensors, &tensor->push_link);
+    weft_list_append(&bucket->tensors, &tensor->order.push_link);
     bucket->count += tensor->elems;
     bucket->hash = weft_fnv(weft_fnv(bucket->hash, client_tensor_subject(tensor)), tensor->elems) + 1;
 }
 
 static bool can_share(const struct weft_tensor *tensor)
 {
-    return !tensor->codec && !client_tensor_has_codec_choice(tensor) && !tensor->alone &&
+    return !tensor->codec && !client_tensor_has_codec_choice(tensor) && !tensor->options.alone &&
            tensor->bytes <= TENSOR_BYTES_MAX;
 }
 
@@ -161,7 +161,7 @@ struct place {
 static void begin_place(struct place *place, struct weft_tensor *tensor, struct weft_list *position)
 {
     *place = (struct place){.first = tensor, .bytes = tensor->bytes};
-    client_engine_queue_group_op_before(tensor->session, &tensor->group_op, position);
+    client_engine_queue_group_op_before(tensor->session, &tensor->execution.group_op, position);
 }
 
 /* The first tensor's operation becomes the bucket's. */
@@ -170,8 +170,8 @@ static bool make_bucket(struct place *place)
     struct weft_tensor *first = place->first;
     struct push_bucket *bucket = bucket_alloc(first->session);
     if (!bucket) return false;
-    client_engine_queue_group_op_before(first->session, &bucket->op, &first->group_op.link);
-    weft_list_remove(&first->group_op.link);
+    client_engine_queue_group_op_before(first->session, &bucket->op, &first->execution.group_op.link);
+    weft_list_remove(&first->execution.group_op.link);
     bucket_add(bucket, first);
     place->bucket = bucket;
     return true;
@@ -192,15 +192,15 @@ void client_buckets_queue(struct weft_session *session, struct weft_list *tensor
     while (!weft_list_empty(tensors)) {
         struct weft_tensor *tensor = tensor_of(tensors->next);
         struct place *place = &places[tensor->dtype % BUCKETS_OPEN];
-        weft_list_remove(&tensor->push_link);
+        weft_list_remove(&tensor->order.push_link);
         client_allreduce_mode_hand_over(tensor);
         if (!can_share(tensor)) {
-            client_engine_queue_group_op_before(session, &tensor->group_op, position);
+            client_engine_queue_group_op_before(session, &tensor->execution.group_op, position);
         } else if (!place->first || place->bytes + tensor->bytes > BUCKET_BYTES_MAX) {
             begin_place(place, tensor, position);
         } else if (!join_place(place, tensor)) {
             /* the other ranks have it in their bucket, so the session fails */
-            client_engine_queue_group_op_before(session, &tensor->group_op, position);
+            client_engine_queue_group_op_before(session, &tensor->execution.group_op, position);
             client_tensor_fail(tensor, WEFT_ERR_NO_MEMORY, "has no memory for %u bytes of small tensors",
                                BUCKET_BYTES_MAX);
         }

@@ -34,7 +34,7 @@ static struct client_learned_order *order_of(const struct weft_session *session)
 static struct weft_tensor *next_tensor(const struct weft_session *session, struct weft_list **node)
 {
     while ((*node = (*node)->next) != &session->tensors->list) {
-        struct weft_tensor *tensor = weft_container_of(*node, struct weft_tensor, session_link);
+        struct weft_tensor *tensor = weft_container_of(*node, struct weft_tensor, registration.session_link);
         if (tensor->mode == WEFT_MODE_ALL_REDUCE) return tensor;
     }
     return NULL;
@@ -48,24 +48,24 @@ static struct weft_tensor *next_tensor(const struct weft_session *session, struc
 
 void client_learned_order_pushed(struct weft_tensor *tensor)
 {
-    const bool has_gradient = !tensor->none.zeros || tensor->op.in != tensor->none.zeros;
-    tensor->need.pushed = has_gradient ? ++order_of(tensor->session)->pushes : 0;
+    const bool has_gradient = !tensor->buffers.none.zeros || tensor->op.in != tensor->buffers.none.zeros;
+    tensor->order.need.pushed = has_gradient ? ++order_of(tensor->session)->pushes : 0;
 }
 
 void client_learned_order_waited(struct weft_tensor *tensor)
 {
     const struct client_step *step = &tensor->session->step;
     /* a wait in the step of the push is no use in a forward pass */
-    if (step->open && tensor->last_step == step->number) return;
-    if (atomic_exchange(&tensor->need.waited_serial, tensor->delivery.started_serial) ==
+    if (step->open && tensor->progress.last_step == step->number) return;
+    if (atomic_exchange(&tensor->order.need.waited_serial, tensor->delivery.started_serial) ==
         tensor->delivery.started_serial)
         return;
-    atomic_store(&tensor->need.waited, atomic_fetch_add(&order_of(tensor->session)->waits, 1) + 1);
+    atomic_store(&tensor->order.need.waited, atomic_fetch_add(&order_of(tensor->session)->waits, 1) + 1);
 }
 
 static uint32_t pushed_in_last_step(const struct weft_tensor *tensor)
 {
-    return tensor->last_step == tensor->session->step.number ? tensor->need.pushed : 0;
+    return tensor->progress.last_step == tensor->session->step.number ? tensor->order.need.pushed : 0;
 }
 
 static bool pushes_show_need(const struct weft_session *session)
@@ -99,7 +99,7 @@ static void compute_positions(struct weft_session *session, struct need *needs)
     uint32_t count = 0;
     foreach_tensor(session, node, tensor)
     {
-        const uint64_t waited = atomic_load(&tensor->need.waited);
+        const uint64_t waited = atomic_load(&tensor->order.need.waited);
         const uint32_t pushed = by_push ? pushed_in_last_step(tensor) : 0;
         needs[count].index = count;
         needs[count].key = waited > 0   ? waited
@@ -150,7 +150,7 @@ static enum weft_status apply_order(struct weft_session *session)
     WEFT_TRY(client_request_wait_internal(session, &order->request, "publishing the order of tensors"));
     struct weft_tensor *tensor;
     uint32_t index = 0;
-    foreach_tensor(session, node, tensor) if (index < order->count) tensor->need.position =
+    foreach_tensor(session, node, tensor) if (index < order->count) tensor->order.need.position =
         order->positions[index++];
     drop_order(session);
     return WEFT_OK;
@@ -161,7 +161,7 @@ static void restart(struct weft_session *session)
 {
     struct client_learned_order *order = order_of(session);
     struct weft_tensor *tensor;
-    foreach_tensor(session, node, tensor) tensor->need.position = tensor->id;
+    foreach_tensor(session, node, tensor) tensor->order.need.position = tensor->id;
     if (order->is_posted) drop_order(session); /* the change of ranks has ended its broadcast */
     order->epoch = session->epoch;
     order->steps = 0;

@@ -93,9 +93,11 @@ static void each_chunk(struct weft_session *session, uint32_t endpoint, uint32_t
                        enum weft_status status)
 {
     for (size_t b = 0; b < CLIENT_TENSOR_BUCKETS; b++)
-        for (struct weft_tensor *tensor = session->tensors->by_id[b]; tensor; tensor = tensor->engine_next)
-            for (uint32_t i = 0; i < tensor->chunk_count; i++)
-                if (is_in_group(&tensor->chunks[i], endpoint, number)) fn(&tensor->chunks[i], status);
+        for (struct weft_tensor *tensor = session->tensors->by_id[b]; tensor;
+             tensor = tensor->registration.engine_next)
+            for (uint32_t i = 0; i < tensor->chunk_table.count; i++)
+                if (is_in_group(&tensor->chunk_table.chunks[i], endpoint, number))
+                    fn(&tensor->chunk_table.chunks[i], status);
 }
 
 static void chunk_failed(struct client_chunk *chunk, enum weft_status status)
@@ -241,7 +243,7 @@ bool client_push_group_add(struct client_chunk *chunk, size_t payload_bytes)
 {
     struct weft_session *session = chunk->tensor->session;
     struct client_push_groups *groups = groups_of(session);
-    if (payload_bytes > ENTRY_BYTES_MAX || chunk->tensor->alone) return false;
+    if (payload_bytes > ENTRY_BYTES_MAX || chunk->tensor->options.alone) return false;
     if (chunk->term > 0) return false; /* its slot may get another leader: the request may be sent again */
     /* the only open request, of one chunk: no other will join, and the step may end after a thread switch */
     if (chunk->tensor->op.chunk_count == 1 && atomic_load(&session->open_requests) == 1) return false;

@@ -51,7 +51,7 @@ static struct client_push_order *order_of(const struct weft_session *session)
 
 static struct weft_tensor *tensor_of(struct weft_list *node)
 {
-    return weft_container_of(node, struct weft_tensor, push_link);
+    return weft_container_of(node, struct weft_tensor, order.push_link);
 }
 
 /* ---- batches ---- */
@@ -65,7 +65,7 @@ static bool has_ready_tensor(const struct push_batch *batch)
 {
     struct weft_list *node, *spare;
     weft_list_foreach (node, spare, &batch->pushed)
-        if (tensor_of(node)->group_op.ready) return true;
+        if (tensor_of(node)->execution.group_op.ready) return true;
     return false;
 }
 
@@ -79,7 +79,7 @@ static void batch_release(struct push_batch *batch)
 {
     weft_timer_stop(batch->session->loop, &batch->pause);
     while (!weft_list_empty(&batch->pushed)) {
-        tensor_of(batch->pushed.next)->batch = NULL;
+        tensor_of(batch->pushed.next)->order.batch = NULL;
         weft_list_remove(batch->pushed.next);
     }
     weft_list_remove(&batch->link);
@@ -121,7 +121,7 @@ static bool is_complete(const struct push_batch *batch)
 {
     struct weft_list *node, *spare;
     weft_list_foreach (node, spare, &batch->pushed)
-        if (!tensor_of(node)->group_op.ready) return false;
+        if (!tensor_of(node)->execution.group_op.ready) return false;
     return !is_last_in_queue(batch) || order_of(batch->session)->step_has_ended || has_waited_long(batch);
 }
 
@@ -139,7 +139,7 @@ static enum weft_status post(struct client_group_op *op, struct weft_error *erro
     struct weft_list *node, *spare;
     weft_list_foreach (node, spare, &batch->pushed) {
         const struct weft_tensor *tensor = tensor_of(node);
-        if (!tensor->group_op.ready) continue;
+        if (!tensor->execution.group_op.ready) continue;
         if (first == 0) first = client_tensor_subject(tensor);
         batch->set[1 + tensor->id / WORD_BITS] |= (uint64_t)1 << tensor->id % WORD_BITS;
     }
@@ -168,7 +168,7 @@ static void insert_by_priority(struct weft_list *tensors, struct weft_tensor *te
     if (at->next != at && client_tensor_precedes(tensor, tensor_of(at->next))) at = at->next;
     else
         while (at->prev != tensors && client_tensor_precedes(tensor, tensor_of(at->prev))) at = at->prev;
-    weft_list_insert_before(at, &tensor->push_link);
+    weft_list_insert_before(at, &tensor->order.push_link);
 }
 
 /* Moves what all ranks have pushed to `agreed`. If no rank pushes more, that is the oldest one. */
@@ -178,13 +178,13 @@ static void take_agreed(struct push_batch *batch, struct weft_list *agreed)
     weft_list_foreach (node, spare, &batch->pushed) {
         struct weft_tensor *tensor = tensor_of(node);
         if (!is_in_set(batch, tensor)) continue;
-        tensor->batch = NULL;
+        tensor->order.batch = NULL;
         weft_list_remove(node);
         insert_by_priority(agreed, tensor);
     }
     if (!weft_list_empty(agreed) || batch->set[0] == 0) return;
     node = batch->pushed.next;
-    tensor_of(node)->batch = NULL;
+    tensor_of(node)->order.batch = NULL;
     weft_list_remove(node);
     weft_list_append(agreed, node);
 }
@@ -277,7 +277,7 @@ void client_push_order_add(struct weft_tensor *tensor)
     order_of(session)->step_has_ended = false;
     if (!session->settings.agrees_push_order || session->ranks == 1) {
         client_allreduce_mode_hand_over(tensor);
-        client_engine_queue_group_op(session, &tensor->group_op);
+        client_engine_queue_group_op(session, &tensor->execution.group_op);
         return;
     }
     struct push_batch *batch = open_batch(session);
@@ -290,13 +290,13 @@ void client_push_order_add(struct weft_tensor *tensor)
         batch->is_queued = true;
         client_engine_queue_group_op(session, &batch->op);
     }
-    tensor->batch = batch;
-    weft_list_append(&batch->pushed, &tensor->push_link);
+    tensor->order.batch = batch;
+    weft_list_append(&batch->pushed, &tensor->order.push_link);
 }
 
 void client_push_order_ready(struct weft_tensor *tensor)
 {
-    struct push_batch *batch = tensor->batch;
+    struct push_batch *batch = tensor->order.batch;
     if (!batch) return;
     weft_timer_stop(tensor->session->loop, &batch->pause); /* it may be what the other ranks wait for */
     batch->op.ready = !batch->is_posted;
@@ -320,12 +320,13 @@ void client_push_order_step_ends(struct weft_session *session)
 uint64_t client_tensor_urgency(const struct weft_tensor *tensor)
 {
     if (!tensor->session->settings.agrees_push_order) return 0;
-    return ((uint64_t)((int64_t)INT32_MAX - tensor->priority) << 32 | tensor->need.position) + 1;
+    return ((uint64_t)((int64_t)INT32_MAX - tensor->options.priority) << 32 | tensor->order.need.position) +
+           1;
 }
 
 bool client_push_order_waits_for(const struct weft_tensor *tensor, uint32_t *rank_out)
 {
-    const struct push_batch *batch = tensor->batch;
+    const struct push_batch *batch = tensor->order.batch;
     *rank_out = UINT32_MAX;
     if (!batch) return false;
     if (!batch->op.coll || !weft_coll_waits_for(batch->op.coll, rank_out)) *rank_out = UINT32_MAX;

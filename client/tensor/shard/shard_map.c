@@ -20,8 +20,8 @@
 void client_shard_map_follow(struct weft_tensor *tensor)
 {
     const struct client_map_slot *slots = tensor->session->tensors->shard_map.slots;
-    for (uint32_t i = 0; slots && i < tensor->chunk_count; i++) {
-        struct client_chunk *chunk = &tensor->chunks[i];
+    for (uint32_t i = 0; slots && i < tensor->chunk_table.count; i++) {
+        struct client_chunk *chunk = &tensor->chunk_table.chunks[i];
         const struct client_map_slot *slot = &slots[chunk->slot];
         if (slot->term > chunk->term) client_server_mode_follow(chunk, slot->leader, slot->term);
     }
@@ -67,7 +67,8 @@ static void apply(struct weft_session *session, const Weft__Control__Map *map)
             *slot = (struct client_map_slot){map->slots[i]->term, map->slots[i]->leader};
     }
     for (size_t i = 0; i < CLIENT_TENSOR_BUCKETS; i++)
-        for (struct weft_tensor *tensor = tensors->by_id[i]; tensor; tensor = tensor->engine_next) {
+        for (struct weft_tensor *tensor = tensors->by_id[i]; tensor;
+             tensor = tensor->registration.engine_next) {
             if (map->lost > 0) failover_begin(&tensors->shard_map, tensor);
             client_shard_map_follow(tensor);
         }

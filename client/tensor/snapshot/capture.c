@@ -102,7 +102,7 @@ bool client_snapshot_message(struct weft_session *session, Weft__Control__Contro
 
 static bool has_residual(const struct weft_tensor *tensor)
 {
-    return tensor->codec || tensor->carry;
+    return tensor->codec || tensor->arrays.carry;
 }
 
 static enum weft_status write_part(struct weft_session *session, uint8_t *out, uint64_t bytes,
@@ -116,7 +116,7 @@ static enum weft_status write_part(struct weft_session *session, uint8_t *out, u
     struct weft_list *node, *spare;
     uint8_t *at = client_part_begin(out, &head, snapshot->blob), *data;
     weft_list_foreach (node, spare, &session->tensors->list) {
-        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, registration.session_link);
         if (!has_residual(tensor)) continue;
         const uint64_t residual_bytes = weft_residual_bytes(tensor);
         at = client_part_add(at, tensor->name, residual_bytes, &data);
@@ -132,7 +132,8 @@ static enum weft_status capture(struct weft_session *session, uint8_t **part_out
     uint32_t records = 0;
     struct weft_list *node, *spare;
     weft_list_foreach (node, spare, &session->tensors->list) {
-        const struct weft_tensor *tensor = weft_container_of(node, struct weft_tensor, session_link);
+        const struct weft_tensor *tensor =
+            weft_container_of(node, struct weft_tensor, registration.session_link);
         if (!has_residual(tensor)) continue;
         record_bytes += client_part_record_bytes((uint32_t)strlen(tensor->name), weft_residual_bytes(tensor));
         records++;

@@ -304,11 +304,12 @@ static int other_job(struct fleet *fleet, uint32_t rank)
     }
     if (declare(trainee->session, "moments", &adam, &moments) != 0) return 1;
     MUST(trainee->session, load_state(moments, rank, &shared->state[ADAM], shared->state[ADAM].bytes));
-    HOLDS(memcmp(moments->states[1], shared->state[ADAM].data + HEAD + moments->bytes, moments->bytes) == 0);
+    HOLDS(memcmp(moments->arrays.states[1], shared->state[ADAM].data + HEAD + moments->bytes,
+                 moments->bytes) == 0);
     /* the third sends a twentieth of it, equal on every rank */
     struct weft_tensor *const whole[] = {tensors[0], tensors[1], tensors[3]};
     if (check_residual_returns(trainee, whole, 3) != 0) return 1;
-    HOLDS(tensors[2]->carry && !tensors[0]->carry && !tensors[1]->carry);
+    HOLDS(tensors[2]->arrays.carry && !tensors[0]->arrays.carry && !tensors[1]->arrays.carry);
     weft_finalize(trainee->session);
     return 0;
 }

@@ -54,7 +54,8 @@ static double *add_residual(const struct weft_tensor *tensor, double *residual_s
     float *own_residual = calloc(ELEMS, sizeof *own_residual);
     if (tensor->codec) weft_codec_residual_copy(tensor->codec, own_residual);
     for (uint32_t i = 0; i < ELEMS; i++)
-        residual_sum[i] += (double)own_residual[i] + (tensor->carry ? (double)tensor->carry[i] : 0);
+        residual_sum[i] +=
+            (double)own_residual[i] + (tensor->arrays.carry ? (double)tensor->arrays.carry[i] : 0);
     free(own_residual);
     return residual_sum;
 }
@@ -407,7 +408,7 @@ static void follows(struct crowd *crowd, struct weft_session *session, struct we
     client_codecs_set_membership(session); /* applied once */
     session->ranks = before;
     CROWD_CHECK(crowd, session,
-                tensor->carry_ranks == ranks && memcmp(tensor->carry, wanted, ELEMS * 4) == 0);
+                tensor->arrays.carry_ranks == ranks && memcmp(tensor->arrays.carry, wanted, ELEMS * 4) == 0);
 }
 
 /* The carry of an earlier codec is a share of a mean: with fewer ranks each part of the sum weighs more, with
@@ -431,21 +432,24 @@ static void carries(struct crowd *crowd, struct weft_session *session, uint32_t 
         if (!CROWD_OK(crowd, session, weft_step_end(session))) return;
         if (step != 4) continue;
         /* the tensor has another codec, the carry is not sent yet, and no operation is open */
-        if (!CROWD_CHECK(crowd, session, tensor->carry && !tensor->codec && tensor->carry_ranks == 2)) return;
-        for (uint32_t i = 0; i < ELEMS; i++) all += fabs((double)(own_residual[rank][i] = tensor->carry[i]));
+        if (!CROWD_CHECK(crowd, session,
+                         tensor->arrays.carry && !tensor->codec && tensor->arrays.carry_ranks == 2))
+            return;
+        for (uint32_t i = 0; i < ELEMS; i++)
+            all += fabs((double)(own_residual[rank][i] = tensor->arrays.carry[i]));
         CROWD_CHECK(crowd, session, all > 0);
         for (uint32_t i = 0; i < ELEMS; i++) wanted[rank][i] = own_residual[rank][i] * 2;
         follows(crowd, session, tensor, 4, wanted[rank]);
         for (uint32_t i = 0; i < ELEMS; i++) wanted[rank][i] = own_residual[rank][i] * 0.5f;
         follows(crowd, session, tensor, 1, wanted[rank]);
         follows(crowd, session, tensor, 2, own_residual[rank]);
-        tensor->carry[11] = 3e38f;
-        memcpy(wanted[rank], tensor->carry, ELEMS * 4);
+        tensor->arrays.carry[11] = 3e38f;
+        memcpy(wanted[rank], tensor->arrays.carry, ELEMS * 4);
         follows(crowd, session, tensor, 4, wanted[rank]);
-        tensor->carry[11] = 0;
-        tensor->carry_ranks = 2;
+        tensor->arrays.carry[11] = 0;
+        tensor->arrays.carry_ranks = 2;
     }
-    CROWD_CHECK(crowd, session, !tensor->carry);
+    CROWD_CHECK(crowd, session, !tensor->arrays.carry);
 }
 
 static void test_carry_follows_the_ranks(void **state)

@@ -60,7 +60,7 @@ static int step_of(struct weft_session *session, struct mode_pair *pairs, uint32
     for (uint32_t t = 0; t < count; t++) {
         char name[64];
         snprintf(name, sizeof name, "%s (%s)", plans[t].name,
-                 pairs[t].tensor[0]->codec_spec.id == WEFT_CODEC_DENSE ? "dense" : "coded");
+                 pairs[t].tensor[0]->options.codec_spec.id == WEFT_CODEC_DENSE ? "dense" : "coded");
         if (!mode_pair_equal(&pairs[t], name, rank, step)) return 1;
     }
     return 0;

@@ -122,9 +122,9 @@ static void refusals(struct crowd *crowd, struct weft_session *session, uint32_t
     float values[8] = {0};
     CROWD_REFUSED(crowd, session, weft_tensor_free(rank == 0 ? a : b), WEFT_ERR_MISMATCH,
                   "nothing was freed");
-    atomic_store(&a->busy, true); /* as while a request of it is open */
+    atomic_store(&a->delivery.busy, true); /* as while a request of it is open */
     CROWD_REFUSED(crowd, session, weft_tensor_free(a), WEFT_ERR_BUSY, "still open");
-    atomic_store(&a->busy, false);
+    atomic_store(&a->delivery.busy, false);
     CROWD_OK(crowd, session, weft_group_start(session));
     CROWD_REFUSED(crowd, session, weft_tensor_free(a), WEFT_ERR_STATE, "weft_group_end");
     CROWD_OK(crowd, session, weft_group_end(session));

@@ -224,7 +224,7 @@ static int worker_hears_nonsense(struct fleet *fleet, uint32_t rank)
     if (status >= 0) status = weft_step_end(session);
     const uint32_t chunk = (uint32_t)spoilt / 2;
     snprintf(wanted, sizeof wanted, "(round 0, chunk %u) from %.40s", chunk,
-             client_endpoint_name(session, pair.tensor[0]->chunks[chunk].endpoint));
+             client_endpoint_name(session, pair.tensor[0]->chunk_table.chunks[chunk].endpoint));
     const bool matches = status == WEFT_ERR_MALFORMED && strstr(weft_error_text(session), wanted);
     if (!matches && rank == 0)
         fprintf(stderr, "%s: %s, not %s\n", weft_status_name(status), weft_error_text(session), wanted);

@@ -161,7 +161,7 @@ static double *total_residual_of(const struct weft_tensor *tensor)
     double *total = calloc(ELEMS, sizeof *total);
     if (tensor->codec) weft_codec_residual_copy(tensor->codec, residual);
     for (uint32_t i = 0; i < ELEMS; i++)
-        total[i] = (double)residual[i] + (tensor->carry ? (double)tensor->carry[i] : 0);
+        total[i] = (double)residual[i] + (tensor->arrays.carry ? (double)tensor->arrays.carry[i] : 0);
     free(residual);
     return total;
 }

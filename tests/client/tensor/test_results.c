@@ -56,9 +56,9 @@ static void make(enum client_op_kind kind)
     }
     tensor.session = &session;
     tensor.id = TENSOR;
-    tensor.dtype = tensor.pull_dtype = WEFT_F32;
-    tensor.chunks = chunks;
-    tensor.chunk_count = 2;
+    tensor.dtype = tensor.wire.pull_dtype = WEFT_F32;
+    tensor.chunk_table.chunks = chunks;
+    tensor.chunk_table.count = 2;
     tensor.op = (struct client_tensor_op){
         .kind = kind, .step = STEP, .out = out, .epoch = EPOCH, .chunk_count = 2, .results_left = 2};
     client_server_mode_listen(&session);

@@ -35,8 +35,8 @@ static int check(struct weft_session *session, struct weft_tensor *tensor, uint3
     MUST(session, weft_push_pull(tensor, grad, out, &request));
     MUST(session, weft_wait(&request, 0));
     const bool should_warn = rank == 1 && cases[c].at != UINT64_MAX;
-    if (tensor->warned != should_warn) {
-        fprintf(stderr, "rank %u case %u: warned %d\n", rank, c, tensor->warned);
+    if (tensor->progress.warned != should_warn) {
+        fprintf(stderr, "rank %u case %u: warned %d\n", rank, c, tensor->progress.warned);
         return 1;
     }
     for (uint64_t i = 0; i < cases[c].elems; i++) {
