@@ -75,7 +75,7 @@ static enum weft_status all_in_use(struct weft_session *session, const char *see
     const struct client_settings *settings = &session->settings;
     char ports[80];
     list_ports(settings, ports, sizeof ports);
-    return weft_error_set(&session->error, WEFT_ERR_EXISTS,
+    return weft_error_set(&session->failure.error, WEFT_ERR_EXISTS,
                           "rank 0 cannot coordinate job %.60s: at %.60s other processes listen at every port "
                           "of %s (%.160s); set another %s in every process",
                           settings->job, settings->host, ports, seen,
@@ -97,8 +97,8 @@ static enum weft_status start(struct weft_session *session)
             return WEFT_OK;
         }
         if (status != WEFT_ERR_EXISTS)
-            return weft_error_set(&session->error, status, "rank 0 cannot coordinate job %.100s: %.300s",
-                                  settings->job, error.text);
+            return weft_error_set(&session->failure.error, status,
+                                  "rank 0 cannot coordinate job %.100s: %.300s", settings->job, error.text);
         if (weft_coordinator_find(session->env, settings->host, &settings->port, 1, settings->job, LOOK_NS,
                                   &settings->port, seen, sizeof seen) == WEFT_OK)
             return WEFT_OK;
@@ -112,11 +112,11 @@ static void report(struct weft_session *session, const char *seen)
 {
     const struct client_settings *settings = &session->settings;
     const uint64_t now_ns = weft_now_ns(session->env);
-    session->init_wait.report_ns = weft_deadline_ns(now_ns, WEFT_WAIT_REASON_PERIOD_NS);
+    session->live.init_report_ns = weft_deadline_ns(now_ns, WEFT_WAIT_REASON_PERIOD_NS);
     weft_log(session->env, WEFT_LOG_WARN, "client",
              "rank %d has waited %.1f s in weft_init: rank 0, which coordinates job %.100s, does not listen "
              "at %.100s yet (%.300s)",
-             settings->rank, (double)weft_elapsed_ns(session->init_wait.began_ns, now_ns) / 1e9,
+             settings->rank, (double)weft_elapsed_ns(session->live.init_began_ns, now_ns) / 1e9,
              settings->job, settings->host, seen);
 }
 
@@ -124,23 +124,24 @@ static enum weft_status search(struct weft_session *session, uint64_t until_ns)
 {
     struct client_settings *settings = &session->settings;
     char seen[400] = "", ports[80];
-    session->init_wait.report_ns = weft_deadline_ns(session->init_wait.began_ns, WEFT_WAIT_REASON_FIRST_NS);
+    session->live.init_report_ns = weft_deadline_ns(session->live.init_began_ns, WEFT_WAIT_REASON_FIRST_NS);
     for (;;) {
         const uint64_t now_ns = weft_now_ns(session->env);
         const uint64_t next_ns =
-            session->init_wait.report_ns < until_ns ? session->init_wait.report_ns : until_ns;
+            session->live.init_report_ns < until_ns ? session->live.init_report_ns : until_ns;
         const enum weft_status status = weft_coordinator_find(
             session->env, settings->host, settings->ports, settings->port_count, settings->job,
             weft_elapsed_ns(now_ns, next_ns), &settings->port, seen, sizeof seen);
         if (status == WEFT_OK) return WEFT_OK;
         if (status != WEFT_ERR_DEADLINE)
-            return weft_error_set(&session->error, status, "cannot search for the coordinator at %.100s: %s",
-                                  settings->host, weft_reason_text(status));
+            return weft_error_set(&session->failure.error, status,
+                                  "cannot search for the coordinator at %.100s: %s", settings->host,
+                                  weft_reason_text(status));
         if (next_ns == until_ns) break;
         report(session, seen);
     }
     list_ports(settings, ports, sizeof ports);
-    return weft_error_set(&session->error, WEFT_ERR_UNREACHABLE,
+    return weft_error_set(&session->failure.error, WEFT_ERR_UNREACHABLE,
                           "rank 0, which coordinates job %.60s, did not listen at %.60s (ports %s) within "
                           "%.1f s: see whether rank 0 runs (%.160s)",
                           settings->job, settings->host, ports, (double)settings->deadline_ns / 1e9, seen);

@@ -68,19 +68,19 @@ static enum weft_status take_welcome(struct weft_session *session)
     const struct client_settings *settings = &session->settings;
     if (settings->workers && settings->workers != welcome->workers)
         return weft_error_set(
-            &session->error, WEFT_ERR_MISMATCH,
+            &session->failure.error, WEFT_ERR_MISMATCH,
             "%s gives the job %u ranks, and the coordinator at %s:%u waits for %u workers",
             settings->workers_source, settings->workers, settings->host, settings->port, welcome->workers);
     session->rank = welcome->index;
     weft_log_source_set(settings->job, "rank", welcome->index);
     session->ranks = welcome->workers;
-    session->shards = welcome->shards;
+    session->membership.shards = welcome->shards;
     session->membership.job_id = welcome->job_id;
     session->membership.incarnation = welcome->incarnation;
-    session->endpoint = welcome->endpoint_first;
-    session->is_elastic = welcome->workers_min > 0;
+    session->membership.endpoint = welcome->endpoint_first;
+    session->membership.is_elastic = welcome->workers_min > 0;
     session->membership.silence_ns = silence_limit_ns(welcome);
-    return client_engine_open(session, welcome->transport_nonce, &session->error);
+    return client_engine_open(session, welcome->transport_nonce, &session->failure.error);
 }
 
 static enum weft_status send_endpoints(struct weft_session *session)
@@ -103,7 +103,7 @@ static enum weft_status send_ready(struct weft_session *session, const Weft__Con
     Weft__Control__Ready ready = WEFT__CONTROL__READY__INIT;
     Weft__Control__LinkCost cost = WEFT__CONTROL__LINK_COST__INIT;
     bool known;
-    WEFT_TRY(client_link_cost_read(session, roster, &cost, &known, &session->error));
+    WEFT_TRY(client_link_cost_read(session, roster, &cost, &known, &session->failure.error));
     if (known) ready.cost = &cost;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     ready.epoch = session->epoch;
@@ -122,7 +122,7 @@ static void take_rank(struct weft_session *session, const Weft__Control__Roster 
     for (size_t i = 0; i < roster->n_members; i++) {
         const Weft__Control__Member *member = roster->members[i];
         ranks += member->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
-        if (member->endpoint_first == session->endpoint) session->rank = member->index;
+        if (member->endpoint_first == session->membership.endpoint) session->rank = member->index;
     }
     session->ranks = ranks;
 }
@@ -132,8 +132,8 @@ static enum weft_status join(struct weft_session *session)
     client_init_wait_begin(session);
     uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);
     WEFT_TRY(client_coordinate_begin(session, until_ns));
-    WEFT_TRY(client_engine_create(session, &session->error));
-    WEFT_TRY(client_control_start(session, &session->error));
+    WEFT_TRY(client_engine_create(session, &session->failure.error));
+    WEFT_TRY(client_control_start(session, &session->failure.error));
     /* The connection has the same deadline, and its error has the reason: it goes first. */
     WEFT_TRY(client_init_wait(session, CLIENT_WELCOME, until_ns + CLIENT_BUFFER_RELEASE_NS,
                               "but it did not let this worker in"));
@@ -142,17 +142,17 @@ static enum weft_status join(struct weft_session *session)
     WEFT_TRY(client_init_wait(session, CLIENT_ROSTER, until_ns,
                               "but the other workers and shards did not all join"));
     const Weft__Control__Roster *roster = session->control.roster->roster;
-    if (session->is_elastic) take_rank(session, roster);
-    WEFT_TRY(client_members_set(session, roster, &session->error));
+    if (session->membership.is_elastic) take_rank(session, roster);
+    WEFT_TRY(client_members_set(session, roster, &session->failure.error));
     client_staging_configure(session, roster);
-    WEFT_TRY(client_engine_start(session, roster, &session->error));
+    WEFT_TRY(client_engine_start(session, roster, &session->failure.error));
     WEFT_TRY(send_ready(session, roster));
     WEFT_TRY(client_init_wait(session, CLIENT_GO, until_ns, "but not every worker and shard got ready"));
     session->membership.is_newcomer = session->epoch > FIRST_EPOCH;
     session->step.number = session->control.committed;
     session->epoch_change.codec_steps = session->control.codec_steps;
     weft_group_set_cost(session->engine->group, &session->link.cost); /* before the first operation */
-    WEFT_TRY(client_hosts_apply_links(session, &session->error));
+    WEFT_TRY(client_hosts_apply_links(session, &session->failure.error));
     return client_snapshot_fetch(session);
 }
 
@@ -201,7 +201,8 @@ enum weft_status weft_init(const struct weft_options *options, struct weft_sessi
 /* A failure of this rank alone ends the job too: the other ranks wait for it. */
 static void give_up_join(struct weft_session *session, enum weft_status status)
 {
-    const char *text = session->error.text[0] ? session->error.text : weft_reason_text(status);
+    const char *text =
+        session->failure.error.text[0] ? session->failure.error.text : weft_reason_text(status);
     if (session->loop && session->control.net) {
         client_fail(session, status, true, "%s", text);
         client_control_leave(session, client_deadline(session, WEFT_SECONDS(1)));
@@ -223,7 +224,8 @@ enum weft_status client_init(struct weft_env *env, const struct weft_options *op
 
     client_live_add(session);
     bool begun = false;
-    enum weft_status status = client_settings_resolve(env, options, &session->settings, &session->error);
+    enum weft_status status =
+        client_settings_resolve(env, options, &session->settings, &session->failure.error);
     if (status == WEFT_OK) {
         begun = true;
         weft_log_source_set(session->settings.job, NULL, 0);
@@ -235,7 +237,8 @@ enum weft_status client_init(struct weft_env *env, const struct weft_options *op
         client_thread_error()->status = WEFT_OK; /* in virtual time another session of this thread may have
                                                   * failed meanwhile */
         weft_error_set(client_thread_error(), status, "weft_init: %.440s",
-                       session->error.text[0] ? session->error.text : weft_reason_text(status));
+                       session->failure.error.text[0] ? session->failure.error.text
+                                                      : weft_reason_text(status));
         free_session(session);
         return status;
     }
@@ -289,7 +292,7 @@ enum weft_status weft_finalize(struct weft_session *session)
     if (!session) return WEFT_OK;
     client_live_remove(session);
     /* A forked child has no threads of the session; sockets and transport belong to the parent. */
-    if (session->pid == weft_process_id()) {
+    if (session->live.pid == weft_process_id()) {
         const bool well = client_failed(session) == WEFT_OK;
         client_codec_tuner_report(session);
         client_exposed_report(session);

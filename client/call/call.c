@@ -118,29 +118,30 @@ static enum weft_status make_request(struct weft_session *session, const struct 
     if (call->kind == WEFT_CALL_BROADCAST) described.in = call->out;
     WEFT_TRY(client_call_prepare(session, &described, user_request, request_out));
     /* otherwise no step is run again */
-    (*request_out)->preserves_input = call->preserve_input && call->in == call->out && session->is_elastic;
+    (*request_out)->args.preserves_input =
+        call->preserve_input && call->in == call->out && session->membership.is_elastic;
     return WEFT_OK;
 }
 
 /* Backs up in-place input, which a step that is run again reads once more. */
 static enum weft_status back_up_input(struct weft_session *session, const struct client_request *request)
 {
-    if (!request->preserves_input) return WEFT_OK;
-    return client_backup_copy(session, request->out,
-                              request->count * weft_dtype_bytes((enum weft_dtype)request->dtype));
+    if (!request->args.preserves_input) return WEFT_OK;
+    return client_backup_copy(session, request->args.out,
+                              request->args.count * weft_dtype_bytes((enum weft_dtype)request->args.dtype));
 }
 
 /* Starts the request; with on_stream and a driver that cannot do it, waits for the result. */
 static enum weft_status submit(struct weft_request *user_request)
 {
     struct client_request *request = client_request_of(user_request);
-    request->must_block = false;
-    if (request->on_stream && client_call_group_is_open(request->session))
+    request->device.must_block = false;
+    if (request->device.on_stream && client_call_group_is_open(request->session))
         return client_error(
             request->session, WEFT_ERR_UNSUPPORTED,
             "call: on_stream is for calls outside a group of calls; call weft_group_end first");
     const enum weft_status status = client_call_submit(request);
-    if (status < 0 || !request->must_block) return status;
+    if (status < 0 || !request->device.must_block) return status;
     const enum weft_status ended = weft_wait(user_request, 0);
     return ended < 0 ? ended : status;
 }
@@ -153,7 +154,7 @@ enum weft_status weft_call_start(struct weft_session *session, const struct weft
     struct weft_call copy;
     if (!session) return client_null_argument("call_start", "session");
     WEFT_TRY(client_usable(session));
-    if (!(call = full_size(session, call, &copy))) return session->error.status;
+    if (!(call = full_size(session, call, &copy))) return session->failure.error.status;
     if (call->preserve_input && !session->step.open)
         return client_error(session, WEFT_ERR_STATE, "call: preserve_input is for calls in a step");
     WEFT_TRY(make_request(session, call, user_request, &request));
@@ -169,7 +170,7 @@ enum weft_status weft_call_init(struct weft_session *session, const struct weft_
     struct weft_call copy;
     if (!session) return client_null_argument("call_init", "session");
     WEFT_TRY(client_usable(session));
-    if (!(call = full_size(session, call, &copy))) return session->error.status;
+    if (!(call = full_size(session, call, &copy))) return session->failure.error.status;
     WEFT_TRY(make_request(session, call, user_request, &request));
     request->persistent = true;
     return WEFT_OK;
@@ -179,20 +180,20 @@ enum weft_status weft_call_init(struct weft_session *session, const struct weft_
 static struct client_call call_of(const struct client_request *request)
 {
     return (struct client_call){
-        .kind = (enum weft_coll_kind)request->kind,
+        .kind = (enum weft_coll_kind)request->args.kind,
         .comm = request->op.comm,
-        .in = request->in,
-        .out = request->out,
-        .count = request->count,
-        .counts = request->counts,
-        .counts_out = request->counts_out,
-        .dtype = (enum weft_dtype)request->dtype,
-        .op = (enum weft_op)request->reduction,
-        .factor = request->factor,
-        .weighted = request->weighted,
-        .root = request->root,
-        .reproducible = request->reproducible,
-        .unequal = request->unequal,
+        .in = request->args.in,
+        .out = request->args.out,
+        .count = request->args.count,
+        .counts = request->args.counts,
+        .counts_out = request->args.counts_out,
+        .dtype = (enum weft_dtype)request->args.dtype,
+        .op = (enum weft_op)request->args.reduction,
+        .factor = request->average.factor,
+        .weighted = request->average.weighted,
+        .root = request->args.root,
+        .reproducible = request->args.reproducible,
+        .unequal = request->args.unequal,
     };
 }
 
@@ -208,11 +209,12 @@ enum weft_status weft_start(struct weft_request *user_request)
                             "start: the request is not persistent; make it so by weft_call_init");
     WEFT_TRY(client_request_check_idle(session, request, "start"));
     WEFT_TRY(client_comm_valid(session, request->op.comm));
-    if (request->counts || request->counts_out) { /* the caller may have changed its tables of counts */
+    if (request->args.counts ||
+        request->args.counts_out) { /* the caller may have changed its tables of counts */
         const struct client_call call = call_of(request);
         WEFT_TRY(client_call_check(session, &call));
     }
-    if (request->preserves_input && !session->step.open)
+    if (request->args.preserves_input && !session->step.open)
         return client_error(session, WEFT_ERR_STATE,
                             "start: the request has preserve_input, which is for calls in a step");
     WEFT_TRY(back_up_input(session, request));
@@ -222,7 +224,7 @@ enum weft_status weft_start(struct weft_request *user_request)
     request->cancelled = false;
     request->op.coll = NULL;
     request->bucket = NULL;
-    request->stage = NULL;
+    request->device.stage = NULL;
     return submit(user_request);
 }
 

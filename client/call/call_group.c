@@ -118,19 +118,20 @@ static enum weft_status bucket_reserve(struct weft_session *session, struct clie
 
 static bool can_use_bucket(const struct client_request *request)
 {
-    return request->kind == WEFT_COLL_ALL_REDUCE && request->reduction != WEFT_SCALED_SUM &&
-           !request->weighted &&
-           request->count * weft_dtype_bytes((enum weft_dtype)request->dtype) <= CALL_BYTES_MAX &&
+    return request->args.kind == WEFT_COLL_ALL_REDUCE && request->args.reduction != WEFT_SCALED_SUM &&
+           !request->average.weighted &&
+           request->args.count * weft_dtype_bytes((enum weft_dtype)request->args.dtype) <= CALL_BYTES_MAX &&
            !client_stage_in_pieces(request);
 }
 
 static bool bucket_accepts(const struct client_bucket *bucket, const struct client_request *request)
 {
     const struct client_request *first = bucket->first;
-    return first->op.comm == request->op.comm && first->dtype == request->dtype &&
-           first->reduction == request->reduction && first->reproducible == request->reproducible &&
-           first->plan == request->plan && first->deadline_ns == request->deadline_ns &&
-           (bucket->count + request->count) * bucket->elem_bytes <= BUCKET_BYTES_MAX;
+    return first->op.comm == request->op.comm && first->args.dtype == request->args.dtype &&
+           first->args.reduction == request->args.reduction &&
+           first->args.reproducible == request->args.reproducible && first->args.plan == request->args.plan &&
+           first->args.deadline_ns == request->args.deadline_ns &&
+           (bucket->count + request->args.count) * bucket->elem_bytes <= BUCKET_BYTES_MAX;
 }
 
 static bool has_several_calls(const struct client_bucket *bucket)
@@ -142,13 +143,13 @@ static void bucket_add(struct client_bucket *bucket, struct client_request *requ
 {
     if (!bucket->first) {
         bucket->first = request;
-        bucket->elem_bytes = weft_dtype_bytes((enum weft_dtype)request->dtype);
+        bucket->elem_bytes = weft_dtype_bytes((enum weft_dtype)request->args.dtype);
     }
     request->bucket = bucket;
     weft_list_init(&request->op.link);
     weft_list_append(&bucket->calls, &request->op.link);
-    bucket->count += request->count;
-    bucket->signature = weft_fnv(bucket->signature, request->count) + 1;
+    bucket->count += request->args.count;
+    bucket->signature = weft_fnv(bucket->signature, request->args.count) + 1;
 }
 
 /* ---- engine thread ---- */
@@ -163,12 +164,13 @@ static enum weft_status copy_in_calls(struct client_bucket *bucket, struct weft_
     uint8_t *at = bucket->memory;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &bucket->calls) {
-        if (request_of_node(node)->stage) WEFT_TRY(client_stage_ready(request_of_node(node), error));
+        if (request_of_node(node)->device.stage) WEFT_TRY(client_stage_ready(request_of_node(node), error));
     }
     weft_list_foreach(node, spare, &bucket->calls) {
         const struct client_request *request = request_of_node(node);
-        size_t bytes = request->count * bucket->elem_bytes;
-        if (bytes > 0) memcpy(at, request->stage ? client_stage_memory(request) : request->in, bytes);
+        size_t bytes = request->args.count * bucket->elem_bytes;
+        if (bytes > 0)
+            memcpy(at, request->device.stage ? client_stage_memory(request) : request->args.in, bytes);
         at += bytes;
     }
     return WEFT_OK;
@@ -180,9 +182,10 @@ static enum weft_status copy_out_calls(struct client_bucket *bucket, struct weft
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &bucket->calls) {
         struct client_request *request = request_of_node(node);
-        size_t bytes = request->count * bucket->elem_bytes;
-        if (bytes > 0) memcpy(request->stage ? client_stage_memory(request) : request->out, at, bytes);
-        if (request->stage) WEFT_TRY(client_stage_copy_out(request, error));
+        size_t bytes = request->args.count * bucket->elem_bytes;
+        if (bytes > 0)
+            memcpy(request->device.stage ? client_stage_memory(request) : request->args.out, at, bytes);
+        if (request->device.stage) WEFT_TRY(client_stage_copy_out(request, error));
         at += bytes;
     }
     return WEFT_OK;
@@ -243,7 +246,7 @@ static void start_bucket(struct weft_command *command)
     weft_list_foreach(node, spare, &bucket->calls) {
         struct client_request *request = weft_container_of(node, struct client_request, op.link);
         weft_list_append(&engine->open_requests, &request->link);
-        if (request->stage) client_stage_opened(request);
+        if (request->device.stage) client_stage_opened(request);
     }
     if (engine->failed) {
         complete_calls(session, bucket, engine->failed, engine->failed_text);
@@ -386,7 +389,7 @@ enum weft_status weft_group_end(struct weft_session *session)
     }
     if (status < 0) {
         char text[480];
-        snprintf(text, sizeof text, "%s", session->error.text);
+        snprintf(text, sizeof text, "%s", session->failure.error.text);
         session->calls->tensor_ops->group_ended(session, false);
         complete_gathered(session, status, text);
         return status;

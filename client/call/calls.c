@@ -21,19 +21,19 @@ static void start(struct weft_session *session)
 
 static void completed(struct client_request *request)
 {
-    if (request->stage) client_stage_done(request);
-    if (request->host_call) request->session->calls->nccl_ops->completed(request);
+    if (request->device.stage) client_stage_done(request);
+    if (request->device.host_call) request->session->calls->nccl_ops->completed(request);
     client_fastpath_completed(request);
 }
 
 static bool is_filling(const struct client_request *request)
 {
-    return request->stage && client_stage_is_filling(request);
+    return request->device.stage && client_stage_is_filling(request);
 }
 
 static enum weft_status copy_out(struct client_request *request, struct weft_error *error)
 {
-    return request->stage ? client_stage_copy_out(request, error) : WEFT_OK;
+    return request->device.stage ? client_stage_copy_out(request, error) : WEFT_OK;
 }
 
 void client_calls_init(struct weft_session *session, struct client_calls *calls)

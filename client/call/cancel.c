@@ -74,7 +74,8 @@ static enum weft_status ask_engine(struct client_request *request)
 static enum weft_status cancel_open(struct client_request *request)
 {
     struct weft_session *session = request->session;
-    const bool can_cancel = request->kind == WEFT_COLL_RECV && !request->tensor && !request->stage;
+    const bool can_cancel =
+        request->args.kind == WEFT_COLL_RECV && !request->tensor && !request->device.stage;
     if (can_cancel) {
         WEFT_TRY(ask_engine(request));
         if (request->cancelled)

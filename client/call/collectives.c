@@ -36,7 +36,7 @@ void client_call_done(struct client_group_op *op, enum weft_status status, const
     struct weft_session *session = request->session;
     struct client_engine *engine = session->engine;
     /* its last piece calls this function again */
-    if (request->stage && !client_stage_ended(request, status, text)) return;
+    if (request->device.stage && !client_stage_ended(request, status, text)) return;
     if (engine->failed) {
         client_request_complete(request, engine->failed, engine->failed_text);
     } else if (request->cancelled) {
@@ -56,30 +56,30 @@ struct weft_group *client_request_group(const struct client_request *request)
 void client_call_args(const struct client_request *request, struct weft_coll_args *args)
 {
     *args = (struct weft_coll_args){
-        .kind = (enum weft_coll_kind)request->kind,
-        .in = request->in,
-        .out = request->out,
-        .count = request->count,
-        .counts = request->counts,
-        .counts_out = request->counts_out,
-        .unequal = request->unequal,
-        .dtype = (enum weft_dtype)request->dtype,
-        .op = (enum weft_op)request->reduction,
-        .label = (enum weft_coll_label)request->label,
-        .factor = request->factor,
-        .root = request->root,
-        .plan = (enum weft_plan_id)request->plan,
-        .reproducible = request->reproducible,
-        .deadline_ns = request->deadline_ns,
+        .kind = (enum weft_coll_kind)request->args.kind,
+        .in = request->args.in,
+        .out = request->args.out,
+        .count = request->args.count,
+        .counts = request->args.counts,
+        .counts_out = request->args.counts_out,
+        .unequal = request->args.unequal,
+        .dtype = (enum weft_dtype)request->args.dtype,
+        .op = (enum weft_op)request->args.reduction,
+        .label = (enum weft_coll_label)request->args.label,
+        .factor = request->average.factor,
+        .root = request->args.root,
+        .plan = (enum weft_plan_id)request->args.plan,
+        .reproducible = request->args.reproducible,
+        .deadline_ns = request->args.deadline_ns,
         .posted_ns = request->is_next ? request->started_ns : 0,
     };
-    if (request->weighted) client_weighted_average_args(request, args);
+    if (request->average.weighted) client_weighted_average_args(request, args);
 }
 
 enum weft_status client_call_post(struct client_group_op *op, struct weft_error *error)
 {
     struct client_request *request = weft_container_of(op, struct client_request, op);
-    if (request->stage) return client_stage_post(request, error);
+    if (request->device.stage) return client_stage_post(request, error);
     struct weft_coll_args args;
     client_call_args(request, &args);
     enum weft_status status = weft_coll_post(client_request_group(request), &args,
@@ -95,15 +95,15 @@ void client_call_start(struct weft_command *command)
 {
     struct client_request *request = weft_container_of(command, struct client_request, command);
     /* it was called before this recv */
-    if (request->kind == WEFT_COLL_RECV) (void)client_fastpath_post_deferred(request->session);
+    if (request->args.kind == WEFT_COLL_RECV) (void)client_fastpath_post_deferred(request->session);
     if (!client_request_begin(request)) return;
-    if (request->stage) client_stage_opened(request);
+    if (request->device.stage) client_stage_opened(request);
     request->op.ready = true;
     request->op.session = request->session;
     request->is_next = weft_list_empty(client_engine_group_queue(&request->op));
     request->op.post = client_call_post;
     request->op.done = client_call_done;
-    if (request->weighted) {
+    if (request->average.weighted) {
         client_weighted_average_start(request);
         return;
     }
@@ -175,7 +175,8 @@ static enum weft_plan_id plan_for(const struct weft_session *session, const stru
 
 enum weft_status client_call_check(struct weft_session *session, const struct client_call *call)
 {
-    const struct client_hosts *hosts = call->comm ? call->comm->hosts : atomic_load(&session->hosts);
+    const struct client_hosts *hosts =
+        call->comm ? call->comm->hosts : atomic_load(&session->membership.hosts);
     const struct weft_coll_caller place = {rank_in(session, call->comm), ranks_in(session, call->comm),
                                            hosts ? &hosts->plan : NULL};
     const struct weft_coll_args args = {
@@ -214,44 +215,44 @@ enum weft_status client_call_prepare(struct weft_session *session, const struct 
 void client_call_fill_request(struct client_request *request, const struct client_call *call)
 {
     request->op.comm = call->comm;
-    request->in = call->in;
-    request->out = call->out;
-    request->count = call->count;
-    request->counts = call->counts;
-    request->counts_out = call->counts_out;
-    request->unequal = call->unequal;
-    request->factor = call->factor;
-    request->weighted = call->weighted;
-    request->kind = (uint8_t)call->kind;
-    request->dtype = (uint8_t)call->dtype;
-    request->reduction = (uint8_t)call->op;
-    request->label = (uint8_t)call->label;
-    request->root = call->root;
-    request->plan = call->reproducible ? WEFT_PLAN_AUTO : (uint8_t)plan_for(request->session, call);
-    request->reproducible = call->reproducible;
-    request->deadline_ns = call->deadline_ns;
+    request->args.in = call->in;
+    request->args.out = call->out;
+    request->args.count = call->count;
+    request->args.counts = call->counts;
+    request->args.counts_out = call->counts_out;
+    request->args.unequal = call->unequal;
+    request->average.factor = call->factor;
+    request->average.weighted = call->weighted;
+    request->args.kind = (uint8_t)call->kind;
+    request->args.dtype = (uint8_t)call->dtype;
+    request->args.reduction = (uint8_t)call->op;
+    request->args.label = (uint8_t)call->label;
+    request->args.root = call->root;
+    request->args.plan = call->reproducible ? WEFT_PLAN_AUTO : (uint8_t)plan_for(request->session, call);
+    request->args.reproducible = call->reproducible;
+    request->args.deadline_ns = call->deadline_ns;
     request->completed = call->completed;
     request->context = call->context;
-    request->memory = (uint8_t)call->memory;
-    request->stream = call->stream;
-    request->on_stream = call->on_stream;
+    request->device.memory = (uint8_t)call->memory;
+    request->device.stream = call->stream;
+    request->device.on_stream = call->on_stream;
 }
 
 /* Queues the first copies of a call on device memory, in the order of the caller's stream. */
 static enum weft_status start_staging(struct client_request *request)
 {
     const struct weft_session *session = request->session;
-    if (!weft_memory_is_device(request->memory) && !session->calls->staging.cuts_long_calls &&
-        !request->counts && !request->counts_out) {
+    if (!weft_memory_is_device(request->device.memory) && !session->calls->staging.cuts_long_calls &&
+        !request->args.counts && !request->args.counts_out) {
         /* fast path: most calls */
-        request->stage = NULL;
+        request->device.stage = NULL;
         return WEFT_OK;
     }
-    const struct client_call call = {.kind = (enum weft_coll_kind)request->kind,
-                                     .root = request->root,
-                                     .count = request->count,
-                                     .counts = request->counts,
-                                     .counts_out = request->counts_out};
+    const struct client_call call = {.kind = (enum weft_coll_kind)request->args.kind,
+                                     .root = request->args.root,
+                                     .count = request->args.count,
+                                     .counts = request->args.counts,
+                                     .counts_out = request->args.counts_out};
     struct client_extents extents;
     bool fits =
         extents_of(&call, rank_in(session, request->op.comm), ranks_in(session, request->op.comm), &extents);
@@ -262,7 +263,7 @@ static enum weft_status start_staging(struct client_request *request)
 enum weft_status client_call_submit(struct client_request *request)
 {
     const struct client_call_nccl_ops *nccl = request->session->calls->nccl_ops;
-    if (nccl && request->host_call) nccl->restore(request);
+    if (nccl && request->device.host_call) nccl->restore(request);
     if (nccl && nccl->accepts(request)) return nccl->submit(request);
     return client_call_submit_directly(request);
 }

@@ -59,7 +59,7 @@ enum weft_status weft_explain(struct weft_session *session, const char *operatio
         .wide_bytes = narrow ? sizeof(float) : elem_bytes,
         .forced_plan = calls->plans[kind],
         .cost = &calls->explain.cost,
-        .hosts = &atomic_load(&session->hosts)->plan,
+        .hosts = &atomic_load(&session->membership.hosts)->plan,
         .chunk_bytes = weft_config_u64(session->settings.config, "collective.chunk_bytes"),
         .message_bytes = weft_transport_message_bytes(session->engine->transport),
         .window = (uint32_t)weft_config_u64(session->settings.config, "collective.inflight"),

@@ -37,9 +37,10 @@ enum { SENDRECV_ID = 1 }; /* a send or recv has no prepared_id: the group checks
 
 static bool can_complete_inline(const struct client_request *request)
 {
-    bool plain = coll_is_public(request->kind) && !request->counts && !request->unequal &&
-                 !request->completed && !request->weighted && !request->stage && !request->host_call;
-    return plain && request->count <= CLIENT_INLINE_ELEMS_MAX && request->plan == WEFT_PLAN_AUTO;
+    bool plain = coll_is_public(request->args.kind) && !request->args.counts && !request->args.unequal &&
+                 !request->completed && !request->average.weighted && !request->device.stage &&
+                 !request->device.host_call;
+    return plain && request->args.count <= CLIENT_INLINE_ELEMS_MAX && request->args.plan == WEFT_PLAN_AUTO;
 }
 
 /* Makes the request an open operation of the group, as client_call_start does. */
@@ -153,7 +154,7 @@ static enum weft_status try_sendrecv(struct client_request *request, struct weft
                                      struct weft_coll_args *args)
 {
     /* A deferred recv of the same pair goes first, also if it must wait for space in the group. */
-    bool delivered = request->kind == WEFT_COLL_RECV && client_fastpath_post_deferred(request->session);
+    bool delivered = request->args.kind == WEFT_COLL_RECV && client_fastpath_post_deferred(request->session);
     if (delivered && !weft_list_empty(client_engine_group_queue(&request->op))) return WEFT_ERR_AGAIN;
     enum weft_status status = try_sendrecv_once(request, group, args);
     if (status == WEFT_IN_PROGRESS) defer_recv(request, args->posted_ns);
@@ -186,18 +187,19 @@ static enum weft_status finish_try(struct client_request *request, enum weft_sta
 
 static void prepare(const struct client_request *request, const struct weft_group *group)
 {
-    bool plain = !request->op.comm && !request->label && !request->reproducible && !request->deadline_ns &&
-                 request->memory == WEFT_MEMORY_HOST && request->factor == 1;
+    bool plain = !request->op.comm && !request->args.label && !request->args.reproducible &&
+                 !request->args.deadline_ns && request->device.memory == WEFT_MEMORY_HOST &&
+                 request->average.factor == 1;
     if (!plain) return;
-    uint64_t prepared_id = coll_is_sendrecv(request->kind)
+    uint64_t prepared_id = coll_is_sendrecv(request->args.kind)
                          ? SENDRECV_ID
-                         : weft_coll_prepared_id(group, (enum weft_coll_kind)request->kind);
-    request->session->calls->fastpath.prepared[request->kind] =
+                         : weft_coll_prepared_id(group, (enum weft_coll_kind)request->args.kind);
+    request->session->calls->fastpath.prepared[request->args.kind] =
         (struct client_prepared_call){.prepared_id = prepared_id,
-                                      .count = request->count,
-                                      .dtype = (enum weft_dtype)request->dtype,
-                                      .op = (enum weft_op)request->reduction,
-                                      .root = request->root};
+                                      .count = request->args.count,
+                                      .dtype = (enum weft_dtype)request->args.dtype,
+                                      .op = (enum weft_op)request->args.reduction,
+                                      .root = request->args.root};
 }
 
 /* The caller owns the loop. */
@@ -214,7 +216,7 @@ static enum weft_status try_inline(struct client_request *request)
     }
     struct weft_coll_args args;
     client_call_args(request, &args);
-    if (coll_is_sendrecv(request->kind)) {
+    if (coll_is_sendrecv(request->args.kind)) {
         enum weft_status passed = try_sendrecv(request, group, &args);
         if (passed != WEFT_ERR_AGAIN) prepare(request, group);
         return passed;

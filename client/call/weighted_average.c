@@ -70,11 +70,11 @@ static int exponent_largest(double total, double powers, uint32_t ranks)
 void client_weighted_average_args(const struct client_request *request, struct weft_coll_args *args)
 {
     uint32_t ranks = ranks_of(request);
-    if (ranks == 1 && request->total > 0) return; /* the mean of one rank is its input */
-    const int exponent = request->exponent;
+    if (ranks == 1 && request->average.total > 0) return; /* the mean of one rank is its input */
+    const int exponent = request->average.exponent;
     args->op = WEFT_SCALED_SUM;
-    args->factor = ldexp(request->factor, -exponent);
-    args->total = ldexp(request->total, -exponent);
+    args->factor = ldexp(request->average.factor, -exponent);
+    args->total = ldexp(request->average.total, -exponent);
 }
 
 static void weighted_average_release(struct client_weighted_average *average)
@@ -95,17 +95,18 @@ static void on_weights(struct client_group_op *op, enum weft_status status, cons
         client_call_failed(op, status, text); /* runs this function again */
         return;
     }
-    request->total = average->total[0];
-    if (request->total > 0 && isfinite(request->total))
-        request->exponent = exponent_largest(request->total, average->total[1], ranks_of(request));
+    request->average.total = average->total[0];
+    if (request->average.total > 0 && isfinite(request->average.total))
+        request->average.exponent =
+            exponent_largest(request->average.total, average->total[1], ranks_of(request));
     weighted_average_release(average);
-    if (request->total > 0 && isfinite(request->total)) {
+    if (request->average.total > 0 && isfinite(request->average.total)) {
         request->op.ready = true; /* client_engine_group_op_done pumps the queue next */
         return;
     }
     char sentence[200];
     snprintf(sentence, sizeof sentence, "%s: the weights of all ranks sum to %g: there is no mean",
-             weft_coll_kind_name((enum weft_coll_kind)request->kind), request->total);
+             weft_coll_kind_name((enum weft_coll_kind)request->args.kind), request->average.total);
     weft_list_remove(&request->op.link);
     client_request_complete(request, WEFT_ERR_INVALID, sentence);
 }
@@ -122,7 +123,7 @@ static enum weft_status post_weight(struct client_group_op *op, struct weft_erro
         .dtype = WEFT_F64,
         .op = WEFT_SUM,
         .reproducible = true,
-        .deadline_ns = request->deadline_ns,
+        .deadline_ns = request->args.deadline_ns,
         .posted_ns = request->is_next ? request->started_ns : 0,
     };
     return weft_coll_post(client_request_group(request), &args, client_engine_group_op_done, op, &op->coll,
@@ -151,8 +152,8 @@ void client_weighted_average_start(struct client_request *request)
     }
     weft_list_init(&average->link);
     average->request = request;
-    average->weight[0] = request->factor;
-    average->weight[1] = exponent_power(request->factor, ranks_of(request));
+    average->weight[0] = request->average.factor;
+    average->weight[1] = exponent_power(request->average.factor, ranks_of(request));
     average->op = (struct client_group_op){
         .ready = true, .post = post_weight, .done = on_weights, .session = session, .comm = request->op.comm};
     weft_list_init(&average->op.link);

@@ -74,7 +74,7 @@ enum weft_status client_comm_exchange(struct weft_session *session, struct weft_
                                .op = WEFT_SUM,
                                .label = label};
     WEFT_TRY(client_call_prepare(session, &call, &exchange->request, &request));
-    request->plan = WEFT_PLAN_AUTO;
+    request->args.plan = WEFT_PLAN_AUTO;
     client_request_post(request, client_call_start);
     WEFT_TRY(weft_wait(&exchange->request, 0));
     *all_out = exchange->all;
@@ -87,7 +87,7 @@ enum weft_status client_comm_check_all(struct weft_session *session, struct weft
     const char *what = label == WEFT_COLL_LABEL_SPLIT ? "split" : "mesh";
     const int64_t word = mine, *all;
     char reason[480];
-    snprintf(reason, sizeof reason, "%s", session->error.text);
+    snprintf(reason, sizeof reason, "%s", session->failure.error.text);
     WEFT_TRY(client_comm_exchange(session, comm, label, &word, 1, &all));
     if (mine < 0) return client_error(session, mine, "%s", reason);
     for (uint32_t rank = 0; rank < (comm ? comm->ranks : session->ranks); rank++) {
@@ -128,7 +128,7 @@ static struct client_hosts *find_shared_hosts(const struct weft_comm *comm)
 static bool find_hosts(struct weft_comm *comm)
 {
     struct weft_session *session = comm->session;
-    const struct client_hosts *all = session->hosts;
+    const struct client_hosts *all = session->membership.hosts;
     if ((comm->hosts = find_shared_hosts(comm))) return true;
     uint32_t *host_of = weft_alloc_array(session->env, comm->ranks, sizeof *host_of);
     comm->hosts = client_hosts_alloc(session, comm->ranks);
@@ -330,7 +330,8 @@ enum weft_status weft_comm_free(struct weft_comm *comm)
 {
     if (!comm) return WEFT_OK;
     struct weft_session *session = comm->session;
-    if (session->pid != getpid() || client_failed(session) < 0) return WEFT_OK; /* weft_finalize frees it */
+    if (session->live.pid != getpid() || client_failed(session) < 0)
+        return WEFT_OK; /* weft_finalize frees it */
     uint32_t open = atomic_load(&comm->open);
     if (open > 0)
         return client_error(session, WEFT_ERR_BUSY,

@@ -109,8 +109,8 @@ static enum weft_status make_group(struct client_creation *creation, struct weft
     creation->members = NULL; /* of the group from here on */
     const enum weft_status status = client_comm_create(session, members, ranks, id, name, comm_out);
     if (status < 0 && client_failed(session) >= 0) {
-        char text[sizeof session->error.text];
-        snprintf(text, sizeof text, "%s", session->error.text);
+        char text[sizeof session->failure.error.text];
+        snprintf(text, sizeof text, "%s", session->failure.error.text);
         client_fail(session, status, true, "rank %u: %.400s", session->rank, text);
     }
     return status;

@@ -80,7 +80,7 @@ static bool is_done(void *context)
 
 void client_leave_check_run(struct weft_session *session)
 {
-    if (session->is_elastic || session->ranks == 1 || session->engine->thread.is_halted ||
+    if (session->membership.is_elastic || session->ranks == 1 || session->engine->thread.is_halted ||
         client_failed(session) < 0)
         return;
     struct client_leave_check *leave_check = session->comms->leave_check =

@@ -43,9 +43,9 @@ static void update(struct weft_tensor *tensor, float factor)
     struct client_clip *clip = &tensor->clip;
     tensor->op = (struct client_tensor_op){.kind = CLIENT_OP_NONE,
                                            .step = tensor->progress.last_step,
-                                           .lr = clip->lr,
-                                           .has_decay = clip->has_decay,
-                                           .weight_decay = clip->weight_decay,
+                                           .rates.lr = clip->lr,
+                                           .rates.has_decay = clip->has_decay,
+                                           .rates.weight_decay = clip->weight_decay,
                                            .out = clip->out};
     const float scale = (float)((double)clip->scale * (double)factor);
     while (!client_update_slice(tensor, tensor->arrays.scratch, scale)) continue;
@@ -62,7 +62,7 @@ static enum weft_status start_updates(struct weft_session *session, float factor
         const enum weft_status status = client_tensor_start_apply(tensor, factor, tensor->clip.out);
         if (status >= 0) continue;
         client_fail(session, status, true, "rank %u: the shards have the update of step %llu in part: %.300s",
-                    session->rank, (unsigned long long)session->step.number, session->error.text);
+                    session->rank, (unsigned long long)session->step.number, session->failure.error.text);
         return client_usable(session);
     }
     weft_list_foreach (node, spare, &session->tensors->list) {

@@ -67,7 +67,7 @@ enum weft_status weft_tensor_wait(struct weft_tensor *tensor, uint64_t timeout_m
 {
     if (!tensor) return client_null_argument("tensor_wait", "tensor");
     struct weft_session *session = tensor->session;
-    if (session->pid != weft_process_id()) return client_usable(session);
+    if (session->live.pid != weft_process_id()) return client_usable(session);
     if (client_tensor_is_gathered(session, tensor))
         return client_error(
             session, WEFT_ERR_STATE,

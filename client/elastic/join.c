@@ -71,7 +71,7 @@ static enum weft_status has_first_weights(struct weft_session *session)
 
 static enum weft_status check_join(struct weft_session *session)
 {
-    if (!session->is_elastic)
+    if (!session->membership.is_elastic)
         return client_error(
             session, WEFT_ERR_STATE,
             "join: only an elastic job continues without a rank; start it with weft run --min-workers N");

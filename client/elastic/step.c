@@ -162,9 +162,9 @@ static enum weft_status exchange_records(struct weft_session *session)
         return client_error(session, WEFT_ERR_NO_MEMORY, "no memory for the step records of %u ranks",
                             session->ranks);
     WEFT_TRY(client_request_claim(session, "step_begin", &step->records.request, &request));
-    request->kind = WEFT_COLL_ALL_GATHER;
-    request->dtype = WEFT_I64;
-    request->count = sizeof step->records.mine / 8;
+    request->args.kind = WEFT_COLL_ALL_GATHER;
+    request->args.dtype = WEFT_I64;
+    request->args.count = sizeof step->records.mine / 8;
     client_request_post(request, start_record);
     return WEFT_OK;
 }
@@ -192,7 +192,8 @@ static enum weft_status begin(struct weft_session *session, const struct weft_st
     struct client_step *step = &session->step;
     const enum weft_status agreed = agree_before(session, begun);
     if (agreed < 0)
-        return session->is_elastic && client_failed(session) >= 0 && client_is_leaving_epoch(session)
+        return session->membership.is_elastic && client_failed(session) >= 0 &&
+                       client_is_leaving_epoch(session)
                    ? weft_shrink(session)
                    : agreed;
     step->deliver_late = begun->deliver_late;
@@ -200,7 +201,7 @@ static enum weft_status begin(struct weft_session *session, const struct weft_st
         session->tensors->reduce_count > 0 || session->tensors->codec_tuner.count > 0;
     step->records.agree = step->compared = false;
     client_step_options_apply(session, begun);
-    atomic_store(&session->straggler_time.is_enabled, true);
+    atomic_store(&session->totals.straggler_time.is_enabled, true);
     if (step->records.are_exchanged) WEFT_TRY(exchange_records(session));
     client_skip_begin(session);
     step->number = begun->step;
@@ -394,7 +395,7 @@ static enum weft_status complete_step(struct weft_session *session, enum weft_st
     if (status == WEFT_ERR_FORKED || status == WEFT_ERR_DEADLINE) return status;
     const bool skips = status == WEFT_OK && client_skip_has_nonfinite(session);
     if (skips) status = client_skip_gather(session);
-    if (session->is_elastic) status = vote(session, status);
+    if (session->membership.is_elastic) status = vote(session, status);
     if (status == WEFT_OK && !skips) status = client_clip_update(session);
     if (status == WEFT_OK && skips) status = client_skip_step(session);
     else if (status == WEFT_OK && !has_unreported_change(session))
@@ -410,9 +411,9 @@ static enum weft_status complete_step(struct weft_session *session, enum weft_st
         client_backup_undo(session);
     }
     client_backup_close(session, repeats);
-    if (session->is_elastic && client_failed(session) >= 0) client_codecs_set_membership(session);
+    if (session->membership.is_elastic && client_failed(session) >= 0) client_codecs_set_membership(session);
     step->open = step->is_delivering = false;
-    atomic_store(&session->straggler_time.is_enabled, false);
+    atomic_store(&session->totals.straggler_time.is_enabled, false);
     if (repeats || skipped) step->number--;
     if (status == WEFT_OK) {
         const uint64_t step_ns = weft_now_ns(session->env) - step->began_ns;

@@ -191,7 +191,8 @@ static bool reductions_completed(void *context)
 enum weft_status client_compare_pushed(struct weft_session *session, bool late)
 {
     struct client_request *request;
-    if (!has_compared_tensors(session) || session->ranks == 1 || session->is_elastic) return WEFT_OK;
+    if (!has_compared_tensors(session) || session->ranks == 1 || session->membership.is_elastic)
+        return WEFT_OK;
     WEFT_TRY(reserve(session, (session->tensors->count + WORD_BITS - 1) / WORD_BITS));
     session->elastic->compare.late = late;
     const uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);
@@ -200,9 +201,9 @@ enum weft_status client_compare_pushed(struct weft_session *session, bool late)
     WEFT_TRY(client_usable(session));
     WEFT_TRY(client_request_claim(session, "step_end", &session->elastic->compare.request, &request));
     set_bits(session);
-    request->kind = WEFT_COLL_ALL_GATHER;
-    request->dtype = WEFT_I64;
-    request->count = session->elastic->compare.words;
+    request->args.kind = WEFT_COLL_ALL_GATHER;
+    request->args.dtype = WEFT_I64;
+    request->args.count = session->elastic->compare.words;
     client_request_post(request, start_pushed);
     return WEFT_OK;
 }

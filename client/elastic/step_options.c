@@ -86,7 +86,7 @@ static enum weft_status check_skip(struct weft_session *session, const struct we
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "step_begin: skip reaches the other ranks with the tensors of the step, and none "
                             "is declared");
-    if (!session->is_elastic || tensors->reduce_count == tensors->count) return WEFT_OK;
+    if (!session->membership.is_elastic || tensors->reduce_count == tensors->count) return WEFT_OK;
     return client_error(session, WEFT_ERR_UNSUPPORTED,
                         "step_begin: skip in an elastic job needs all tensors in all-reduce mode, and %u of "
                         "%u are; push gradients of zeros",

@@ -27,8 +27,8 @@ static void answer(struct weft_command *command)
     struct client_engine *engine = session->engine;
     size_t at = 0;
     engine->queries.links.text[0] = 0;
-    for (uint32_t i = 0; i < session->member_count; i++) {
-        const struct client_member *member = &session->members[i];
+    for (uint32_t i = 0; i < session->membership.member_count; i++) {
+        const struct client_member *member = &session->membership.members[i];
         for (uint32_t e = 0; e < member->endpoint_count && at + LINE_BYTES < engine->queries.links.bytes;
              e++) {
             struct weft_peer *peer = weft_transport_peer(engine->transport, member->endpoint_first + e);
@@ -46,7 +46,8 @@ static bool reserve_text(struct weft_session *session)
     struct client_engine *engine = session->engine;
     size_t endpoints = 1;
     if (engine->queries.links.text) return true;
-    for (uint32_t i = 0; i < session->member_count; i++) endpoints += session->members[i].endpoint_count;
+    for (uint32_t i = 0; i < session->membership.member_count; i++)
+        endpoints += session->membership.members[i].endpoint_count;
     engine->queries.links.bytes = endpoints * LINE_BYTES;
     return (engine->queries.links.text = weft_alloc_zero(session->env, engine->queries.links.bytes)) != NULL;
 }

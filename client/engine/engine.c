@@ -66,11 +66,11 @@ static void fail_queued(struct weft_session *session)
  * not wait for it. */
 static void fail_lost_members(struct weft_session *session)
 {
-    for (uint32_t i = 0; i < session->member_count; i++) {
-        const struct client_member *member = &session->members[i];
-        if (!atomic_load(&session->members[i].is_lost)) continue;
+    for (uint32_t i = 0; i < session->membership.member_count; i++) {
+        const struct client_member *member = &session->membership.members[i];
+        if (!atomic_load(&session->membership.members[i].is_lost)) continue;
         for (uint32_t e = 0; e < member->endpoint_count; e++)
-            if (member->endpoint_first + e != session->endpoint)
+            if (member->endpoint_first + e != session->membership.endpoint)
                 weft_transport_fail_peer(session->engine->transport, member->endpoint_first + e,
                                          WEFT_ERR_PEER_LOST, member->name);
     }
@@ -330,7 +330,7 @@ enum weft_status client_engine_open(struct weft_session *session, uint64_t nonce
                                     backend) < 0)
         return weft_error_set(error, WEFT_ERR_INVALID, "the option transport.wrap is too long: '%.100s...'",
                               wrap);
-    options.id = session->endpoint;
+    options.id = session->membership.endpoint;
     options.nonce = nonce;
     options.eager_bytes_max = weft_config_u64(settings->config, "transport.eager_bytes");
     options.lanes = settings->lanes;
@@ -364,7 +364,7 @@ enum weft_status client_engine_connect(struct weft_session *session, const Weft_
     for (size_t e = 0; e < member->n_addresses; e++) {
         uint32_t endpoint = member->endpoint_first + (uint32_t)e;
         struct weft_peer *peer;
-        if (endpoint == session->endpoint) continue;
+        if (endpoint == session->membership.endpoint) continue;
         enum weft_status status = weft_transport_connect(
             session->engine->transport, endpoint, member->addresses[e].data, member->addresses[e].len, &peer);
         if (status < 0)
@@ -550,7 +550,7 @@ void client_engine_free(struct weft_session *session)
 {
     struct client_engine *engine = session->engine;
     if (engine->thread.is_halted) {
-        leak_halted(session->env, engine->transport, engine->group, session->hosts);
+        leak_halted(session->env, engine->transport, engine->group, session->membership.hosts);
         struct weft_list *node, *spare;
         weft_list_foreach(node, spare, &engine->comms)
             leak_halted(session->env, engine->transport,
@@ -561,7 +561,7 @@ void client_engine_free(struct weft_session *session)
         weft_transport_free(engine->transport); /* also closes it, if it is open */
         client_hosts_free(session);
     }
-    session->hosts = NULL;
+    session->membership.hosts = NULL;
     weft_event_ring_free(session->flight.events);
     weft_recorder_free(session->flight.recorder);
     weft_loop_free(engine->loop);

@@ -57,7 +57,7 @@ enum weft_status weft_event_fd(struct weft_session *session, int *fd_out)
 enum weft_status weft_event_clear(struct weft_session *session)
 {
     if (!session) return client_null_argument("event_clear", "session");
-    if (session->pid != weft_process_id()) return client_usable(session);
+    if (session->live.pid != weft_process_id()) return client_usable(session);
     const int fd = atomic_load_explicit(&session->engine->event_fd, memory_order_acquire);
     if (fd < 0)
         return client_error(session, WEFT_ERR_STATE,

@@ -124,7 +124,7 @@ void client_engine_group_options(struct weft_session *session, struct weft_group
     options->loop = session->loop;
     options->events = session->flight.events;
     options->recorder = session->flight.recorder;
-    options->straggler_time = &session->straggler_time;
+    options->straggler_time = &session->totals.straggler_time;
     options->epoch = session->epoch;
     options->chunk_bytes = weft_config_u64(session->settings.config, "collective.chunk_bytes");
     options->inflight_max = (uint32_t)weft_config_u64(session->settings.config, "collective.inflight");
@@ -133,7 +133,7 @@ void client_engine_group_options(struct weft_session *session, struct weft_group
     /* The next epoch needs the connections, and the coordinator names the lost rank. With the full timeout
      * a cut connection could end the job by a wrong loss. Half the deadline is less than the other ranks
      * wait for this rank in the agreement. */
-    if (session->is_elastic && options->release_timeout_ns < session->settings.deadline_ns / 2)
+    if (session->membership.is_elastic && options->release_timeout_ns < session->settings.deadline_ns / 2)
         options->release_timeout_ns = session->settings.deadline_ns / 2;
     options->ids_increase = true; /* comm/comm.c has the reason */
 }
@@ -143,18 +143,18 @@ enum weft_status client_engine_create_group(struct weft_session *session, struct
     uint32_t *ids = weft_alloc_array(session->env, session->ranks, sizeof *ids);
     if (!ids)
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a group of %u ranks", session->ranks);
-    for (uint32_t i = 0; i < session->member_count; i++)
-        if (!session->members[i].is_shard && session->members[i].index < session->ranks)
-            ids[session->members[i].index] = session->members[i].endpoint_first;
+    for (uint32_t i = 0; i < session->membership.member_count; i++)
+        if (!session->membership.members[i].is_shard && session->membership.members[i].index < session->ranks)
+            ids[session->membership.members[i].index] = session->membership.members[i].endpoint_first;
     struct weft_group_options options;
     client_engine_group_options(session, &options);
     options.rank = session->rank;
     options.ranks = session->ranks;
     options.endpoint_ids = ids;
-    options.hosts = &atomic_load(&session->hosts)->plan;
+    options.hosts = &atomic_load(&session->membership.hosts)->plan;
     options.group_id = CLIENT_GROUP_ID;
     /* a lost rank is reported by the coordinator; a rank that left in order may not be needed */
-    options.defers_peer_loss = session->is_elastic;
+    options.defers_peer_loss = session->membership.is_elastic;
     options.retune = client_plans_retune(session);
     options.share = session->engine->group; /* NULL, or the group of the previous epoch */
     options.describe = describe_rank;

@@ -57,7 +57,7 @@ void client_plans_save(struct weft_session *session)
     if (!path) return;
     size_t bytes = weft_group_plans_write(session->engine->group, text, sizeof text);
     if (bytes >= sizeof text ||
-        snprintf(fresh, sizeof fresh, "%s.part%ld", path, (long)session->pid) >= (int)sizeof fresh)
+        snprintf(fresh, sizeof fresh, "%s.part%ld", path, (long)session->live.pid) >= (int)sizeof fresh)
         return;
     FILE *file = fopen(fresh, "we");
     bool fine = file && fwrite(text, 1, bytes, file) == bytes;

@@ -135,7 +135,7 @@ enum weft_status weft_register(struct weft_session *session, void *memory, size_
 enum weft_status weft_unregister(struct weft_session *session, void *memory)
 {
     if (!session) return client_null_argument("unregister", "session");
-    if (session->pid != weft_process_id()) return client_usable(session);
+    if (session->live.pid != weft_process_id()) return client_usable(session);
     struct registration *own = memory ? registration_find(session, memory) : NULL;
     if (!own)
         return client_error(

@@ -24,9 +24,9 @@
 
 void client_request_range_open(struct client_request *request)
 {
-    struct weft_nvtx_range range = {.name = weft_coll_kind_name((enum weft_coll_kind)request->kind),
+    struct weft_nvtx_range range = {.name = weft_coll_kind_name((enum weft_coll_kind)request->args.kind),
                                     .is_static = true,
-                                    .bytes = request->count * weft_dtype_bytes(request->dtype)};
+                                    .bytes = request->args.count * weft_dtype_bytes(request->args.dtype)};
     if (request->tensor) request->session->engine->ops.tensor->range(request->tensor, &range);
     request->range = weft_nvtx_begin(&range);
 }
@@ -120,7 +120,7 @@ void client_request_complete(struct client_request *request, enum weft_status st
     struct weft_session *session = request->session;
     struct weft_error error = {0};
     const struct client_engine *engine = session->engine;
-    if (request->tensor && request->stage && status == WEFT_OK &&
+    if (request->tensor && request->device.stage && status == WEFT_OK &&
         (status = engine->ops.call->copy_out(request, &error)) < 0) {
         text = error.text;
         client_fail(session, status, true,
@@ -135,10 +135,11 @@ void client_request_complete(struct client_request *request, enum weft_status st
     const uint32_t serial =
         tensor ? engine->ops.tensor->result(tensor, status, request->text_serial) : 0;
     if (tensor) engine->ops.tensor->release(tensor);
-    if (request->stage || request->is_deferred || request->host_call) engine->ops.call->completed(request);
+    if (request->device.stage || request->is_deferred || request->device.host_call)
+        engine->ops.call->completed(request);
     client_engine_count_request(session->engine);
     client_operation_times_add(&session->engine->report.operations, session->env,
-                               tensor ? CLIENT_OPERATION_PUSH_PULL : request->kind, request->started_ns);
+                               tensor ? CLIENT_OPERATION_PUSH_PULL : request->args.kind, request->started_ns);
     if (request->completed) request->completed(request->context, status);
     client_request_range_end(request);
     /* before DONE: the program may free the group after it */
@@ -164,28 +165,28 @@ void client_request_describe(const struct client_request *request, char *out, si
     uint32_t rank;
     const struct client_engine *engine = request->session->engine;
     const struct weft_coll *operation = request->tensor ? NULL : engine->ops.call->operation(request);
-    if (request->stage && engine->ops.call->is_filling(request)) {
+    if (request->device.stage && engine->ops.call->is_filling(request)) {
         snprintf(out, out_bytes, "%s (%llu elements of %s) waits for the work before it on its device stream",
                  request->tensor ? engine->ops.tensor->name(request->tensor)
-                                 : weft_coll_kind_name((enum weft_coll_kind)request->kind),
-                 (unsigned long long)request->count, weft_dtype_name(request->dtype));
+                                 : weft_coll_kind_name((enum weft_coll_kind)request->args.kind),
+                 (unsigned long long)request->args.count, weft_dtype_name(request->args.dtype));
     } else if (request->tensor) {
         engine->ops.tensor->describe(request->tensor, out, out_bytes);
-    } else if (operation && coll_is_sendrecv(request->kind)) {
-        name_member(request, request->root, name, sizeof name);
+    } else if (operation && coll_is_sendrecv(request->args.kind)) {
+        name_member(request, request->args.root, name, sizeof name);
         snprintf(out, out_bytes, "%s (%llu elements of %s) waits for %s",
-                 weft_coll_kind_name((enum weft_coll_kind)request->kind), (unsigned long long)request->count,
-                 weft_dtype_name(request->dtype), name);
+                 weft_coll_kind_name((enum weft_coll_kind)request->args.kind),
+                 (unsigned long long)request->args.count, weft_dtype_name(request->args.dtype), name);
     } else if (operation) {
         if (weft_coll_waits_for(operation, &rank)) name_member(request, rank, name, sizeof name);
         snprintf(out, out_bytes, "%s %llu (%llu elements of %s) waits for %s",
-                 weft_coll_kind_name((enum weft_coll_kind)request->kind),
-                 (unsigned long long)weft_coll_sequence(operation), (unsigned long long)request->count,
-                 weft_dtype_name(request->dtype), name);
+                 weft_coll_kind_name((enum weft_coll_kind)request->args.kind),
+                 (unsigned long long)weft_coll_sequence(operation), (unsigned long long)request->args.count,
+                 weft_dtype_name(request->args.dtype), name);
     } else {
         snprintf(out, out_bytes, "%s (%llu elements of %s) waits for an earlier operation of this rank",
-                 weft_coll_kind_name((enum weft_coll_kind)request->kind), (unsigned long long)request->count,
-                 weft_dtype_name(request->dtype));
+                 weft_coll_kind_name((enum weft_coll_kind)request->args.kind),
+                 (unsigned long long)request->args.count, weft_dtype_name(request->args.dtype));
     }
 }
 
@@ -297,7 +298,7 @@ static enum weft_status check_request(struct weft_request *user_request, const c
         return client_error(
             request->session, WEFT_ERR_STATE,
             "the request belongs to a group of calls that is still open; call weft_group_end first");
-    if (request->session->pid != weft_process_id()) return client_usable(request->session);
+    if (request->session->live.pid != weft_process_id()) return client_usable(request->session);
     if (request->tensor &&
         request->session->engine->ops.tensor->is_gathered(request->session, request->tensor))
         return client_error(
@@ -340,7 +341,7 @@ void client_requests_wait_all(struct weft_session *session)
  * complete first. */
 enum weft_status client_request_wait_failed(struct weft_session *session, enum weft_status status)
 {
-    if (!client_session_is_live(session) || session->pid != weft_process_id()) return status;
+    if (!client_session_is_live(session) || session->live.pid != weft_process_id()) return status;
     if (client_failed(session) < 0) client_requests_wait_all(session);
     /* they complete too */
     else if (client_is_leaving_epoch(session))
@@ -391,7 +392,7 @@ enum weft_status client_request_wait_internal(struct weft_session *session, stru
     enum weft_status status = weft_wait(request, 0);
     if (status < 0) {
         char text[480];
-        snprintf(text, sizeof text, "%s", session->error.text);
+        snprintf(text, sizeof text, "%s", session->failure.error.text);
         /* also if the wait could not halt the engine of a failed session */
         if (!has_ended(request)) fail_internal_wait(session, request, what, status, text);
         client_error(session, status, "%s: %.400s", what, text);

@@ -35,6 +35,39 @@ struct client_host_call;
 struct client_stage;
 struct client_weighted_average;
 
+/* Arguments of a collective. */
+struct client_request_args {
+    const void *in;
+    void *out;
+    uint64_t count;
+    uint8_t kind, dtype, reduction, plan; /* enum weft_coll_kind, weft_dtype, weft_op, weft_plan_id */
+    uint32_t root;                        /* send, recv: the other rank */
+    uint8_t label;                        /* enum weft_coll_label */
+    bool reproducible;                    /* by a plan that evaluates T */
+    bool unequal;                         /* gather, scatter: the root gives counts */
+    bool preserves_input;                 /* `out` holds the input and is backed up until the step is good
+                                           * (call/input_backup.c) */
+    const uint64_t *counts, *counts_out;  /* counts of unequal pieces; the caller's memory until it is done */
+    uint64_t deadline_ns;                 /* of the operation; 0: the session's */
+};
+
+/* Where the buffers are, and what moves them. */
+struct client_request_device {
+    uint8_t memory;                     /* enum weft_memory_kind of in and out */
+    bool on_stream;                     /* the stream waits for the result, not the caller */
+    bool must_block;                    /* on_stream, and the driver cannot make the stream wait */
+    void *stream;                       /* the caller's stream of a device */
+    struct client_stage *stage;         /* while staged or cut (call/device_staging.h) */
+    struct client_host_call *host_call; /* runs by NCCL inside hosts (nccl/host_first.h); persistent: did */
+};
+
+/* An average weighted by the `factor` of each rank (call/weighted_average.c). */
+struct client_request_average {
+    bool weighted;
+    int exponent;         /* 2^exponent is at or above the largest factor */
+    double factor, total; /* total: sum of the factors of all ranks, once known */
+};
+
 struct client_request {
     uint32_t magic;             /* 0: never started */
     _Atomic uint32_t state;     /* enum client_request_state */
@@ -47,32 +80,13 @@ struct client_request {
     uint64_t started_ns;
     uint64_t range;             /* open NVTX range; 0: none */
     struct client_group_op op;  /* of a collective */
-    const void *in;
-    void *out;
-    uint64_t count;
-    uint8_t kind, dtype, reduction, plan; /* enum weft_coll_kind, weft_dtype, weft_op, weft_plan_id */
-    uint32_t root;                        /* send, recv: the other rank */
-    uint8_t label;                        /* enum weft_coll_label */
-    bool reproducible;                    /* by a plan that evaluates T */
-    bool unequal;                         /* gather, scatter: the root gives counts */
-    bool preserves_input;                 /* `out` holds the input and is backed up until the step is good
-                                           * (call/input_backup.c) */
-    bool is_deferred;                     /* open, and counted in fastpath.deferred_open */
-    bool cancelled;                       /* weft_cancel has ended its operation; written by the engine */
-    bool persistent;                      /* of weft_call_init: may be started again */
-    bool weighted;                        /* average weighted by the `factor` of each rank
-                                           * (call/weighted_average.c) */
-    uint8_t memory;                       /* enum weft_memory_kind of in and out */
-    void *stream;                         /* the caller's stream of a device */
-    bool on_stream;                       /* the stream waits for the result, not the caller */
-    bool must_block;                      /* on_stream, and the driver cannot make the stream wait */
-    struct client_stage *stage;           /* while staged or cut (call/device_staging.h) */
-    struct client_host_call *host_call;   /* runs by NCCL inside hosts (nccl/host_first.h); persistent: did */
-    bool is_next;                         /* the engine posts it at once: its time counts from started_ns */
-    const uint64_t *counts, *counts_out;  /* counts of unequal pieces; the caller's memory until it is done */
-    double factor, total;                 /* total: sum of the factors of all ranks, once known */
-    int exponent;                         /* weighted: 2^exponent is at or above the largest factor */
-    uint64_t deadline_ns;                 /* of the operation; 0: the session's */
+    struct client_request_args args;
+    bool is_deferred;           /* open, and counted in fastpath.deferred_open */
+    bool cancelled;             /* weft_cancel has ended its operation; written by the engine */
+    bool persistent;            /* of weft_call_init: may be started again */
+    bool is_next;               /* the engine posts it at once: its time counts from started_ns */
+    struct client_request_device device;
+    struct client_request_average average;
     /* the caller's, may be NULL; runs before `done` is stored */
     void (*completed)(void *context, enum weft_status status);
     void *context;

@@ -94,7 +94,7 @@ enum weft_status weft_wait_any(struct weft_request *const *requests, size_t coun
     size_t ended = first_ended(&many);
     if (ended == count) {
         WEFT_TRY(find_session(&many, &session));
-        if (session->pid != weft_process_id()) return client_usable(session);
+        if (session->live.pid != weft_process_id()) return client_usable(session);
         for (size_t i = 0; i < count; i++)
             if (is_started(requests[i]))
                 session->engine->ops.call->wait_begins(client_request_of(requests[i]));

@@ -65,15 +65,16 @@ static const char *why_not(const struct client_nccl *nccl, const struct question
 static bool accepts(const struct client_request *request)
 {
     const struct client_calls *calls = request->session->calls;
-    if (request->memory != WEFT_MEMORY_CUDA) return false;
-    const struct question question = {.count = request->count,
-                                      .dtype = (enum weft_dtype)request->dtype,
-                                      .op = (enum weft_op)request->reduction,
-                                      .reproducible = request->reproducible,
-                                      .weighted = request->weighted,
+    if (request->device.memory != WEFT_MEMORY_CUDA) return false;
+    const struct question question = {.count = request->args.count,
+                                      .dtype = (enum weft_dtype)request->args.dtype,
+                                      .op = (enum weft_op)request->args.reduction,
+                                      .reproducible = request->args.reproducible,
+                                      .weighted = request->average.weighted,
                                       .in_group = calls->call_group.depth > 0,
                                       .has_plan = calls->plans[WEFT_COLL_ALL_REDUCE] != WEFT_PLAN_AUTO};
-    return request->kind == WEFT_COLL_ALL_REDUCE && !request->op.comm && !why_not(calls->nccl, &question);
+    return request->args.kind == WEFT_COLL_ALL_REDUCE && !request->op.comm &&
+           !why_not(calls->nccl, &question);
 }
 
 static void explain(const struct weft_session *session, uint64_t count, enum weft_dtype dtype, char *out,
@@ -230,9 +231,9 @@ static enum weft_status queue_reduce(struct client_nccl *nccl, struct client_hos
     WEFT_TRY(host->ops->wait(host->stream, call->ready, error));
     WEFT_TRY(host->ops->record(call->begun, host->stream, error));
     WEFT_TRY(host_comm_begin(host, error));
-    const enum weft_status status = request->reproducible
-                                        ? sum_in_host(nccl, call, error)
-                                        : reduce_in_host(nccl, call, (enum weft_dtype)request->dtype, error);
+    const enum weft_status status =
+        request->args.reproducible ? sum_in_host(nccl, call, error)
+                                   : reduce_in_host(nccl, call, (enum weft_dtype)request->args.dtype, error);
     host_comm_end(host);
     return status;
 }
@@ -244,23 +245,24 @@ static enum weft_status start_across(struct client_nccl *nccl, const struct clie
 {
     const struct slices slices = slices_of(nccl, call->count);
     request->op.comm = nccl->across;
-    request->in = request->out =
-        at(call->out, nccl->host.rank * slices.each, weft_dtype_bytes((enum weft_dtype)request->dtype));
-    request->count = slice_count(nccl, slices, nccl->host.rank);
-    request->stream = nccl->host.stream;
-    request->on_stream = true;
-    if (request->reproducible) request->reduction = WEFT_SUM; /* an average is scaled after the sum */
+    request->args.in = request->args.out =
+        at(call->out, nccl->host.rank * slices.each, weft_dtype_bytes((enum weft_dtype)request->args.dtype));
+    request->args.count = slice_count(nccl, slices, nccl->host.rank);
+    request->device.stream = nccl->host.stream;
+    request->device.on_stream = true;
+    if (request->args.reproducible)
+        request->args.reduction = WEFT_SUM; /* an average is scaled after the sum */
     if (nccl->hosts == 1) {
-        request->kind = WEFT_COLL_BARRIER;
-        request->in = request->out = NULL;
-        request->count = 0;
-        request->memory = WEFT_MEMORY_HOST;
-        request->on_stream = request->reproducible = false;
-        request->dtype = WEFT_F32;
-        request->reduction = WEFT_SUM;
+        request->args.kind = WEFT_COLL_BARRIER;
+        request->args.in = request->args.out = NULL;
+        request->args.count = 0;
+        request->device.memory = WEFT_MEMORY_HOST;
+        request->device.on_stream = request->args.reproducible = false;
+        request->args.dtype = WEFT_F32;
+        request->args.reduction = WEFT_SUM;
     }
     WEFT_TRY(client_call_submit_directly(request));
-    return request->must_block ? weft_wait((struct weft_request *)(void *)request, 0) : WEFT_OK;
+    return request->device.must_block ? weft_wait((struct weft_request *)(void *)request, 0) : WEFT_OK;
 }
 
 /* Third phase, and the order of the caller's stream. */
@@ -310,36 +312,36 @@ static enum weft_status check_address(const struct client_nccl *nccl, struct wef
 /* A persistent request is written over by the second phase: writes its own arguments back. */
 static void restore(struct client_request *request)
 {
-    const struct client_host_call *call = request->host_call;
+    const struct client_host_call *call = request->device.host_call;
     if (!call) return;
-    request->kind = WEFT_COLL_ALL_REDUCE;
-    request->memory = WEFT_MEMORY_CUDA;
+    request->args.kind = WEFT_COLL_ALL_REDUCE;
+    request->device.memory = WEFT_MEMORY_CUDA;
     request->op.comm = NULL;
-    request->in = call->in;
-    request->out = call->out;
-    request->count = call->count;
-    request->stream = call->stream;
-    request->reduction = call->reduction;
-    request->dtype = call->dtype;
-    request->plan = call->plan;
-    request->on_stream = call->on_stream;
-    request->reproducible = call->reproducible;
+    request->args.in = call->in;
+    request->args.out = call->out;
+    request->args.count = call->count;
+    request->device.stream = call->stream;
+    request->args.reduction = call->reduction;
+    request->args.dtype = call->dtype;
+    request->args.plan = call->plan;
+    request->device.on_stream = call->on_stream;
+    request->args.reproducible = call->reproducible;
 }
 
 static enum weft_status take_call(struct client_nccl *nccl, struct client_request *request,
                                   struct weft_error *error)
 {
-    if (!request->host_call) WEFT_TRY(host_call_alloc(&nccl->host, &request->host_call, error));
-    struct client_host_call *call = request->host_call;
-    call->in = request->in;
-    call->out = request->out;
-    call->count = request->count;
-    call->stream = request->stream;
-    call->reduction = request->reduction;
-    call->dtype = request->dtype;
-    call->plan = request->plan;
-    call->on_stream = request->on_stream;
-    call->reproducible = request->reproducible;
+    if (!request->device.host_call) WEFT_TRY(host_call_alloc(&nccl->host, &request->device.host_call, error));
+    struct client_host_call *call = request->device.host_call;
+    call->in = request->args.in;
+    call->out = request->args.out;
+    call->count = request->args.count;
+    call->stream = request->device.stream;
+    call->reduction = request->args.reduction;
+    call->dtype = request->args.dtype;
+    call->plan = request->args.plan;
+    call->on_stream = request->device.on_stream;
+    call->reproducible = request->args.reproducible;
     return WEFT_OK;
 }
 
@@ -359,15 +361,15 @@ static void follow_abort(struct client_nccl *nccl, struct client_host_call *call
 static enum weft_status queue_phases(struct client_nccl *nccl, struct client_request *request)
 {
     struct weft_session *session = request->session;
-    struct client_host_call *call = request->host_call;
-    const enum weft_dtype dtype = (enum weft_dtype)request->dtype;
-    const bool reproducible = request->reproducible;
+    struct client_host_call *call = request->device.host_call;
+    const enum weft_dtype dtype = (enum weft_dtype)request->args.dtype;
+    const bool reproducible = request->args.reproducible;
     struct weft_error error = {0};
     host_call_run(&nccl->host, call);
     enum weft_status status = queue_reduce(nccl, call, request, &error);
     if (status == WEFT_OK) {
         status = start_across(nccl, call, request);
-        if (status < 0) weft_error_set(&error, status, "%s", session->error.text);
+        if (status < 0) weft_error_set(&error, status, "%s", session->failure.error.text);
     }
     if (status >= 0) status = queue_gather(nccl, call, dtype, reproducible, &error);
     if (status >= 0) return WEFT_IN_PROGRESS;
@@ -380,9 +382,9 @@ static enum weft_status queue_phases(struct client_nccl *nccl, struct client_req
 /* The request refers to its call no more, unless it may be started again. */
 static void release(struct client_nccl *nccl, struct client_request *request)
 {
-    struct client_host_call *call = request->host_call;
+    struct client_host_call *call = request->device.host_call;
     if (!call || request->persistent) return;
-    request->host_call = NULL;
+    request->device.host_call = NULL;
     host_call_release(&nccl->host, call);
 }
 
@@ -393,12 +395,13 @@ static enum weft_status submit(struct client_request *request)
     struct host_comm *host = &nccl->host;
     struct weft_error error = {0};
     int before;
-    WEFT_TRY(check_address(nccl, session, "in", request->in));
-    WEFT_TRY(check_address(nccl, session, "out", request->out));
+    WEFT_TRY(check_address(nccl, session, "in", request->args.in));
+    WEFT_TRY(check_address(nccl, session, "out", request->args.out));
     enum weft_status status = host->ops->enter(host->device, &before, &error);
     if (status == WEFT_OK) {
         status = take_call(nccl, request, &error);
-        if (status == WEFT_OK) status = host->ops->record(request->host_call->ready, request->stream, &error);
+        if (status == WEFT_OK)
+            status = host->ops->record(request->device.host_call->ready, request->device.stream, &error);
         if (status == WEFT_OK) status = queue_phases(nccl, request);
         else release(nccl, request);
         host->ops->leave(before);
@@ -410,7 +413,7 @@ static enum weft_status submit(struct client_request *request)
 /* The engine completes the request. */
 static void completed(struct client_request *request)
 {
-    struct client_host_call *call = request->host_call;
+    struct client_host_call *call = request->device.host_call;
     struct host_comm *host = &request->session->calls->nccl->host;
     int before;
     pthread_mutex_lock(&host->lock);
@@ -433,7 +436,7 @@ static void close_nccl(struct weft_session *session)
 static void free_nccl(struct weft_session *session)
 {
     struct client_nccl *nccl = session->calls->nccl;
-    if (nccl->is_used && session->pid == weft_process_id()) { /* a forked child has no device */
+    if (nccl->is_used && session->live.pid == weft_process_id()) { /* a forked child has no device */
         nccl->host.ops->free(nccl->scratch);
         host_comm_free(&nccl->host);
     }

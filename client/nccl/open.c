@@ -39,7 +39,7 @@ static enum weft_status find_own(struct client_nccl *nccl, struct weft_error *er
 
 static const char *topology_reason(const struct weft_session *session, const struct weft_plan_hosts *hosts)
 {
-    if (session->is_elastic) return "the job is elastic";
+    if (session->membership.is_elastic) return "the job is elastic";
     if (hosts->lanes < 2) return "no host has two ranks";
     if (hosts->count * hosts->lanes != session->ranks) return "the hosts have different numbers of ranks";
     return NULL;
@@ -49,7 +49,7 @@ static const char *topology_reason(const struct weft_session *session, const str
 static bool choose(struct weft_session *session, struct client_nccl *nccl, const struct entry *all,
                    const struct weft_error *own)
 {
-    const char *topology = topology_reason(session, &atomic_load(&session->hosts)->plan);
+    const char *topology = topology_reason(session, &atomic_load(&session->membership.hosts)->plan);
     char name[128];
     for (uint32_t rank = 0; rank < session->ranks; rank++) {
         client_rank_name(session, rank, name, sizeof name);
@@ -94,7 +94,7 @@ static void find_kernels(struct client_nccl *nccl)
 static enum weft_status make_groups(struct weft_session *session, struct client_nccl *nccl,
                                     struct weft_comm **in_host_out)
 {
-    const struct weft_plan_hosts *hosts = &atomic_load(&session->hosts)->plan;
+    const struct weft_plan_hosts *hosts = &atomic_load(&session->membership.hosts)->plan;
     const int host = (int)hosts->host[session->rank], place = (int)hosts->place[session->rank];
     nccl->hosts = hosts->count;
     nccl->has_subtrees = hosts->subtrees;

@@ -128,7 +128,7 @@ static enum weft_status declare(struct weft_outer *outer, const char *name, uint
     options.dim_count = dim_count;
     for (uint32_t d = 0; d < dim_count; d++) options.dims[d] = dims[d];
     options.codec = outer->codec;
-    options.skip_nonfinite = !session->is_elastic || weft_shards(session) == 0;
+    options.skip_nonfinite = !session->membership.is_elastic || weft_shards(session) == 0;
     return weft_declare(session, &options, tensor_out);
 }
 
@@ -183,7 +183,7 @@ enum weft_status weft_outer_free(struct weft_outer *outer)
     struct weft_env *env = session->env;
     enum weft_status status = WEFT_OK;
     for (uint32_t i = 0; i < outer->part_count; i++) {
-        if (status >= 0 && client_failed(session) == WEFT_OK && !session->is_elastic)
+        if (status >= 0 && client_failed(session) == WEFT_OK && !session->membership.is_elastic)
             status = weft_tensor_free(outer->parts[i].tensor);
         part_release(env, &outer->parts[i]);
     }

@@ -173,7 +173,7 @@ static void take_challenge(struct weft_session *session, const Weft__Control__Ch
     hello.wanted_index = settings->rank;
     hello.host = control->host;
     hello.device = weft_memory_device_in_use();
-    hello.pid = (uint64_t)session->pid;
+    hello.pid = (uint64_t)session->live.pid;
     hello.nonce.data = control->nonce;
     hello.nonce.len = sizeof control->nonce;
     hello.endpoints = 1;
@@ -261,17 +261,17 @@ static const struct client_member *mark_lost(struct weft_session *session, uint3
     const struct client_member *table;
     struct client_member *member;
     do {
-        table = session->members;
+        table = session->membership.members;
         member = client_member_of_number(session, number);
         if (member) atomic_store(&member->is_lost, true);
-    } while (table != session->members);
+    } while (table != session->membership.members);
     return member;
 }
 
 static void take_member_lost(struct weft_session *session, const Weft__Control__MemberLost *lost)
 {
     const struct client_member *member = mark_lost(session, lost->member);
-    if (lost->epoch > 0 && session->is_elastic) {
+    if (lost->epoch > 0 && session->membership.is_elastic) {
         session->ops.epoch_ends(session, lost->epoch, lost->text);
         return;
     }
@@ -398,7 +398,7 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
         if (!kept) break;
         return true;
     case WEFT__CONTROL__CONTROL__BODY_SHRUNK:
-        if (phase != CLIENT_GO || !session->is_elastic) break;
+        if (phase != CLIENT_GO || !session->membership.is_elastic) break;
         if (!store_newcomers(session, message)) return false;
         /* the other ranks have agreed on the epoch */
         session->ops.epoch_ends(session, message->shrunk->epoch,
@@ -411,11 +411,11 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
         weft_loop_notify(session->loop);
         return true;
     case WEFT__CONTROL__CONTROL__BODY_JOINED:
-        if (phase < CLIENT_ROSTER || !session->is_elastic) break;
+        if (phase < CLIENT_ROSTER || !session->membership.is_elastic) break;
         session->ops.epoch_ends(session, message->joined->epoch, message->joined->text);
         return false;
     case WEFT__CONTROL__CONTROL__BODY_GROW:
-        if (phase < CLIENT_ROSTER || !session->is_elastic) break;
+        if (phase < CLIENT_ROSTER || !session->membership.is_elastic) break;
         session->ops.newcomer_waits(session, message->grow->epoch, message->grow->text);
         return false;
     case WEFT__CONTROL__CONTROL__BODY_MAP:
@@ -578,10 +578,10 @@ enum weft_status client_control_start(struct weft_session *session, struct weft_
     control->host[sizeof control->host - 1] = 0;
     if (session->settings.rank >= 0)
         snprintf(control->name, sizeof control->name, "rank %d (%s, pid %ld)", session->settings.rank,
-                 control->host, (long)session->pid);
+                 control->host, (long)session->live.pid);
     else
         snprintf(control->name, sizeof control->name, "worker (%s, pid %ld)", control->host,
-                 (long)session->pid);
+                 (long)session->live.pid);
     weft_nonce_draw(session->env, control->nonce);
     enum weft_status status = weft_net_create(session->env, &control->net);
     if (status < 0)
@@ -627,7 +627,7 @@ void client_control_leave(struct weft_session *session, uint64_t until_ns)
                  "rank %u leaves, and the coordinator at %s:%u has not acknowledged that: other ranks may "
                  "treat it as lost%s",
                  session->rank, session->settings.host, session->settings.port,
-                 session->is_elastic ? ", and run its last step again without it" : "");
+                 session->membership.is_elastic ? ", and run its last step again without it" : "");
 }
 
 void client_control_stop(struct weft_session *session)

@@ -4,8 +4,8 @@
  * engine (a broken connection, an error result, a deadline), the caller (weft_abort). The first failure is
  * kept, and every later call returns its sentence. Later failures are consequences and are dropped.
  *
- * session->error has the sentence of the last failed call. The sentence of a request that failed on the
- * engine is stored in a ring of CLIENT_TEXTS until the caller reads the request. */
+ * session->failure.error has the sentence of the last failed call. The sentence of a request that failed on
+ * the engine is stored in a ring of CLIENT_TEXTS until the caller reads the request. */
 #include "client/session/failure.h"
 
 #include <stdio.h>
@@ -60,13 +60,13 @@ void client_text_get(struct weft_session *session, uint32_t serial, enum weft_st
 
 enum weft_status client_error(struct weft_session *session, enum weft_status status, const char *format, ...)
 {
-    bool ours = session->pid == weft_process_id(); /* a forked child may have inherited a locked lock */
+    bool ours = session->live.pid == weft_process_id(); /* a forked child may have inherited a locked lock */
     va_list arguments;
     va_start(arguments, format);
     if (ours) pthread_mutex_lock(&session->failure.error_lock);
-    session->error.status = status;
-    vsnprintf(session->error.text, sizeof session->error.text, format, arguments);
-    weft_text_one_line(session->error.text, sizeof session->error.text);
+    session->failure.error.status = status;
+    vsnprintf(session->failure.error.text, sizeof session->failure.error.text, format, arguments);
+    weft_text_one_line(session->failure.error.text, sizeof session->failure.error.text);
     if (ours) pthread_mutex_unlock(&session->failure.error_lock);
     va_end(arguments);
     return status;
@@ -74,12 +74,12 @@ enum weft_status client_error(struct weft_session *session, enum weft_status sta
 
 enum weft_status client_unusable(struct weft_session *session)
 {
-    if (session->pid != weft_process_id())
+    if (session->live.pid != weft_process_id())
         return client_error(
             session, WEFT_ERR_FORKED,
             "this session belongs to process %ld, of which this one is a fork; call weft_init here for a "
             "session of your own",
-            (long)session->pid);
+            (long)session->live.pid);
     enum weft_status status = client_failed(session);
     if (status < 0) session->ops.wait_requests(session);
     if (status < 0) return client_error(session, status, "%s", session->failure.text);

@@ -27,7 +27,7 @@ enum weft_status client_unusable(struct weft_session *session); /* client_usable
 /* First check of every public call: fork, failure, rest. Sets the error text. */
 static inline enum weft_status client_usable(struct weft_session *session)
 {
-    bool well = session->pid == weft_process_id() && client_failed(session) == WEFT_OK &&
+    bool well = session->live.pid == weft_process_id() && client_failed(session) == WEFT_OK &&
                 !session->epoch_change.is_resting;
     return well ? WEFT_OK : client_unusable(session);
 }

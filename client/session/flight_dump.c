@@ -23,7 +23,7 @@ static void print_record(struct weft_session *session, const char *why, FILE *ou
     weft_json_text(out, session->settings.job);
     fprintf(out, ",\"rank\":%u,\"ranks\":%u,\"host\":", session->rank, session->ranks);
     weft_json_text(out, session->control.host);
-    fprintf(out, ",\"pid\":%ld,\"now_ns\":%llu,\"status\":\"%s\",\"text\":", (long)session->pid,
+    fprintf(out, ",\"pid\":%ld,\"now_ns\":%llu,\"status\":\"%s\",\"text\":", (long)session->live.pid,
             (unsigned long long)weft_now_ns(session->env), weft_status_name(client_failed(session)));
     weft_json_text(out, why);
     fputs(",\n", out);
@@ -51,14 +51,14 @@ static int write_file(struct weft_session *session, const char *path, const char
     bool trace = length >= tail && strcmp(path + length - tail, perfetto) == 0;
     static atomic_uint serial; /* the engine, the net thread and callers may write at the same time */
     char part[PATH_BYTES + 40];
-    snprintf(part, sizeof part, "%s.part%ld-%u", path, (long)session->pid, atomic_fetch_add(&serial, 1));
+    snprintf(part, sizeof part, "%s.part%ld-%u", path, (long)session->live.pid, atomic_fetch_add(&serial, 1));
     struct stat there;
     /* a device or a pipe is written in place */
     bool plain = stat(path, &there) != 0 || S_ISREG(there.st_mode);
     FILE *file = fopen(plain ? part : path, "we");
     if (!file) return errno;
     errno = 0;
-    if (trace) weft_event_ring_dump_perfetto(session->flight.events, "weft", (int)session->pid, file);
+    if (trace) weft_event_ring_dump_perfetto(session->flight.events, "weft", (int)session->live.pid, file);
     else print_record(session, why, file);
     int reason = ferror(file) ? (errno ? errno : EIO) : 0; /* the first error has the reason */
     if (fflush(file) != 0 && !reason) reason = errno;

@@ -29,16 +29,16 @@ static bool phase_reached(void *context)
 
 void client_init_wait_begin(struct weft_session *session)
 {
-    session->init_wait.began_ns = weft_now_ns(session->env);
-    session->init_wait.report_ns = weft_deadline_ns(session->init_wait.began_ns, WEFT_WAIT_REASON_FIRST_NS);
+    session->live.init_began_ns = weft_now_ns(session->env);
+    session->live.init_report_ns = weft_deadline_ns(session->live.init_began_ns, WEFT_WAIT_REASON_FIRST_NS);
 }
 
 static void report(struct weft_session *session, struct phase_condition *condition)
 {
     const struct client_settings *settings = &session->settings;
     const uint64_t now_ns = weft_now_ns(session->env);
-    const double seconds = (double)weft_elapsed_ns(session->init_wait.began_ns, now_ns) / 1e9;
-    session->init_wait.report_ns = weft_deadline_ns(now_ns, WEFT_WAIT_REASON_PERIOD_NS);
+    const double seconds = (double)weft_elapsed_ns(session->live.init_began_ns, now_ns) / 1e9;
+    session->live.init_report_ns = weft_deadline_ns(now_ns, WEFT_WAIT_REASON_PERIOD_NS);
     if (client_control_phase(&session->control) >= CLIENT_WELCOME) {
         char missing[320];
         client_control_wait_reason(session, missing, sizeof missing);
@@ -50,7 +50,7 @@ static void report(struct weft_session *session, struct phase_condition *conditi
                  "weft_init has waited %.1f s: the process at %s:%u accepts connections and does not answer; "
                  "is it weftd or weft run?",
                  seconds, settings->host, settings->port);
-    } else if (now_ns >= weft_deadline_ns(session->init_wait.began_ns, WEFT_WAIT_REASON_PERIOD_NS)) {
+    } else if (now_ns >= weft_deadline_ns(session->live.init_began_ns, WEFT_WAIT_REASON_PERIOD_NS)) {
         weft_log(session->env, WEFT_LOG_WARN, "client",
                  "weft_init has waited %.1f s: no process listens at %s:%u, where weftd or weft run "
                  "coordinates job %.100s; without them WEFT_RANKS makes rank 0 coordinate",
@@ -61,9 +61,9 @@ static void report(struct weft_session *session, struct phase_condition *conditi
 static enum weft_status wait_reporting(struct weft_session *session, struct phase_condition *condition,
                                        uint64_t until_ns)
 {
-    while (session->init_wait.report_ns < until_ns) {
+    while (session->live.init_report_ns < until_ns) {
         const enum weft_status status =
-            client_wait_for(session, phase_reached, condition, session->init_wait.report_ns);
+            client_wait_for(session, phase_reached, condition, session->live.init_report_ns);
         if (status != WEFT_ERR_DEADLINE) return status;
         report(session, condition);
     }

@@ -73,7 +73,7 @@ static const char *host_name(const Weft__Control__Roster *roster, uint32_t rank)
 static ProtobufCBinaryData ring_of(struct weft_session *session, const struct weft_link_table *table,
                                    const Weft__Control__Roster *roster)
 {
-    const struct weft_plan_hosts *hosts = &atomic_load(&session->hosts)->plan;
+    const struct weft_plan_hosts *hosts = &atomic_load(&session->membership.hosts)->plan;
     ProtobufCBinaryData ring = {0, NULL};
     if (hosts->count > WEFT_LINK_RING_HOSTS_MAX) return ring;
     uint32_t *words = weft_alloc_array(session->env, hosts->count, 3 * sizeof *words),
@@ -86,7 +86,7 @@ static ProtobufCBinaryData ring_of(struct weft_session *session, const struct we
         weft_free_bytes(session->env, out);
     else ring = (ProtobufCBinaryData){hosts->count * WEFT_RING_HOST_BYTES, out};
     for (uint32_t i = 0; i < ring.len / WEFT_RING_HOST_BYTES; i++, out += WEFT_RING_HOST_BYTES) {
-        put_le64(out, atomic_load(&session->hosts)->keys[hosts->members[hosts->first[order[i]]]]);
+        put_le64(out, atomic_load(&session->membership.hosts)->keys[hosts->members[hosts->first[order[i]]]]);
         put_le32(out + 8, speeds[order[i]]);
     }
     weft_free_bytes(session->env, words);

@@ -54,7 +54,7 @@ static void hold_all(void)
     if (!lock_for_exit()) return;
     weft_list_foreach(node, spare, &sessions) {
         struct weft_session *session = weft_container_of(node, struct weft_session, live.link);
-        if (session->pid == weft_process_id()) hold(session);
+        if (session->live.pid == weft_process_id()) hold(session);
     }
     pthread_mutex_unlock(&live_lock);
 }
@@ -104,7 +104,7 @@ void client_live_remove(struct weft_session *session)
 {
     pthread_mutex_lock(&live_lock);
     weft_list_remove(&session->live.link);
-    if (session->pid == weft_process_id()) release(session);
+    if (session->live.pid == weft_process_id()) release(session);
     pthread_mutex_unlock(&live_lock);
 }
 

@@ -15,7 +15,8 @@ static bool is_complete(const struct weft_session *session, const struct client_
     uint32_t shards = 0;
     for (uint32_t i = 0; i < count; i++) shards += members[i].is_shard;
     if (session->rank >= session->ranks || count - shards != session->ranks) return false;
-    return session->control.copies > 0 ? shards > 0 && shards <= session->shards : shards == session->shards;
+    return session->control.copies > 0 ? shards > 0 && shards <= session->membership.shards
+                                       : shards == session->membership.shards;
 }
 
 /* Checks that the roster has every rank and every shard at most once, and that every endpoint has one
@@ -26,10 +27,10 @@ static enum weft_status check_roster(const struct weft_session *session, const s
     if (!is_complete(session, members, count))
         return weft_error_set(error, WEFT_ERR_MALFORMED,
                               "the coordinator's roster has %u members, not %u workers and %u shards", count,
-                              session->ranks, session->shards);
+                              session->ranks, session->membership.shards);
     for (uint32_t i = 0; i < count; i++) {
         const struct client_member *a = &members[i];
-        if (a->index >= (a->is_shard ? session->shards : session->ranks))
+        if (a->index >= (a->is_shard ? session->membership.shards : session->ranks))
             return weft_error_set(error, WEFT_ERR_MALFORMED,
                                   "the coordinator's roster names %s, beyond the job's size", a->name);
         for (uint32_t j = 0; j < i; j++) {
@@ -79,13 +80,13 @@ static uint32_t spare_count(const struct weft_session *session)
 enum weft_status client_members_add_shard(struct weft_session *session, const Weft__Control__Member *shard,
                                           struct weft_error *error)
 {
-    const uint32_t count = session->member_count;
+    const uint32_t count = session->membership.member_count;
     if (session->membership.shards_added >= WEFT_LIMIT_ADDED_SHARDS)
         return weft_error_set(error, WEFT_ERR_LIMIT, "can hold %u further shards only",
                               WEFT_LIMIT_ADDED_SHARDS);
-    WEFT_TRY(set_member(shard, &session->members[count], error));
+    WEFT_TRY(set_member(shard, &session->membership.members[count], error));
     session->membership.shards_added++;
-    atomic_store_explicit(&session->member_count, count + 1, memory_order_release);
+    atomic_store_explicit(&session->membership.member_count, count + 1, memory_order_release);
     return WEFT_OK;
 }
 
@@ -105,24 +106,24 @@ enum weft_status client_members_set(struct weft_session *session, const Weft__Co
         weft_free_bytes(session->env, members);
         return status;
     }
-    session->members = members;
+    session->membership.members = members;
     session->epoch = roster->epoch;
     /* a loss may have been announced already */
     if (atomic_load(&session->epoch_change.epoch) < roster->epoch)
         atomic_store(&session->epoch_change.epoch, roster->epoch);
-    atomic_store_explicit(&session->member_count, count, memory_order_release);
+    atomic_store_explicit(&session->membership.member_count, count, memory_order_release);
     return WEFT_OK;
 }
 
 enum weft_status client_members_renumber(struct weft_session *session, const uint32_t *numbers,
                                          uint32_t count, uint32_t epoch, struct weft_error *error)
 {
-    struct client_member *before = session->members;
+    struct client_member *before = session->membership.members;
     struct client_old_member_table *old_tables = weft_alloc_zero(session->env, sizeof *old_tables);
-    struct client_member *members =
-        weft_alloc_array(session->env, session->member_count + count + spare_count(session), sizeof *members);
-    uint32_t found = 0, own = UINT32_MAX, known = session->member_count;
-    for (uint32_t i = 0; old_tables && members && i < session->member_count; i++) {
+    struct client_member *members = weft_alloc_array(
+        session->env, session->membership.member_count + count + spare_count(session), sizeof *members);
+    uint32_t found = 0, own = UINT32_MAX, known = session->membership.member_count;
+    for (uint32_t i = 0; old_tables && members && i < session->membership.member_count; i++) {
         const char *where = strchr(before[i].name, '(');
         const bool shard = before[i].is_shard;
         members[i] = (struct client_member){.member = before[i].member,
@@ -140,7 +141,7 @@ enum weft_status client_members_renumber(struct weft_session *session, const uin
             found++;
             members[i].index = rank;
             snprintf(members[i].name, sizeof members[i].name, "rank %u %s", rank, where ? where : "");
-            if (members[i].endpoint_first == session->endpoint) own = rank;
+            if (members[i].endpoint_first == session->membership.endpoint) own = rank;
         }
     }
     for (uint32_t rank = 0; old_tables && members && rank < count; rank++) {
@@ -169,10 +170,10 @@ enum weft_status client_members_renumber(struct weft_session *session, const uin
     }
     *old_tables = (struct client_old_member_table){session->membership.old_tables, before};
     session->membership.old_tables = old_tables;
-    session->members = members;
-    for (uint32_t i = 0; i < session->member_count; i++) /* members lost during the copy */
+    session->membership.members = members;
+    for (uint32_t i = 0; i < session->membership.member_count; i++) /* members lost during the copy */
         if (atomic_load(&before[i].is_lost)) atomic_store(&members[i].is_lost, true);
-    atomic_store_explicit(&session->member_count, known, memory_order_release);
+    atomic_store_explicit(&session->membership.member_count, known, memory_order_release);
     session->rank = own;
     session->ranks = count;
     session->epoch = epoch;
@@ -211,13 +212,13 @@ void client_members_free(struct weft_session *session)
         weft_free_bytes(session->env, old_tables->members);
         weft_free_bytes(session->env, old_tables);
     }
-    weft_free_bytes(session->env, session->members);
+    weft_free_bytes(session->env, session->membership.members);
 }
 
 const struct client_member *client_member_of_endpoint(const struct weft_session *session, uint32_t endpoint)
 {
-    for (uint32_t i = 0; i < session->member_count; i++) {
-        const struct client_member *member = &session->members[i];
+    for (uint32_t i = 0; i < session->membership.member_count; i++) {
+        const struct client_member *member = &session->membership.members[i];
         if (endpoint - member->endpoint_first < member->endpoint_count) return member;
     }
     return NULL;
@@ -225,8 +226,8 @@ const struct client_member *client_member_of_endpoint(const struct weft_session 
 
 struct client_member *client_member_of_number(const struct weft_session *session, uint32_t number)
 {
-    for (uint32_t i = 0; i < session->member_count; i++)
-        if (session->members[i].member == number) return &session->members[i];
+    for (uint32_t i = 0; i < session->membership.member_count; i++)
+        if (session->membership.members[i].member == number) return &session->membership.members[i];
     return NULL;
 }
 
@@ -238,9 +239,9 @@ const char *client_endpoint_name(const struct weft_session *session, uint32_t en
 
 void client_rank_name(const struct weft_session *session, uint32_t rank, char *out, size_t out_bytes)
 {
-    for (uint32_t i = 0; i < session->member_count; i++) {
-        if (session->members[i].is_shard || session->members[i].index != rank) continue;
-        snprintf(out, out_bytes, "%s", session->members[i].name);
+    for (uint32_t i = 0; i < session->membership.member_count; i++) {
+        if (session->membership.members[i].is_shard || session->membership.members[i].index != rank) continue;
+        snprintf(out, out_bytes, "%s", session->membership.members[i].name);
         return;
     }
     snprintf(out, out_bytes, "rank %u", rank);
@@ -248,9 +249,9 @@ void client_rank_name(const struct weft_session *session, uint32_t rank, char *o
 
 uint32_t client_rank_endpoint(const struct weft_session *session, uint32_t rank)
 {
-    for (uint32_t i = 0; i < session->member_count; i++)
-        if (!session->members[i].is_shard && session->members[i].index == rank)
-            return session->members[i].endpoint_first;
+    for (uint32_t i = 0; i < session->membership.member_count; i++)
+        if (!session->membership.members[i].is_shard && session->membership.members[i].index == rank)
+            return session->membership.members[i].endpoint_first;
     return UINT32_MAX;
 }
 

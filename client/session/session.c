@@ -16,7 +16,7 @@ const char *weft_version(void)
 void client_session_init(struct weft_session *session, struct weft_env *env)
 {
     session->env = env;
-    session->pid = weft_process_id();
+    session->live.pid = weft_process_id();
     pthread_mutex_init(&session->failure.lock, NULL);
     pthread_mutex_init(&session->failure.texts.lock, NULL);
     pthread_mutex_init(&session->failure.error_lock, NULL);
@@ -46,7 +46,7 @@ void client_session_free(struct weft_session *session)
 enum weft_status weft_abort(struct weft_session *session, const char *text)
 {
     if (!session) return client_null_argument("abort", "session");
-    if (session->pid != weft_process_id()) return WEFT_ERR_FORKED;
+    if (session->live.pid != weft_process_id()) return WEFT_ERR_FORKED;
     enum weft_status status = client_failed(session);
     if (status < 0) return status;
     client_fail(session, WEFT_ERR_ABORTED, true, "rank %u aborted the job: %.400s", session->rank,
@@ -58,17 +58,17 @@ enum weft_status weft_abort(struct weft_session *session, const char *text)
 
 uint32_t weft_rank(const struct weft_session *session) { return session ? session->rank : 0; }
 uint32_t weft_ranks(const struct weft_session *session) { return session ? session->ranks : 0; }
-uint32_t weft_shards(const struct weft_session *session) { return session ? session->shards : 0; }
+uint32_t weft_shards(const struct weft_session *session) { return session ? session->membership.shards : 0; }
 
 const char *weft_error_text(const struct weft_session *session)
 {
     /* a copy: the session's own may change while the program reads it */
-    static _Thread_local char text[sizeof session->error.text];
+    static _Thread_local char text[sizeof session->failure.error.text];
     if (!session) return client_thread_error()->text;
     struct weft_session *locked = (struct weft_session *)session;
-    bool ours = session->pid == weft_process_id();
+    bool ours = session->live.pid == weft_process_id();
     if (ours) pthread_mutex_lock(&locked->failure.error_lock);
-    memcpy(text, session->error.text, sizeof text);
+    memcpy(text, session->failure.error.text, sizeof text);
     if (ours) pthread_mutex_unlock(&locked->failure.error_lock);
     return text;
 }

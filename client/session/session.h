@@ -82,16 +82,25 @@ struct client_failure {
                                  * lock */
     char text[480];
     struct client_texts texts;
-    pthread_mutex_t error_lock; /* guards session->error: several threads may fail in weft_wait at once */
+    pthread_mutex_t error_lock; /* guards `error`: several threads may fail in weft_wait at once */
+    struct weft_error error;    /* of the last failed call */
 };
 
 struct client_live {
+    pid_t pid; /* of the process that called weft_init; calls of a forked child are refused */
     struct weft_list link;      /* in the list of the sessions of this process (live.c) */
     bool init_has_returned;     /* weft_init has returned the session */
     bool loop_held_at_exit;     /* the exiting thread owns the engine's loop */
+    uint64_t init_began_ns;     /* time of weft_init */
+    uint64_t init_report_ns;    /* time of the next log line about what weft_init waits for */
 };
 
 struct client_membership {
+    uint32_t shards, endpoint;  /* endpoint: this worker's id in the transport */
+    bool is_elastic;            /* the job may go on after the loss of a worker */
+    _Atomic uint32_t member_count;         /* stored last: the net thread reads `members` too */
+    struct client_member *_Atomic members; /* (member_count,) owned; a new table for each epoch */
+    _Atomic(struct client_hosts *) hosts;  /* owned; ranks by host */
     uint64_t job_id, incarnation;
     uint64_t silence_ns;        /* a coordinator declares a member lost that was silent for this long */
     bool is_newcomer;           /* the job ran before this worker joined */
@@ -124,34 +133,23 @@ struct client_totals { /* over all steps that ended well; written by the caller'
     _Atomic uint64_t exposed_tensor, exposed_tensor_ns;
     struct weft_histogram step, exposed; /* steps by time, and by its exposed part; guarded by control.lock */
     struct weft_histogram failover; /* survived losses of shards (tensor/shard/shard_map.c); the engine's */
+    struct weft_straggler_time straggler_time; /* of all groups; counts while a step is open */
 };
 
 struct weft_session {
     struct weft_env *env;           /* borrowed */
-    pid_t pid;                      /* of the process that called weft_init; calls of a forked child are
-                                     * refused */
     struct client_session_ops ops;
     struct client_live live;
     struct client_settings settings;
-    struct {
-        uint64_t began_ns;          /* time of weft_init */
-        uint64_t report_ns;         /* time of the next log line about what weft_init waits for */
-    } init_wait;
 
     /* Membership: written in weft_init, and in an elastic job while the session is idle, by the engine.
      * Any thread reads. */
     _Atomic uint32_t rank, ranks, epoch;
-    uint32_t shards, endpoint;             /* endpoint: this worker's id in the transport */
-    bool is_elastic;                       /* the job may go on after the loss of a worker */
-    _Atomic uint32_t member_count;         /* stored last: the net thread reads `members` too */
-    struct client_member *_Atomic members; /* (member_count,) owned; a new table for each epoch */
     struct client_membership membership;
     struct client_epoch_change epoch_change;
-    _Atomic(struct client_hosts *) hosts;  /* owned; ranks by host */
     struct client_link link;
 
     struct client_failure failure;
-    struct weft_error error;        /* of the last failed call; guarded by failure.error_lock */
     struct client_control control;
     struct weft_coordinator_thread *coordinator; /* owned; rank 0 coordinates the job; NULL: it does not */
     struct client_flight flight;
@@ -160,7 +158,6 @@ struct weft_session {
     _Atomic uint32_t open_requests; /* requests that have begun and not completed */
     struct client_step step;
     struct client_totals totals;
-    struct weft_straggler_time straggler_time; /* of all groups; counts while a step is open */
     struct {
         pthread_mutex_t lock;
         struct weft_list blocks;    /* of weft_alloc (alloc.c) */

@@ -68,7 +68,7 @@ static void hosts_free(struct weft_env *env, struct client_hosts *hosts)
     }
 }
 
-void client_hosts_free(struct weft_session *session) { hosts_free(session->env, session->hosts); }
+void client_hosts_free(struct weft_session *session) { hosts_free(session->env, session->membership.hosts); }
 
 enum weft_status client_hosts_create(struct weft_session *session, const Weft__Control__Roster *roster,
                                      struct weft_error *error)
@@ -83,8 +83,8 @@ enum weft_status client_hosts_create(struct weft_session *session, const Weft__C
         number_hosts(session, roster, names, host_of);
         weft_plan_hosts_init(host_of, session->ranks, hosts->memory, &hosts->plan);
         for (uint32_t rank = 0; rank < session->ranks; rank++) hosts->keys[rank] = key_of(names[rank]);
-        hosts->previous = session->hosts;
-        session->hosts = hosts;
+        hosts->previous = session->membership.hosts;
+        session->membership.hosts = hosts;
     } else {
         hosts_free(session->env, hosts);
     }
@@ -127,8 +127,8 @@ bool client_hosts_apply_links_subset(struct weft_session *session, const uint32_
     bool has_memory = ring_position && order, speeds_known = true;
     for (uint32_t h = 0; has_memory && h < hosts->count; h++) {
         uint32_t first = hosts->members[hosts->first[h]];
-        ring_position[h] =
-            find_in_ring(session, h, atomic_load(&session->hosts)->keys[members ? members[first] : first]);
+        ring_position[h] = find_in_ring(
+            session, h, atomic_load(&session->membership.hosts)->keys[members ? members[first] : first]);
         speeds[h] = ring_position[h].speed;
         speeds_known &= speeds[h] > 0;
     }
@@ -146,7 +146,7 @@ bool client_hosts_apply_links_subset(struct weft_session *session, const uint32_
 
 enum weft_status client_hosts_apply_links(struct weft_session *session, struct weft_error *error)
 {
-    struct client_hosts *hosts = session->hosts;
+    struct client_hosts *hosts = session->membership.hosts;
     if (client_hosts_apply_links_subset(session, NULL, session->ranks, hosts->memory, &hosts->plan))
         return WEFT_OK;
     return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the links of %u hosts",

@@ -28,7 +28,7 @@ static void count_exposed(struct weft_session *session, uint64_t began_ns, uint6
 {
     const uint64_t now_ns = weft_now_ns(session->env), waited_ns = weft_elapsed_ns(began_ns, now_ns);
     uint64_t peers_ns =
-        weft_elapsed_ns(straggler_ns, weft_straggler_time_ns(&session->straggler_time, now_ns));
+        weft_elapsed_ns(straggler_ns, weft_straggler_time_ns(&session->totals.straggler_time, now_ns));
     if (peers_ns > waited_ns) peers_ns = waited_ns; /* the operation waited for the rank before this wait,
                                                      * too */
     atomic_fetch_add(&session->step.exposed_ns, waited_ns);
@@ -50,7 +50,7 @@ enum weft_status client_wait_for(struct weft_session *session, client_condition_
     uint64_t began_ns = weft_now_ns(session->env);
     const bool counts = client_step_is_unfinished(&session->step);
     const uint64_t straggler_ns =
-        counts ? weft_straggler_time_ns(&session->straggler_time, began_ns) : 0;
+        counts ? weft_straggler_time_ns(&session->totals.straggler_time, began_ns) : 0;
     enum weft_status status = weft_loop_wait_for(session->loop, condition, context, until_ns);
     if (status == WEFT_ERR_DEADLINE && was_suspended(session, until_ns))
         status = weft_loop_wait_for(session->loop, condition, context, client_deadline(session, RECHECK_NS));

@@ -35,7 +35,7 @@ static void *sum_buffer(const struct weft_tensor *tensor)
 
 static const float *gradient_of(const struct client_tensor_op *op)
 {
-    return op->scaled ? op->scaled : op->in;
+    return op->gradient.scaled ? op->gradient.scaled : op->in;
 }
 
 const void *client_allreduce_mode_input(const struct weft_tensor *tensor) { return gradient_of(&tensor->op); }
@@ -55,7 +55,7 @@ static float mean_scale(const struct weft_tensor *tensor)
 /* A codec has applied the scale to its sum. */
 static float sum_scale(const struct weft_tensor *tensor)
 {
-    return tensor->codec ? 1.0f : tensor->op.grad_scale;
+    return tensor->codec ? 1.0f : tensor->op.rates.grad_scale;
 }
 
 static bool run_update(struct client_work *work)
@@ -77,12 +77,12 @@ static bool run_measure(struct client_work *work)
 {
     struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, execution.work);
     struct client_tensor_op *op = &tensor->op;
-    const float *sum = tensor->arrays.scratch + op->work_at;
-    const uint64_t left = tensor->elems - op->work_at,
+    const float *sum = tensor->arrays.scratch + op->gradient.work_at;
+    const uint64_t left = tensor->elems - op->gradient.work_at,
                    count = left > CLIENT_SLICE_ELEMS ? CLIENT_SLICE_ELEMS : left;
     tensor->clip.squares += weft_kernels()->dot_f32(sum, sum, count);
-    op->work_at += count;
-    if (op->work_at < tensor->elems) return false;
+    op->gradient.work_at += count;
+    if (op->gradient.work_at < tensor->elems) return false;
     client_request_complete(op->request, WEFT_OK, NULL);
     return true;
 }
@@ -90,7 +90,7 @@ static bool run_measure(struct client_work *work)
 /* The result is not finite, or no pass over the data has checked it. */
 static bool may_be_nonfinite(const struct weft_tensor *tensor)
 {
-    return tensor->op.sum_finite != WEFT_COLL_FINITE;
+    return tensor->op.checks.sum_finite != WEFT_COLL_FINITE;
 }
 
 static void update(struct weft_tensor *tensor)
@@ -104,12 +104,12 @@ static void update(struct weft_tensor *tensor)
         return;
     }
     tensor->clip = (struct client_clip){.is_pending = clips(tensor),
-                                        .lr = op->lr,
+                                        .lr = op->rates.lr,
                                         .scale = sum_scale(tensor),
-                                        .has_decay = op->has_decay,
-                                        .weight_decay = op->weight_decay,
+                                        .has_decay = op->rates.has_decay,
+                                        .weight_decay = op->rates.weight_decay,
                                         .out = op->out};
-    op->work_at = 0;
+    op->gradient.work_at = 0;
     tensor->execution.work.run = clips(tensor) ? run_measure : run_update;
     client_engine_queue_work(tensor->session, &tensor->execution.work);
 }
@@ -118,11 +118,11 @@ static bool run_check(struct client_work *work)
 {
     struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, execution.work);
     struct client_tensor_op *op = &tensor->op;
-    const uint64_t left = tensor->elems - op->work_at,
+    const uint64_t left = tensor->elems - op->gradient.work_at,
                    count = left > CLIENT_SLICE_ELEMS ? CLIENT_SLICE_ELEMS : left;
-    const bool finite = client_skip_is_finite(tensor, sum_buffer(tensor), op->work_at, count);
-    op->work_at += count;
-    if (finite && op->work_at < tensor->elems) return false;
+    const bool finite = client_skip_is_finite(tensor, sum_buffer(tensor), op->gradient.work_at, count);
+    op->gradient.work_at += count;
+    if (finite && op->gradient.work_at < tensor->elems) return false;
     if (finite) update(tensor);
     else client_skip_tensor(tensor);
     return true;
@@ -133,11 +133,11 @@ static bool run_warn(struct client_work *work)
 {
     struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, execution.work);
     struct client_tensor_op *op = &tensor->op;
-    const uint64_t left = tensor->elems - op->work_at,
+    const uint64_t left = tensor->elems - op->gradient.work_at,
                    count = left > CLIENT_SLICE_ELEMS ? CLIENT_SLICE_ELEMS : left;
-    client_skip_warn(tensor, op->work_at, count);
-    op->work_at += count;
-    if (!tensor->progress.warned && op->work_at < tensor->elems) return false;
+    client_skip_warn(tensor, op->gradient.work_at, count);
+    op->gradient.work_at += count;
+    if (!tensor->progress.warned && op->gradient.work_at < tensor->elems) return false;
     update(tensor);
     return true;
 }
@@ -146,15 +146,15 @@ static bool run_warn(struct client_work *work)
 static void check_or_update(struct weft_tensor *tensor)
 {
     const bool skips = !tensor->codec && client_tensor_can_skip_step(tensor);
-    if (tensor->session->step.skips || (skips && tensor->op.sum_finite == WEFT_COLL_NOT_FINITE)) {
+    if (tensor->session->step.skips || (skips && tensor->op.checks.sum_finite == WEFT_COLL_NOT_FINITE)) {
         client_skip_tensor(tensor);
         return;
     }
-    if (!may_be_nonfinite(tensor) || !(skips || tensor->op.warns_late)) {
+    if (!may_be_nonfinite(tensor) || !(skips || tensor->op.checks.warns_late)) {
         update(tensor);
         return;
     }
-    tensor->op.work_at = 0;
+    tensor->op.gradient.work_at = 0;
     tensor->execution.work.run = skips ? run_check : run_warn;
     client_engine_queue_work(tensor->session, &tensor->execution.work);
 }
@@ -169,7 +169,7 @@ static void reduce_completed(struct weft_tensor *tensor)
     if (engine->failed) {
         client_request_complete(tensor->op.request, engine->failed, engine->failed_text);
     } else if (session->step.records.agree) {
-        tensor->op.grad_scale = mean_scale(tensor);
+        tensor->op.rates.grad_scale = mean_scale(tensor);
         check_or_update(tensor);
     } else {
         weft_list_append(&engine->session->tensors->record_waiters, &tensor->execution.record_link);
@@ -182,9 +182,9 @@ static void update_from(struct weft_tensor *tensor, const float *sum)
     struct client_tensor_op *op = &tensor->op;
     op->in_transport--;
     op->sum_has_arrived = true;
-    op->grad_scale = mean_scale(tensor);
-    op->work_at = 0;
-    while (!client_update_slice(tensor, sum, op->grad_scale)) {}
+    op->rates.grad_scale = mean_scale(tensor);
+    op->gradient.work_at = 0;
+    while (!client_update_slice(tensor, sum, op->rates.grad_scale)) {}
     client_request_complete(op->request, WEFT_OK, NULL);
 }
 
@@ -205,12 +205,12 @@ static void on_reduced(struct client_group_op *group_op, enum weft_status status
 {
     struct weft_tensor *tensor = weft_container_of(group_op, struct weft_tensor, execution.group_op);
     const bool failed = tensor->session->engine->failed;
-    for (struct weft_tensor *each = tensor; each && !failed; each = each->op.follower)
+    for (struct weft_tensor *each = tensor; each && !failed; each = each->op.carrier.follower)
         client_codec_tuner_exchange_completed(each);
     if (status == WEFT_ERR_INVALID && tensor->codec && !failed) {
         /* a gradient is not finite; all ranks get this status */
         for (struct weft_tensor *each = tensor, *next; each; each = next) {
-            next = each->op.follower;
+            next = each->op.carrier.follower;
             each->op.in_transport--;
             client_skip_tensor(each);
         }
@@ -229,7 +229,7 @@ static void on_reduced(struct client_group_op *group_op, enum weft_status status
         return;
     }
     for (struct weft_tensor *each = tensor, *next; each; each = next) {
-        next = each->op.follower; /* a completed operation belongs to the caller */
+        next = each->op.carrier.follower; /* a completed operation belongs to the caller */
         reduce_completed(each);
     }
 }
@@ -239,32 +239,32 @@ static enum weft_status post_compressed(struct weft_tensor *tensor, struct weft_
 {
     struct weft_coll_codec_member members[WEFT_CODEC_BATCH_MAX];
     uint32_t count = 0;
-    for (const struct weft_tensor *each = tensor; each; each = each->op.follower) {
+    for (const struct weft_tensor *each = tensor; each; each = each->op.carrier.follower) {
         WEFT_ASSERT(count < WEFT_CODEC_BATCH_MAX);
-        members[count++] =
-            (struct weft_coll_codec_member){.codec = each->codec,
-                                            .subject = client_tensor_subject(each),
-                                            .urgency = client_tensor_urgency(each),
-                                            .grad = gradient_of(&each->op),
-                                            .grad_scale = each->op.scaled ? 1.0f : each->op.factor,
-                                            .out = sum_buffer(each)};
+        members[count++] = (struct weft_coll_codec_member){
+            .codec = each->codec,
+            .subject = client_tensor_subject(each),
+            .urgency = client_tensor_urgency(each),
+            .grad = gradient_of(&each->op),
+            .grad_scale = each->op.gradient.scaled ? 1.0f : each->op.rates.factor,
+            .out = sum_buffer(each)};
     }
     return weft_coll_codec_all_reduce_batch(
         tensor->session->engine->group, members, count, &tensor->options.codec_spec, &tensor->options.shape,
-        tensor->op.grad_scale, 0, client_engine_group_op_done, &tensor->execution.group_op, error);
+        tensor->op.rates.grad_scale, 0, client_engine_group_op_done, &tensor->execution.group_op, error);
 }
 
 /* Returns where the sum's kernel records whether the result is finite; NULL: no check depends on it. */
 static enum weft_coll_finite *finite_out(struct weft_tensor *tensor)
 {
-    const bool is_checked = client_tensor_can_skip_step(tensor) || tensor->op.warns_late;
-    return tensor->dtype == WEFT_F32 && is_checked ? &tensor->op.sum_finite : NULL;
+    const bool is_checked = client_tensor_can_skip_step(tensor) || tensor->op.checks.warns_late;
+    return tensor->dtype == WEFT_F32 && is_checked ? &tensor->op.checks.sum_finite : NULL;
 }
 
 /* The sum overwrites the gradient: check it before, to name the rank later. */
 void client_allreduce_mode_check_input(struct weft_tensor *tensor)
 {
-    tensor->op.grad_is_nonfinite = tensor->options.skip_nonfinite &&
+    tensor->op.checks.grad_is_nonfinite = tensor->options.skip_nonfinite &&
                                    gradient_of(&tensor->op) == sum_buffer(tensor) &&
                                    !weft_memory_is_device(tensor->buffers.memory) &&
                                    !client_skip_is_finite(tensor, gradient_of(&tensor->op), 0, tensor->elems);
@@ -295,7 +295,7 @@ static enum weft_status post_reduce(struct client_group_op *group_op, struct wef
                                 &group_op->coll, error);
     }
     const uint64_t now_ns = weft_now_ns(tensor->session->env);
-    for (struct weft_tensor *each = tensor; each && status >= 0; each = each->op.follower) {
+    for (struct weft_tensor *each = tensor; each && status >= 0; each = each->op.carrier.follower) {
         client_tensor_transfer_starts(each, now_ns);
         client_codec_tuner_exchange_posted(each);
     }
@@ -305,9 +305,11 @@ static enum weft_status post_reduce(struct client_group_op *group_op, struct wef
 /* Returns whether all inputs of the operation are ready. */
 static bool can_start(const struct weft_tensor *tensor)
 {
-    if (tensor->op.leader && !tensor->op.group_is_closed) return false;
-    for (const struct weft_tensor *each = tensor; each; each = each->op.follower) {
-        if (!each->op.input_is_ready || (each->op.scaled && !each->op.scaled_is_ready)) return false;
+    if (tensor->op.carrier.leader && !tensor->op.carrier.group_is_closed) return false;
+    for (const struct weft_tensor *each = tensor; each; each = each->op.carrier.follower) {
+        if (!each->op.gradient.input_is_ready ||
+            (each->op.gradient.scaled && !each->op.gradient.scaled_is_ready))
+            return false;
         if (each->codec && !each->session->step.records.agree) return false;
     }
     return true;
@@ -316,39 +318,40 @@ static bool can_start(const struct weft_tensor *tensor)
 /* Call when an input of the tensor has become ready. */
 static void update_readiness(struct weft_tensor *tensor)
 {
-    struct weft_tensor *leader = tensor->op.leader ? tensor->op.leader : tensor;
+    struct weft_tensor *leader = tensor->op.carrier.leader ? tensor->op.carrier.leader : tensor;
     leader->execution.group_op.ready = can_start(leader);
     if (leader->execution.group_op.ready) client_push_order_ready(leader);
 }
 
 void client_allreduce_mode_hand_over(struct weft_tensor *tensor)
 {
-    for (struct weft_tensor *each = tensor; each; each = each->op.follower) each->op.in_transport++;
+    for (struct weft_tensor *each = tensor; each; each = each->op.carrier.follower) each->op.in_transport++;
 }
 
 void client_allreduce_mode_group_closed(struct weft_command *command)
 {
     struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, order.call_group.command);
     /* it has failed meanwhile */
-    if (tensor->op.kind == CLIENT_OP_NONE || tensor->op.leader != tensor) return;
-    tensor->op.group_is_closed = true;
+    if (tensor->op.kind == CLIENT_OP_NONE || tensor->op.carrier.leader != tensor) return;
+    tensor->op.carrier.group_is_closed = true;
     update_readiness(tensor);
     client_engine_pump_group(tensor->session);
 }
 
 static void append_follower(struct weft_tensor *tensor)
 {
-    struct client_tensor_op *leader = &tensor->op.leader->op;
-    struct weft_tensor *last = leader->last_follower ? leader->last_follower : tensor->op.leader;
-    last->op.follower = tensor;
-    leader->last_follower = tensor;
+    struct client_tensor_op *leader = &tensor->op.carrier.leader->op;
+    struct weft_tensor *last =
+        leader->carrier.last_follower ? leader->carrier.last_follower : tensor->op.carrier.leader;
+    last->op.carrier.follower = tensor;
+    leader->carrier.last_follower = tensor;
 }
 
 static bool run_scale(struct client_work *work)
 {
     struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, execution.work);
     if (!client_scale_slice(tensor, tensor->elems)) return false;
-    tensor->op.scaled_is_ready = true;
+    tensor->op.gradient.scaled_is_ready = true;
     update_readiness(tensor);
     client_engine_pump_group(tensor->session);
     return true;
@@ -358,8 +361,8 @@ static bool run_scale(struct client_work *work)
 static void on_input_ready(struct client_request *request)
 {
     struct weft_tensor *tensor = request->tensor;
-    tensor->op.input_is_ready = true;
-    if (tensor->op.scaled) {
+    tensor->op.gradient.input_is_ready = true;
+    if (tensor->op.gradient.scaled) {
         tensor->execution.work.run = run_scale;
         client_engine_queue_work(tensor->session, &tensor->execution.work);
         return;
@@ -378,13 +381,13 @@ void client_allreduce_mode_start(struct weft_command *command)
     tensor->execution.group_op.post = post_reduce;
     tensor->execution.group_op.done = on_reduced;
     tensor->execution.group_op.ready = false;
-    op->sum_finite = WEFT_COLL_FINITE_UNKNOWN;
-    op->grad_scale = mean_scale(tensor); /* valid if the records have arrived */
+    op->checks.sum_finite = WEFT_COLL_FINITE_UNKNOWN;
+    op->rates.grad_scale = mean_scale(tensor); /* valid if the records have arrived */
     if (tensor->codec && !session->step.records.agree)
         weft_list_append(&session->tensors->record_waiters, &tensor->execution.record_link);
-    if (op->leader && op->leader != tensor) append_follower(tensor);
+    if (op->carrier.leader && op->carrier.leader != tensor) append_follower(tensor);
     else client_push_order_add(tensor);
-    if (request->stage) client_stage_when_ready(request, on_input_ready);
+    if (request->device.stage) client_stage_when_ready(request, on_input_ready);
     else on_input_ready(request);
 }
 
@@ -395,7 +398,7 @@ void client_allreduce_mode_records_agree(struct weft_session *session)
         struct weft_tensor *tensor = weft_list_first(&engine->session->tensors->record_waiters,
                                                      struct weft_tensor, execution.record_link);
         weft_list_remove(&tensor->execution.record_link);
-        tensor->op.grad_scale = mean_scale(tensor);
+        tensor->op.rates.grad_scale = mean_scale(tensor);
         if (!tensor->op.sum_has_arrived)
             update_readiness(tensor); /* a codec that waits to start */
         else

@@ -81,8 +81,8 @@ static enum weft_status check_shards(const struct weft_tensor *tensor, const cha
     struct weft_session *session = tensor->session;
     if (!shards_hold_state(tensor) || (arrays_of(tensor) == 0 && !shards_hold_residual(tensor)))
         return WEFT_OK;
-    for (uint32_t i = 0; i < session->member_count; i++) {
-        const struct client_member *member = &session->members[i];
+    for (uint32_t i = 0; i < session->membership.member_count; i++) {
+        const struct client_member *member = &session->membership.members[i];
         if (!member->is_shard || member->has_state_messages) continue;
         return client_error(session, WEFT_ERR_VERSION,
                             "%s of tensor '%s': %s, or the coordinator, is of an older weft, whose shards "
@@ -275,7 +275,7 @@ static enum weft_status install(struct weft_tensor *tensor, const uint8_t *at, c
         client_fail(session, status, true,
                     "state_load of tensor '%s': rank %u has installed only a part of the state: %.300s",
                     tensor->name, session->rank,
-                    session->error.text[0] ? session->error.text : weft_reason_text(status));
+                    session->failure.error.text[0] ? session->failure.error.text : weft_reason_text(status));
     return status < 0 ? client_usable(session) : WEFT_OK;
 }
 
@@ -317,7 +317,7 @@ static enum weft_status check_load(struct weft_tensor *tensor)
         return client_error(session, WEFT_ERR_STATE,
                             "state_load of tensor '%s' after step %llu; call it before the first step",
                             tensor->name, (unsigned long long)session->step.number);
-    if (session->is_elastic)
+    if (session->membership.is_elastic)
         return client_error(
             session, WEFT_ERR_UNSUPPORTED,
             "state_load of tensor '%s' in an elastic job (weft run --min-workers): its steps count from 1",
@@ -340,7 +340,7 @@ static enum weft_status load(struct weft_tensor *tensor, const void *data, uint6
         answer[LOAD_HAS_RESIDUAL] = head.has_residual;
     }
     char why[400];
-    snprintf(why, sizeof why, "%.399s", session->error.text);
+    snprintf(why, sizeof why, "%.399s", session->failure.error.text);
     WEFT_TRY(broadcast_from_root(tensor, answer, LOAD_WORDS, WEFT_I64));
     if (status < 0) return client_error(session, status, "%s", why);
     if (answer[LOAD_STATUS] < 0)

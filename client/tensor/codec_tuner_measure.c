@@ -156,7 +156,7 @@ static void add_traffic(const struct weft_tensor *tensor, uint32_t choice, const
     struct weft_coll_traffic traffic;
     if (tensor->mode == WEFT_MODE_SERVER) {
         weft_codec_server_traffic(
-            spec, &tensor->options.shape, bytes, tensor->session->ranks, tensor->session->shards,
+            spec, &tensor->options.shape, bytes, tensor->session->ranks, tensor->session->membership.shards,
             tensor->chunk_table.choice_first[choice + 1] - tensor->chunk_table.choice_first[choice],
             tensor->session->engine->shards_eager_bytes, cost);
         return;

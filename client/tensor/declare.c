@@ -73,14 +73,14 @@ static enum weft_status check_mode(struct weft_session *session, const struct we
                                    struct weft_tensor *tensor)
 {
     tensor->mode = options->mode         ? options->mode
-                   : session->shards > 0 ? WEFT_MODE_SERVER
+                   : session->membership.shards > 0 ? WEFT_MODE_SERVER
                                          : WEFT_MODE_ALL_REDUCE;
     if (tensor->mode != WEFT_MODE_SERVER && tensor->mode != WEFT_MODE_ALL_REDUCE)
         return client_error(
             session, WEFT_ERR_INVALID,
             "declare: tensor '%s': mode %d is not a valid weft_mode (WEFT_MODE_SERVER, WEFT_MODE_ALL_REDUCE)",
             options->name, (int)options->mode);
-    if (tensor->mode == WEFT_MODE_SERVER && session->shards == 0)
+    if (tensor->mode == WEFT_MODE_SERVER && session->membership.shards == 0)
         return client_error(session, WEFT_ERR_INVALID,
                             "declare: tensor '%s' wants server mode, but this job has no shards; start some "
                             "(weft run -s) or choose "
@@ -160,7 +160,7 @@ static enum weft_status check_consistency(struct weft_session *session,
     if (status < 0)
         return client_error(session, status, "declare: tensor '%s': %s", options->name, error.text);
     if (!client_tensor_has_clock(tensor)) return WEFT_OK;
-    if (tensor->mode != WEFT_MODE_SERVER || session->is_elastic)
+    if (tensor->mode != WEFT_MODE_SERVER || session->membership.is_elastic)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "declare: tensor '%s' has consistency %s: it needs server mode, and a job that "
                             "ends when a rank is lost (without weft run --min-workers)",
@@ -237,7 +237,7 @@ static enum weft_status check_options(struct weft_session *session, const struct
                             WEFT_LIMIT_CHUNK_BYTES_MIN, WEFT_LIMIT_CHUNK_BYTES);
     WEFT_TRY(check_cut(session, options, tensor));
     const bool has_codec = spec.id != WEFT_CODEC_DENSE || tensor->codec_choice.candidates.count > 0;
-    const bool no_copies = tensor->mode == WEFT_MODE_SERVER && session->is_elastic && !has_codec;
+    const bool no_copies = tensor->mode == WEFT_MODE_SERVER && session->membership.is_elastic && !has_codec;
     if (options->skip_nonfinite && no_copies)
         return client_error(
             session, WEFT_ERR_UNSUPPORTED,
@@ -265,7 +265,8 @@ static enum weft_status check_version(const struct weft_tensor *tensor, const We
         tensor->options.codec_spec.id == WEFT_CODEC_DENSE && tensor->codec_choice.candidates.count == 0;
     char text[WEFT_LIMIT_NAME_BYTES + 100];
     const char *what;
-    const uint32_t version = weft_wire_version_of_declare(declare, is_dense, session->is_elastic, &what);
+    const uint32_t version =
+        weft_wire_version_of_declare(declare, is_dense, session->membership.is_elastic, &what);
     snprintf(text, sizeof text, "declare: tensor '%s' has %s, which", tensor->name, what);
     return client_wire_check(session, version, text);
 }
@@ -458,7 +459,7 @@ static bool alloc_messages(struct weft_tensor *tensor)
             store_larger(weft_codec_aggregate_bytes_max(spec, &tensor->options.shape, round, ranks_most),
                          &tensor->wire.aggregate_bytes_max);
             /* the only one that may be longer than with more ranks (compress/combiner/union_combiner.c) */
-            if (session->is_elastic)
+            if (session->membership.is_elastic)
                 store_larger(weft_codec_aggregate_bytes_max(spec, &tensor->options.shape, round, 1),
                              &tensor->wire.aggregate_bytes_max);
         }
@@ -608,7 +609,7 @@ enum weft_status weft_declare(struct weft_session *session, const struct weft_te
     if (status == WEFT_OK) status = wait_declared(session, tensor, &answer);
     if (status == WEFT_OK) status = install_chunks(tensor, answer->declared);
     if (status == WEFT_OK && (status = alloc_placed(tensor)) < 0) /* the other ranks depend on this one */
-        client_fail(session, status, true, "rank %u: %s", session->rank, session->error.text);
+        client_fail(session, status, true, "rank %u: %s", session->rank, session->failure.error.text);
     if (status == WEFT_OK && answer->declared->restored > 0) {
         tensor->progress.is_restored = true;
         tensor->progress.last_step = answer->declared->restored - 1;

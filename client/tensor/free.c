@@ -57,7 +57,7 @@ static enum weft_status check(struct weft_tensor *tensor)
         return client_error(session, WEFT_ERR_BUSY,
                             "tensor_free of tensor '%s': its last request is still open; wait for it first",
                             tensor->name);
-    if (session->is_elastic)
+    if (session->membership.is_elastic)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "tensor_free of tensor '%s': an elastic job keeps its tensors, because newcomers "
                             "declare all of them in the same order",

@@ -117,7 +117,7 @@ enum weft_status weft_tensor_init(struct weft_tensor *tensor, void *weights)
     WEFT_TRY(client_deliver(session));
     const bool shards_hold_state =
         tensor->mode == WEFT_MODE_SERVER && !client_tensor_has_codec_choice(tensor);
-    const bool again = session->is_elastic && shards_hold_state && session->step.number == 0;
+    const bool again = session->membership.is_elastic && shards_hold_state && session->step.number == 0;
     if (session->step.open || (tensor->progress.initialised && !again))
         return client_error(
             session, WEFT_ERR_STATE, "init of tensor '%s' %s; weights are given once, before the first step",
@@ -125,7 +125,8 @@ enum weft_status weft_tensor_init(struct weft_tensor *tensor, void *weights)
     char what[300];
     snprintf(what, sizeof what, "init of tensor '%s'", tensor->name);
     tensor->buffers.weights = weights;
-    if (session->is_elastic && shards_hold_state) return client_tensor_init_elastic(tensor, weights, what);
+    if (session->membership.is_elastic && shards_hold_state)
+        return client_tensor_init_elastic(tensor, weights, what);
     if (shards_hold_state && session->rank == 0) WEFT_TRY(install(tensor, weights, what));
     WEFT_TRY(broadcast_weights(tensor, weights, what));
     tensor->progress.initialised = true;

@@ -34,7 +34,7 @@ static enum weft_status check_call(struct weft_tensor *tensor, const void *buffe
 static bool shards_can_clip(const struct weft_tensor *tensor, const char *call)
 {
     return !tensor->codec && !client_tensor_has_codec_choice(tensor) && !client_tensor_has_clock(tensor) &&
-           !tensor->session->is_elastic && strcmp(call, "push") != 0;
+           !tensor->session->membership.is_elastic && strcmp(call, "push") != 0;
 }
 
 /* Shards of wire version 1 do not support what the step requires. */
@@ -131,18 +131,18 @@ static enum weft_status stage(struct weft_tensor *tensor, enum client_op_kind ki
     }
     WEFT_TRY(check_on_stream(tensor));
     const struct client_extents extents = {op->in ? tensor->elems : 0, op->out ? tensor->elems : 0};
-    bool scaled_in_out = op->scaled && op->scaled == op->out;
-    request->in = op->in;
-    request->out = op->out;
-    request->count = tensor->elems;
-    request->dtype = (uint8_t)tensor->dtype;
-    request->kind = WEFT_COLL_ALL_REDUCE;
-    request->on_stream = tensor->buffers.on_stream;
+    bool scaled_in_out = op->gradient.scaled && op->gradient.scaled == op->out;
+    request->args.in = op->in;
+    request->args.out = op->out;
+    request->args.count = tensor->elems;
+    request->args.dtype = (uint8_t)tensor->dtype;
+    request->args.kind = WEFT_COLL_ALL_REDUCE;
+    request->device.on_stream = tensor->buffers.on_stream;
     WEFT_TRY(
         client_stage_start_tensor(request, tensor->buffers.memory, tensor->buffers.stream, extents,
                                   kind == CLIENT_OP_PUSH_PULL && client_tensor_has_local_optimizer(tensor),
                                   kind == CLIENT_OP_PUSH_PULL, &op->in, &op->out));
-    if (scaled_in_out) op->scaled = op->out;
+    if (scaled_in_out) op->gradient.scaled = op->out;
     op->sum = client_stage_sum(request);
     return WEFT_OK;
 }
@@ -184,13 +184,13 @@ static bool can_warn_late(const struct weft_tensor *tensor)
 static void warn_if_not_finite(struct weft_tensor *tensor)
 {
     struct client_tensor_op *op = &tensor->op;
-    op->warns_by_chunk = op->warns_late = false;
+    op->checks.warns_by_chunk = op->checks.warns_late = false;
     if (!client_skip_should_warn(tensor)) return;
-    op->warns_late = can_warn_late(tensor);
-    if (op->warns_late) return;
-    op->warns_by_chunk = tensor->mode == WEFT_MODE_SERVER && !tensor->codec && !op->scaled &&
+    op->checks.warns_late = can_warn_late(tensor);
+    if (op->checks.warns_late) return;
+    op->checks.warns_by_chunk = tensor->mode == WEFT_MODE_SERVER && !tensor->codec && !op->gradient.scaled &&
                          tensor->elems > CLIENT_SLICE_ELEMS;
-    if (!op->warns_by_chunk) client_skip_warn(tensor, 0, tensor->elems);
+    if (!op->checks.warns_by_chunk) client_skip_warn(tensor, 0, tensor->elems);
 }
 
 static float contribution_factor(const struct weft_tensor *tensor)
@@ -219,9 +219,9 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
         return staged;
     }
     /* nothing fails from here on */
-    if (kind == CLIENT_OP_PUSH_PULL) tensor->op.leader = client_tensor_group_leader(tensor);
+    if (kind == CLIENT_OP_PUSH_PULL) tensor->op.carrier.leader = client_tensor_group_leader(tensor);
     if (kind == CLIENT_OP_PUSH_PULL || kind == CLIENT_OP_PUSH) {
-        tensor->op.grad_is_nonfinite =
+        tensor->op.checks.grad_is_nonfinite =
             tensor->mode == WEFT_MODE_SERVER && client_step_skips_here(&session->step);
         tensor->progress.skipped_step = 0;
         tensor->progress.step_before = tensor->progress.last_step;
@@ -229,14 +229,14 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
         tensor->op.step =
             client_tensor_has_clock(tensor) ? ++tensor->progress.clock : tensor->progress.last_step;
         client_learned_order_pushed(tensor);
-        if (!tensor->op.grad_is_nonfinite) warn_if_not_finite(tensor);
-        tensor->op.lr = session->step.group_count > 0 ? tensor->progress.group_lr : session->step.lr;
-        tensor->op.weight = session->step.weight;
-        tensor->op.factor = contribution_factor(tensor);
+        if (!tensor->op.checks.grad_is_nonfinite) warn_if_not_finite(tensor);
+        tensor->op.rates.lr = session->step.group_count > 0 ? tensor->progress.group_lr : session->step.lr;
+        tensor->op.rates.weight = session->step.weight;
+        tensor->op.rates.factor = contribution_factor(tensor);
         if (client_tensor_shards_scale(tensor))
-            tensor->op.loss_exponent = (int8_t)ilogbf(session->step.loss_scale);
-        tensor->op.has_decay = session->step.has_decays;
-        tensor->op.weight_decay = tensor->progress.group_decay;
+            tensor->op.rates.loss_exponent = (int8_t)ilogbf(session->step.loss_scale);
+        tensor->op.rates.has_decay = session->step.has_decays;
+        tensor->op.rates.weight_decay = tensor->progress.group_decay;
         tensor->clip.is_pending = false;
         if (client_skip_needs_backup(tensor)) tensor->op.wire_flags |= WEFT_WIRE_MAY_SKIP;
         if (!tensor->codec && client_tensor_can_skip_step(tensor)) tensor->op.wire_flags |= WEFT_WIRE_CHECKED;
@@ -248,7 +248,7 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
         const uint64_t step =
             client_tensor_has_clock(tensor) ? tensor->progress.clock : tensor->progress.last_step;
         tensor->op.step = kind == CLIENT_OP_PULL || kind == CLIENT_OP_STATE_PULL ? step : 0;
-        tensor->op.weight = 1.0f;
+        tensor->op.rates.weight = 1.0f;
     }
     atomic_store_explicit(&tensor->delivery.busy, true, memory_order_relaxed);
     tensor->delivery.started_serial++;
@@ -257,7 +257,7 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
     tensor->delivery.request = request;
     atomic_fetch_add(&session->step.open_deliveries, 1);
     if (tensor->mode == WEFT_MODE_ALL_REDUCE) atomic_fetch_add(&session->step.open_reductions, 1);
-    const bool must_block = request->must_block; /* the engine may complete the request at once */
+    const bool must_block = request->device.must_block; /* the engine may complete the request at once */
     client_request_post(request, tensor->mode == WEFT_MODE_SERVER ? client_server_mode_start
                                                                   : client_allreduce_mode_start);
     if (!must_block) return WEFT_IN_PROGRESS;
@@ -296,7 +296,7 @@ enum weft_status client_tensor_start_apply(struct weft_tensor *tensor, float fac
     WEFT_TRY(check_call(tensor, out, "update"));
     tensor->op.out = out;
     tensor->op.round = isnan(factor);
-    tensor->op.weight = isnan(factor) ? 0 : factor;
+    tensor->op.rates.weight = isnan(factor) ? 0 : factor;
     return start(tensor, CLIENT_OP_APPLY, &tensor->clip.request);
 }
 
@@ -324,7 +324,7 @@ static enum weft_status contribute(struct weft_tensor *tensor, struct weft_reque
     if (tensor->codec_choice.candidates.count > 0) client_codec_tuner_tensor_ready(tensor);
     if ((contribution_factor(tensor) != 1.0f && !tensor->codec) || tensor->arrays.carry) {
         /* `out` is free until the result arrives, unless it holds the weights that this rank updates */
-        op->scaled = client_tensor_has_local_optimizer(tensor) ? tensor->arrays.scratch : op->out;
+        op->gradient.scaled = client_tensor_has_local_optimizer(tensor) ? tensor->arrays.scratch : op->out;
     }
     return start(tensor, CLIENT_OP_PUSH_PULL, request);
 }
@@ -395,7 +395,7 @@ enum weft_status weft_push(struct weft_tensor *tensor, const void *grad, struct 
     tensor->op.in = grad;
     if (contribution_factor(tensor) != 1.0f || tensor->arrays.carry) {
         WEFT_TRY(client_tensor_alloc_scratch(tensor));
-        tensor->op.scaled = tensor->arrays.scratch;
+        tensor->op.gradient.scaled = tensor->arrays.scratch;
     }
     return start(tensor, CLIENT_OP_PUSH, request);
 }

@@ -133,7 +133,7 @@ static size_t bytes_before(const struct client_chunk *chunk, uint32_t round,
 /* Of earlier rounds a finite contribution was sent. */
 static bool is_nonfinite(const struct client_chunk *chunk)
 {
-    return chunk->tensor->op.grad_is_nonfinite && chunk->round == chunk->tensor->op.round;
+    return chunk->tensor->op.checks.grad_is_nonfinite && chunk->round == chunk->tensor->op.round;
 }
 
 static void chunk_payload(const struct client_chunk *chunk, const void **payload_out, size_t *bytes_out)
@@ -151,7 +151,7 @@ static void chunk_payload(const struct client_chunk *chunk, const void **payload
         *payload_out = tensor->wire.contribution[round] + before;
         *bytes_out = cut ? contribution_bytes(chunk, round) : tensor->wire.contribution_bytes[round];
     } else {
-        const uint8_t *source = op->scaled ? (const uint8_t *)op->scaled : op->in;
+        const uint8_t *source = op->gradient.scaled ? (const uint8_t *)op->gradient.scaled : op->in;
         const size_t elem_bytes = is_state(op) ? sizeof(float) : weft_dtype_bytes(tensor->dtype);
         *payload_out = source + chunk->offset * elem_bytes;
         *bytes_out = chunk->count * elem_bytes;
@@ -176,11 +176,11 @@ static void fill_skip_fields(const struct client_chunk *chunk, struct weft_wire_
 static void fill_decay(const struct weft_tensor *tensor, struct weft_wire_header *header)
 {
     const struct client_tensor_op *op = &tensor->op;
-    if (!op->has_decay || tensor->options.optimizer.kind == WEFT_OPTIMIZER_NONE ||
+    if (!op->rates.has_decay || tensor->options.optimizer.kind == WEFT_OPTIMIZER_NONE ||
         client_tensor_has_codec_choice(tensor))
         return;
     header->flags |= WEFT_WIRE_DECAY;
-    header->weight_sum = op->weight_decay;
+    header->weight_sum = op->rates.weight_decay;
 }
 
 void client_server_mode_request(const struct client_chunk *chunk, struct client_chunk_request *request)
@@ -205,9 +205,9 @@ void client_server_mode_request(const struct client_chunk *chunk, struct client_
         .step = op->step,
         .payload_bytes = request->payload_bytes,
         .term = chunk->term,
-        .lr = op->lr,
-        .weight = op->weight,
-        .loss_exponent = op->loss_exponent,
+        .lr = op->rates.lr,
+        .weight = op->rates.weight,
+        .loss_exponent = op->rates.loss_exponent,
     };
     fill_skip_fields(chunk, &header);
     fill_decay(tensor, &header);
@@ -344,7 +344,7 @@ static void expect_results(struct weft_tensor *tensor)
         if (!has_codec_rounds(tensor) || op->round == 0) chunk->round = (uint8_t)op->round;
     }
     op->results_left = op->chunk_count;
-    op->aggregate_bytes = 0;
+    op->coding.aggregate_bytes = 0;
 }
 
 static void start_round(struct weft_tensor *tensor)
@@ -365,11 +365,11 @@ static bool run_scale(struct client_work *work)
 {
     struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, execution.work);
     struct client_tensor_op *op = &tensor->op;
-    struct client_chunk *chunk = &tensor->chunk_table.chunks[op->chunks_scaled];
+    struct client_chunk *chunk = &tensor->chunk_table.chunks[op->gradient.chunks_scaled];
     if (!client_scale_slice(tensor, chunk->offset + chunk->count)) return false;
-    op->chunks_scaled++;
+    op->gradient.chunks_scaled++;
     start_chunk(chunk);
-    return op->chunks_scaled == op->chunk_count;
+    return op->gradient.chunks_scaled == op->chunk_count;
 }
 
 /* Dense, not scaled: checks a slice. A chunk is sent when its last slice is checked, so the shard reads it
@@ -378,15 +378,15 @@ static bool run_check(struct client_work *work)
 {
     struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, execution.work);
     struct client_tensor_op *op = &tensor->op;
-    struct client_chunk *chunk = &tensor->chunk_table.chunks[op->chunks_scaled];
-    const uint64_t left = chunk->offset + chunk->count - op->work_at,
+    struct client_chunk *chunk = &tensor->chunk_table.chunks[op->gradient.chunks_scaled];
+    const uint64_t left = chunk->offset + chunk->count - op->gradient.work_at,
                    count = left < CLIENT_SLICE_ELEMS ? left : CLIENT_SLICE_ELEMS;
-    client_skip_warn(tensor, op->work_at, count);
-    op->work_at += count;
+    client_skip_warn(tensor, op->gradient.work_at, count);
+    op->gradient.work_at += count;
     if (count < left) return false;
-    op->chunks_scaled++;
+    op->gradient.chunks_scaled++;
     start_chunk(chunk);
-    return op->chunks_scaled == op->chunk_count;
+    return op->gradient.chunks_scaled == op->chunk_count;
 }
 
 /* Runs the tensor's work, or queues it if it is long. */
@@ -404,20 +404,20 @@ static void start_work(struct weft_tensor *tensor, bool (*run)(struct client_wor
 }
 
 /* Codec arithmetic: short tensors at once or in turn on the engine thread, others on the compute thread. The
- * run_ functions access only the codec, its buffers and op->computed. op->in_transport counts a task on the
- * compute thread, so the operation cannot end meanwhile. A codec encodes the whole tensor before it sends, so
- * that nothing is sent of a gradient that is not finite. If it can be cut, each chunk is combined alone, and
- * the aggregates are stored one after the other. */
+ * run_ functions access only the codec, its buffers and op->coding.computed. op->in_transport counts a task on
+ * the compute thread, so the operation cannot end meanwhile. A codec encodes the whole tensor before it sends,
+ * so that nothing is sent of a gradient that is not finite. If it can be cut, each chunk is combined alone,
+ * and the aggregates are stored one after the other. */
 
 static void encode_round(struct weft_tensor *tensor, uint32_t round)
 {
     struct client_tensor_op *op = &tensor->op;
-    const float *in = op->scaled ? op->scaled : op->in;
-    op->encoding_round = round;
-    op->computed =
-        weft_codec_encode(tensor->codec, round, round == 0 ? in : NULL, op->scaled ? 1.0f : op->factor,
-                          tensor->wire.contribution[round], &tensor->wire.contribution_bytes[round]);
-    op->grad_is_nonfinite = op->computed == WEFT_ERR_INVALID;
+    const float *in = op->gradient.scaled ? op->gradient.scaled : op->in;
+    op->coding.encoding_round = round;
+    op->coding.computed = weft_codec_encode(
+        tensor->codec, round, round == 0 ? in : NULL, op->gradient.scaled ? 1.0f : op->rates.factor,
+        tensor->wire.contribution[round], &tensor->wire.contribution_bytes[round]);
+    op->checks.grad_is_nonfinite = op->coding.computed == WEFT_ERR_INVALID;
 }
 
 static void run_encode(struct weft_task *task)
@@ -429,7 +429,7 @@ static void run_encode(struct weft_task *task)
 static void run_encode_more(struct weft_task *task)
 {
     struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, execution.task);
-    encode_round(tensor, tensor->op.encoding_round);
+    encode_round(tensor, tensor->op.coding.encoding_round);
 }
 
 /* A round's aggregate has arrived: takes it, then encodes the next round or writes the gradient. */
@@ -437,14 +437,14 @@ static void run_take(struct weft_task *task)
 {
     struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, execution.task);
     struct client_tensor_op *op = &tensor->op;
-    op->computed = weft_codec_take(tensor->codec, op->round, tensor->wire.aggregate, op->aggregate_bytes,
-                                   tensor->session->ranks);
-    op->aggregate_is_damaged = op->computed < 0;
-    if (op->aggregate_is_damaged) return;
+    op->coding.computed = weft_codec_take(tensor->codec, op->round, tensor->wire.aggregate,
+                                          op->coding.aggregate_bytes, tensor->session->ranks);
+    op->coding.aggregate_is_damaged = op->coding.computed < 0;
+    if (op->coding.aggregate_is_damaged) return;
     if (op->round + 1 < weft_codec_rounds(&tensor->options.codec_spec)) encode_round(tensor, op->round + 1);
     else
-        op->computed = weft_codec_finish(
-            tensor->codec, op->grad_scale,
+        op->coding.computed = weft_codec_finish(
+            tensor->codec, op->rates.grad_scale,
             tensor->options.optimizer.kind != WEFT_OPTIMIZER_NONE ? tensor->arrays.scratch : op->out);
 }
 
@@ -464,18 +464,18 @@ static void aggregate_damaged(struct weft_tensor *tensor)
                               *last = chunk + op->chunk_count - 1;
     const uint64_t at = op->chunk_count > 1 ? weft_codec_malformed_elem(tensor->codec) : 0;
     while (chunk < last && at >= chunk->offset + chunk->count) chunk++;
-    client_tensor_fail(tensor, op->computed, "got a damaged aggregate (round %u, chunk %u) from %s",
+    client_tensor_fail(tensor, op->coding.computed, "got a damaged aggregate (round %u, chunk %u) from %s",
                        op->round, chunk->index, client_endpoint_name(tensor->session, chunk->endpoint));
 }
 
 static void compute_failed(struct weft_tensor *tensor)
 {
     struct client_tensor_op *op = &tensor->op;
-    if (op->aggregate_is_damaged) aggregate_damaged(tensor);
+    if (op->coding.aggregate_is_damaged) aggregate_damaged(tensor);
     else
-        client_tensor_fail(tensor, op->computed, "could not be encoded or decoded: %s",
+        client_tensor_fail(tensor, op->coding.computed, "could not be encoded or decoded: %s",
                            weft_codec_device_error(tensor->codec)[0] ? weft_codec_device_error(tensor->codec)
-                                                                     : weft_reason_text(op->computed));
+                                                                     : weft_reason_text(op->coding.computed));
 }
 
 static void skip(struct weft_tensor *tensor)
@@ -507,7 +507,7 @@ static void on_decoded(struct weft_tensor *tensor)
         complete(tensor);
         return;
     }
-    tensor->op.work_at = 0;
+    tensor->op.gradient.work_at = 0;
     start_work(tensor, run_codec_update);
 }
 
@@ -531,36 +531,36 @@ static void poll_device(struct weft_timer *timer)
     const uint64_t now_ns = weft_now_ns(tensor->session->env);
     if (weft_codec_pending(tensor->codec) == WEFT_IN_PROGRESS) {
         weft_timer_start(tensor->session->loop, timer,
-                         now_ns + weft_memory_look_ns(weft_elapsed_ns(op->device_since_ns, now_ns)));
+                         now_ns + weft_memory_look_ns(weft_elapsed_ns(op->coding.device_since_ns, now_ns)));
         return;
     }
     op->in_transport--;
-    compute(tensor, run_encode_more, op->next);
+    compute(tensor, run_encode_more, op->coding.next);
 }
 
 static void wait_for_device(struct weft_tensor *tensor)
 {
     tensor->op.in_transport++;
-    tensor->op.device_since_ns = weft_now_ns(tensor->session->env);
+    tensor->op.coding.device_since_ns = weft_now_ns(tensor->session->env);
     tensor->execution.device_timer.fn = poll_device;
     weft_timer_start(tensor->session->loop, &tensor->execution.device_timer,
-                     tensor->op.device_since_ns + weft_memory_look_ns(0));
+                     tensor->op.coding.device_since_ns + weft_memory_look_ns(0));
 }
 
 static void on_computed(struct weft_tensor *tensor)
 {
-    if (tensor->op.computed == WEFT_IN_PROGRESS) wait_for_device(tensor);
-    else if (tensor->op.computed < 0 && !tensor->op.grad_is_nonfinite) compute_failed(tensor);
+    if (tensor->op.coding.computed == WEFT_IN_PROGRESS) wait_for_device(tensor);
+    else if (tensor->op.coding.computed < 0 && !tensor->op.checks.grad_is_nonfinite) compute_failed(tensor);
     /* a gradient that is not finite sends no contribution; the shard answers all ranks with
      * WEFT_ERR_SKIPPED */
-    else tensor->op.next(tensor);
+    else tensor->op.coding.next(tensor);
 }
 
 static void on_task_done(struct weft_task *task)
 {
     struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, execution.task);
     struct client_engine *engine = tensor->session->engine;
-    engine->counters.encode_ns += tensor->op.compute_ns;
+    engine->counters.encode_ns += tensor->op.coding.compute_ns;
     tensor->op.in_transport--;
     if (engine->failed || tensor->op.epoch != tensor->session->epoch) advance_op(tensor);
     else on_computed(tensor);
@@ -571,14 +571,14 @@ static void run_timed(struct weft_task *task)
     struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, execution.task);
     struct weft_env *env = tensor->session->env;
     uint64_t began_ns = weft_now_ns(env);
-    tensor->op.run(task);
-    tensor->op.compute_ns = weft_now_ns(env) - began_ns;
+    tensor->op.coding.run(task);
+    tensor->op.coding.compute_ns = weft_now_ns(env) - began_ns;
 }
 
 static bool run_on_engine(struct client_work *work)
 {
     struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, execution.work);
-    tensor->op.run(&tensor->execution.task);
+    tensor->op.coding.run(&tensor->execution.task);
     on_computed(tensor);
     return true;
 }
@@ -587,10 +587,10 @@ static void compute(struct weft_tensor *tensor, void (*run)(struct weft_task *ta
                     void (*next)(struct weft_tensor *tensor))
 {
     struct client_tensor_op *op = &tensor->op;
-    op->run = run;
-    op->next = next;
-    op->computed = WEFT_OK;
-    op->aggregate_is_damaged = false;
+    op->coding.run = run;
+    op->coding.next = next;
+    op->coding.computed = WEFT_OK;
+    op->coding.aggregate_is_damaged = false;
     if (tensor->elems <= WEFT_LOOP_SLICE) {
         start_work(tensor, run_on_engine);
         return;
@@ -662,7 +662,7 @@ static bool drop_repeated(struct client_chunk *chunk)
 /* The shard has skipped the step. */
 static void skip_chunk(struct client_chunk *chunk)
 {
-    chunk->tensor->op.shard_skips_step = true;
+    chunk->tensor->op.checks.shard_skips_step = true;
     if (chunk->awaits_result) settle_chunk(chunk);
     else chunk->round = (uint8_t)(chunk->tensor->op.round + 1);
 }
@@ -724,7 +724,7 @@ static void count_late(const struct weft_tensor *tensor, const struct weft_wire_
     if (header->late_us == 0 || tensor->op.kind == CLIENT_OP_PULL) return;
     const uint64_t from_ns = tensor->op.request->started_ns, now_ns = weft_now_ns(session->env);
     const uint64_t to_ns = weft_deadline_ns(from_ns, (uint64_t)header->late_us * 1000);
-    weft_straggler_time_add(&session->straggler_time, from_ns, to_ns < now_ns ? to_ns : now_ns);
+    weft_straggler_time_add(&session->totals.straggler_time, from_ns, to_ns < now_ns ? to_ns : now_ns);
 }
 
 /* Checks a result with status WEFT_OK and counts it. false: it does not fit and has failed the session. */
@@ -743,9 +743,9 @@ static bool result_fits(struct client_chunk *chunk, const struct weft_wire_heade
         return false;
     }
     count_late(tensor, header);
-    op->aggregate_bytes += payload_bytes;
+    op->coding.aggregate_bytes += payload_bytes;
     if (is_scaled_here)
-        op->grad_scale = weft_optimizer_grad_scale(&tensor->options.optimizer, header->weight_sum);
+        op->rates.grad_scale = weft_optimizer_grad_scale(&tensor->options.optimizer, header->weight_sum);
     return true;
 }
 
@@ -855,7 +855,7 @@ void client_server_mode_listen(struct weft_session *session)
 static void on_measured(struct weft_tensor *tensor)
 {
     const struct client_tensor_op *op = &tensor->op;
-    tensor->clip = (struct client_clip){.is_pending = true, .scale = op->grad_scale, .out = op->out};
+    tensor->clip = (struct client_clip){.is_pending = true, .scale = op->rates.grad_scale, .out = op->out};
     for (uint32_t i = 0; i < op->chunk_count; i++)
         tensor->clip.squares += tensor->chunk_table.chunks[op->chunk_first + i].squares;
     complete(tensor);
@@ -879,7 +879,7 @@ static void advance_op(struct weft_tensor *tensor)
     }
     if (op->status < 0 || op->results_left > 0) return; /* a failed operation ends with the session's fail
                                                          * message */
-    if (op->shard_skips_step) skip(tensor);
+    if (op->checks.shard_skips_step) skip(tensor);
     else if (op->holds) on_measured(tensor);
     else if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) compute(tensor, run_take, on_aggregate_taken);
     else if (client_tensor_has_codec_choice(tensor)) on_decoded(tensor);
@@ -914,18 +914,18 @@ static void on_input_ready(struct client_request *request)
     struct weft_tensor *tensor = request->tensor;
     struct client_tensor_op *op = &tensor->op;
     if (op->kind == CLIENT_OP_PUSH_PULL) client_codec_tuner_exchange_posted(tensor);
-    if (op->grad_is_nonfinite) { /* nothing to encode or to scale: the shards skip the step */
+    if (op->checks.grad_is_nonfinite) { /* nothing to encode or to scale: the shards skip the step */
         start_round(tensor);
     } else if (tensor->codec && op->kind == CLIENT_OP_PUSH_PULL) {
-        if (!op->scaled) {
+        if (!op->gradient.scaled) {
             compute(tensor, run_encode, on_encoded);
             return;
         }
         start_work(tensor, run_scale_whole);
-    } else if (op->scaled) {
+    } else if (op->gradient.scaled) {
         expect_results(tensor);
         start_work(tensor, run_scale);
-    } else if (op->warns_by_chunk) {
+    } else if (op->checks.warns_by_chunk) {
         expect_results(tensor);
         start_work(tensor, run_check);
     } else {
@@ -939,7 +939,7 @@ void client_server_mode_start(struct weft_command *command)
     request->tensor->op.epoch = request->session->epoch;
     if (!client_request_begin(request)) return;
     select_chunks(request->tensor);
-    if (request->stage) client_stage_when_ready(request, on_input_ready);
+    if (request->device.stage) client_stage_when_ready(request, on_input_ready);
     else on_input_ready(request);
 }
 

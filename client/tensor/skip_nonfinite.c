@@ -84,11 +84,11 @@ void client_skip_record_nonfinite(struct weft_tensor *tensor, bool grad_is_nonfi
 static bool has_nonfinite_gradient(const struct weft_tensor *tensor)
 {
     const struct client_tensor_op *op = &tensor->op;
-    if (op->grad_is_nonfinite) return true;
+    if (op->checks.grad_is_nonfinite) return true;
     if (weft_memory_is_device(tensor->buffers.memory)) return false;
     if (tensor->codec)
-        return weft_kernels()->max_abs_bits_f32(op->scaled ? op->scaled : op->in, tensor->elems) >=
-               WEFT_RESIDUAL_LIMIT_BITS;
+        return weft_kernels()->max_abs_bits_f32(op->gradient.scaled ? op->gradient.scaled : op->in,
+                                                tensor->elems) >= WEFT_RESIDUAL_LIMIT_BITS;
     /* a weighted copy may be overwritten */
     return op->in != op->out && !client_skip_is_finite(tensor, op->in, 0, tensor->elems);
 }
@@ -193,7 +193,7 @@ static const struct weft_tensor *find_final_update(const struct weft_session *se
         const struct weft_tensor *tensor =
             weft_container_of(node, struct weft_tensor, registration.session_link);
         if (tensor->progress.last_step != step) continue;
-        if (tensor->mode == WEFT_MODE_SERVER && session->is_elastic &&
+        if (tensor->mode == WEFT_MODE_SERVER && session->membership.is_elastic &&
             tensor->progress.skipped_step != step && !client_tensor_can_skip_step(tensor))
             return tensor;
         if (client_tensor_has_local_optimizer(tensor) && tensor->progress.skipped_step != step &&

@@ -84,9 +84,10 @@ enum weft_status client_state_backup(struct weft_tensor *tensor)
     struct weft_session *session = tensor->session;
     tensor->elastic.backup.step = 0;
     memset(tensor->elastic.backup.arrays, 0, sizeof tensor->elastic.backup.arrays);
-    if (!has_optimizer(tensor) || (!session->is_elastic && !client_skip_needs_backup(tensor))) return WEFT_OK;
+    if (!has_optimizer(tensor) || (!session->membership.is_elastic && !client_skip_needs_backup(tensor)))
+        return WEFT_OK;
     /* an update on a device cannot be undone (skip_nonfinite.c) */
-    if (weft_memory_is_device(tensor->buffers.memory) && !session->is_elastic) return WEFT_OK;
+    if (weft_memory_is_device(tensor->buffers.memory) && !session->membership.is_elastic) return WEFT_OK;
     if (weft_memory_is_device(tensor->buffers.memory))
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "tensor '%s' has an optimiser and is on a device; in an elastic job (weft run "
@@ -142,7 +143,7 @@ enum weft_status weft_tensor_share(struct weft_tensor *tensor, void *weights, ui
     WEFT_TRY(client_tensor_check_no_group(tensor, "tensor_share"));
     const bool shards_hold_state =
         tensor->mode == WEFT_MODE_SERVER && has_optimizer(tensor) && !client_tensor_has_codec_choice(tensor);
-    if (tensor->mode == WEFT_MODE_SERVER && !session->is_elastic)
+    if (tensor->mode == WEFT_MODE_SERVER && !session->membership.is_elastic)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "tensor_share of tensor '%s': in server mode the shards hold the weights",
                             tensor->name);

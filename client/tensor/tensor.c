@@ -23,7 +23,7 @@ void client_tensor_free(struct weft_tensor *tensor)
     weft_list_remove(&tensor->registration.session_link);
     weft_list_remove(&tensor->order.call_group.link);
     client_update_free(tensor);
-    if (tensor->session->pid != weft_process_id()) weft_codec_after_fork(tensor->codec);
+    if (tensor->session->live.pid != weft_process_id()) weft_codec_after_fork(tensor->codec);
     weft_codec_free(tensor->codec);
     weft_free_bytes(env, tensor->chunk_table.chunks);
     weft_free_bytes(env, tensor->hash.endpoints);

@@ -67,62 +67,85 @@ enum client_op_kind {
     CLIENT_OP_APPLY
 };
 
+/* What the contribution and the update are multiplied by. */
+struct client_op_rates {
+    float lr, weight;
+    float factor;         /* the contribution is factor * gradient: the sample weight; unscaled, unless the
+                           * mean is (client_mean_unscale) */
+    int8_t loss_exponent; /* of the loss scale, if the shards unscale (client_tensor_shards_scale) */
+    bool has_decay;       /* weight_decay replaces that of the optimiser */
+    float weight_decay;
+    float grad_scale;     /* 1 / sum of weights, unscaled (client_mean_unscale). Written by the engine */
+};
+
+/* The gradient on its way to the transport; all but `scaled` is written by the engine. */
+struct client_op_gradient {
+    float *scaled;          /* (elems,) receives factor * gradient + carry; NULL: the gradient is sent
+                             * unchanged */
+    bool scaled_is_ready;
+    bool input_is_ready;    /* the input is in host memory, or the codec can read it on the device */
+    uint64_t work_at;       /* elements done by the running computation */
+    uint32_t chunks_scaled; /* server mode: chunks whose scaled or checked gradient was sent */
+};
+
+/* Checks for values that are not finite (skip_nonfinite.c). */
+struct client_op_checks {
+    enum weft_coll_finite sum_finite; /* of the result; all-reduce mode, dense */
+    bool warns_late;        /* the gradient is checked for the warning after the sum, if that is not known to
+                             * be finite */
+    bool warns_by_chunk;    /* server mode: each chunk is checked with client_skip_warn before it is sent */
+    bool
+        grad_is_nonfinite; /* the sum has overwritten a gradient that was not finite; written by the engine */
+    bool shard_skips_step;  /* a shard returned WEFT_ERR_SKIPPED for a chunk */
+};
+
+/* All-reduce mode: one operation carries several tensors (call_group_leader.c). */
+struct client_op_carrier {
+    struct weft_tensor *leader;        /* its operation carries this one; NULL: its own */
+    struct weft_tensor *follower;      /* next tensor with the same leader */
+    struct weft_tensor *last_follower; /* a leader's last follower */
+    bool group_is_closed;              /* a leader's: weft_group_end was called */
+};
+
+/* Server mode, codec: the running computation; written by the engine. */
+struct client_op_coding {
+    void (*run)(struct weft_task *task);
+    void (*next)(struct weft_tensor *tensor); /* its continuation on the engine */
+    enum weft_status computed;                /* its status */
+    uint32_t encoding_round;                  /* round of the last encode */
+    uint64_t device_since_ns;                 /* since then an encode waits for the device */
+    size_t aggregate_bytes;                   /* bytes received in this round */
+    bool aggregate_is_damaged;                /* the received aggregate is invalid */
+    uint64_t compute_ns;
+};
+
 struct client_tensor_op {
     enum client_op_kind kind;
     struct client_request *request;
     uint64_t step;
-    float lr, weight;
-    float factor;               /* the contribution is factor * gradient: the sample weight; unscaled, unless
-                                 * the mean is (client_mean_unscale) */
-    int8_t loss_exponent;       /* of the loss scale, if the shards unscale (client_tensor_shards_scale) */
-    bool has_decay;             /* weight_decay replaces that of the optimiser */
-    float weight_decay;
+    struct client_op_rates rates;
     const void *in;
     void *out;
-    struct weft_tensor *leader; /* all-reduce mode: tensor whose operation carries this one
-                                 * (call_group_leader.c); NULL: its own */
-    float *scaled;              /* (elems,) receives factor * gradient + carry; NULL: the gradient is sent
-                                 * unchanged */
-    float *sum;                 /* (elems,) receives the sum, if the update of the weights is on the device;
-                                 * NULL: elsewhere */
-    bool scaled_is_ready;       /* written by the engine */
-    enum weft_coll_finite sum_finite; /* of the result; all-reduce mode, dense */
-    bool warns_late;            /* the gradient is checked for the warning after the sum, if that is not known
-                                 * to be finite */
-    bool grad_is_nonfinite;     /* the sum has overwritten a gradient that was not finite; written by the
-                                 * engine */
-    bool holds;                 /* the shards hold the sum until CLIENT_OP_APPLY (elastic/clip.c) */
-    bool shard_skips_step;      /* a shard returned WEFT_ERR_SKIPPED for a chunk */
-    uint32_t order_words;       /* all-reduce mode: 64-bit words with one bit for each declared tensor */
-    bool warns_by_chunk; /* server mode: each chunk is checked with client_skip_warn before it is sent */
-    uint8_t wire_flags;         /* WEFT_WIRE_MAY_SKIP, WEFT_WIRE_CHECKED of its contributions */
-    bool input_is_ready;        /* the input is in host memory, or the codec can read it on the device;
-                                 * written by the engine */
+    float *sum;                        /* (elems,) receives the sum, if the update of the weights is on the
+                                        * device; NULL: elsewhere */
+    struct client_op_gradient gradient;
+    struct client_op_checks checks;
+    struct client_op_carrier carrier;
+    bool holds;                        /* the shards hold the sum until CLIENT_OP_APPLY (elastic/clip.c) */
+    uint8_t wire_flags;                /* WEFT_WIRE_MAY_SKIP, WEFT_WIRE_CHECKED of its contributions */
+    uint32_t order_words;              /* all-reduce mode: 64-bit words with one bit for each declared
+                                        * tensor */
     /* written by the engine */
     uint32_t epoch;                    /* server mode: epoch in which the operation began */
-    uint64_t work_at;                  /* elements done by the running computation */
-    uint32_t chunks_scaled;            /* server mode: chunks whose scaled or checked gradient was sent */
     uint32_t round;                    /* round of the codec; 0 for dense; for the STATE kinds an enum
                                         * weft_wire_part */
     uint32_t chunk_first, chunk_count; /* server mode: chunks in use */
     uint32_t results_left;             /* chunks whose result has not arrived */
     uint32_t in_transport;             /* sends and receives whose buffers the transport holds, plus a task
                                         * that runs */
-    size_t aggregate_bytes;            /* codec: bytes received in this round */
-    float grad_scale;                  /* 1 / sum of weights, unscaled (client_mean_unscale) */
-    struct weft_tensor *follower;      /* next tensor with the same leader */
-    struct weft_tensor *last_follower; /* a leader's last follower */
-    bool group_is_closed;              /* a leader's: weft_group_end was called */
     bool sum_has_arrived;              /* all-reduce mode, dense: it waits for the step's records */
-    /* server mode, codec: the running computation, its continuation on the engine, and its status */
-    void (*run)(struct weft_task *task);
-    void (*next)(struct weft_tensor *tensor);
-    enum weft_status computed;
-    uint32_t encoding_round;   /* round of the last encode */
-    uint64_t device_since_ns;  /* since then an encode waits for the device */
-    bool aggregate_is_damaged; /* the received aggregate is invalid */
-    uint64_t compute_ns;
-    enum weft_status status;   /* first error */
+    struct client_op_coding coding;
+    enum weft_status status;           /* first error */
 };
 
 /* An update that weft_step_end makes, because the step clips its gradients (elastic/clip.c). */

@@ -29,17 +29,19 @@ float client_mean_unscale(const struct weft_tensor *tensor)
 bool client_scale_slice(struct weft_tensor *tensor, uint64_t end)
 {
     struct client_tensor_op *op = &tensor->op;
-    uint64_t stop = slice_end(op->work_at, end);
-    if (op->factor == 0) /* zeros, even for NaN and infinity */
-        memset(op->scaled + op->work_at, 0, (stop - op->work_at) * sizeof(float));
+    uint64_t stop = slice_end(op->gradient.work_at, end);
+    if (op->rates.factor == 0) /* zeros, even for NaN and infinity */
+        memset(op->gradient.scaled + op->gradient.work_at, 0, (stop - op->gradient.work_at) * sizeof(float));
     else
-        weft_kernels()->scale_f32(op->scaled + op->work_at, (const float *)op->in + op->work_at, op->factor,
-                                  stop - op->work_at);
+        weft_kernels()->scale_f32(op->gradient.scaled + op->gradient.work_at,
+                                  (const float *)op->in + op->gradient.work_at, op->rates.factor,
+                                  stop - op->gradient.work_at);
     if (tensor->arrays.carry) /* it is unscaled */
-        weft_kernels()->scale_add_f32(op->scaled + op->work_at, tensor->arrays.carry + op->work_at,
-                                      1.0f / client_mean_unscale(tensor), op->scaled + op->work_at,
-                                      stop - op->work_at);
-    op->work_at = stop;
+        weft_kernels()->scale_add_f32(
+            op->gradient.scaled + op->gradient.work_at, tensor->arrays.carry + op->gradient.work_at,
+            1.0f / client_mean_unscale(tensor), op->gradient.scaled + op->gradient.work_at,
+            stop - op->gradient.work_at);
+    op->gradient.work_at = stop;
     return stop == end;
 }
 
@@ -47,7 +49,7 @@ bool client_update_slice(struct weft_tensor *tensor, const float *grad, float sc
 {
     struct client_tensor_op *op = &tensor->op;
     bool whole = weft_optimizer_is_whole(&tensor->options.optimizer);
-    uint64_t at = op->work_at, stop = whole ? tensor->elems : slice_end(at, tensor->elems);
+    uint64_t at = op->gradient.work_at, stop = whole ? tensor->elems : slice_end(at, tensor->elems);
     float *out = op->out;
     if (tensor->options.optimizer.kind != WEFT_OPTIMIZER_NONE) {
         float *states[WEFT_OPTIMIZER_STATES_MAX];
@@ -57,12 +59,12 @@ bool client_update_slice(struct weft_tensor *tensor, const float *grad, float sc
             if (tensor->elastic.backup.arrays[i])
                 client_backup_fill(tensor->elastic.backup.arrays[i], stop * sizeof(float));
         struct weft_optimizer rule = tensor->options.optimizer;
-        if (op->has_decay) rule.weight_decay = op->weight_decay;
-        weft_optimizer_step(&rule, op->lr, op->step, out + at, states, grad + at, scale, stop - at);
+        if (op->rates.has_decay) rule.weight_decay = op->rates.weight_decay;
+        weft_optimizer_step(&rule, op->rates.lr, op->step, out + at, states, grad + at, scale, stop - at);
     } else {
         weft_kernels()->scale_f32(out + at, grad + at, scale, stop - at);
     }
-    op->work_at = stop;
+    op->gradient.work_at = stop;
     return stop == tensor->elems;
 }
 

@@ -977,10 +977,10 @@ static void break_link(struct worker *a, struct worker *b, struct weft_timer *ti
     if (!a->session || !b->session) return;
     run.cut[0] = a, run.cut[1] = b;
     run.gone_ns = weft_sim_now_ns(run.sim);
-    weft_transport_fail_peer(a->session->engine->transport, b->session->endpoint, WEFT_ERR_PEER_LOST,
-                             "the link is broken");
-    weft_transport_fail_peer(b->session->engine->transport, a->session->endpoint, WEFT_ERR_PEER_LOST,
-                             "the link is broken");
+    weft_transport_fail_peer(a->session->engine->transport, b->session->membership.endpoint,
+                             WEFT_ERR_PEER_LOST, "the link is broken");
+    weft_transport_fail_peer(b->session->engine->transport, a->session->membership.endpoint,
+                             WEFT_ERR_PEER_LOST, "the link is broken");
     weft_sim_wake(run.sim, a->host);
     weft_sim_wake(run.sim, b->host);
 }

@@ -13,18 +13,19 @@
 enum weft_status client_stage_copy_out(struct client_request *request, struct weft_error *error)
 {
     /* the codec wrote the result to `out`, or to the sum */
-    if (request->stage->coded && !request->stage->sum) return WEFT_OK;
-    if (request->stage->coded)
-        return client_stage_on_device(request->stage, client_stage_queue_update, NULL, error);
-    return client_stage_on_device(request->stage, client_window_copy_out, &request->stage->windows[0], error);
+    if (request->device.stage->coded && !request->device.stage->sum) return WEFT_OK;
+    if (request->device.stage->coded)
+        return client_stage_on_device(request->device.stage, client_stage_queue_update, NULL, error);
+    return client_stage_on_device(request->device.stage, client_window_copy_out,
+                                  &request->device.stage->windows[0], error);
 }
 
 void client_stage_done(struct client_request *request)
 {
-    struct client_stage *stage = request->stage;
+    struct client_stage *stage = request->device.stage;
     stage->resume = NULL;
     struct weft_session *session = request->session;
-    request->stage = NULL;
+    request->device.stage = NULL;
     weft_list_remove(&stage->link);
     if (!stage->device) {
         client_stage_release(session, stage);
@@ -99,7 +100,7 @@ static void *offset_or_null(const void *memory, size_t bytes)
 
 enum weft_status client_stage_post(struct client_request *request, struct weft_error *error)
 {
-    struct client_stage *stage = request->stage;
+    struct client_stage *stage = request->device.stage;
     while (stage->posted < stage->pieces) {
         struct window *window = &stage->windows[stage->posted % STAGE_WINDOWS];
         /* the window still has an earlier piece, whose end pumps the queue */
@@ -108,9 +109,10 @@ enum weft_status client_stage_post(struct client_request *request, struct weft_e
         struct weft_coll_args args;
         client_call_args(request, &args);
         uint64_t at = stage->posted * stage->piece_elems * stage->elem_bytes;
-        if (stage->pieces > 1) args.count = client_window_count(stage, request->count, stage->posted);
-        args.in = stage->device ? window->memory : offset_or_null(request->in, at);
-        args.out = stage->device ? client_window_output(stage, window) : offset_or_null(request->out, at);
+        if (stage->pieces > 1) args.count = client_window_count(stage, request->args.count, stage->posted);
+        args.in = stage->device ? window->memory : offset_or_null(request->args.in, at);
+        args.out =
+            stage->device ? client_window_output(stage, window) : offset_or_null(request->args.out, at);
         WEFT_TRY(
             weft_coll_post(client_request_group(request), &args, piece_done, window, &window->coll, error));
         request->op.coll = window->coll;
@@ -125,7 +127,7 @@ enum weft_status client_stage_post(struct client_request *request, struct weft_e
 
 bool client_stage_ended(struct client_request *request, enum weft_status status, const char *text)
 {
-    struct client_stage *stage = request->stage;
+    struct client_stage *stage = request->device.stage;
     stage->ended = true; /* the call is out of the queue */
     if (status < 0) stop_stage(stage, status, text);
     return stage->done == stage->posted;
@@ -133,9 +135,9 @@ bool client_stage_ended(struct client_request *request, enum weft_status status,
 
 bool client_stage_in_pieces(const struct client_request *request)
 {
-    return request->stage && request->stage->pieces > 1;
+    return request->device.stage && request->device.stage->pieces > 1;
 }
 bool client_stage_is_filling(const struct client_request *request)
 {
-    return request->stage->device && request->stage->posted == 0;
+    return request->device.stage->device && request->device.stage->posted == 0;
 }

@@ -66,8 +66,8 @@ static void try_to_resume(struct client_stage *stage)
 void client_stage_when_ready(struct client_request *request, void (*resume)(struct client_request *request))
 {
     client_stage_opened(request);
-    request->stage->resume = resume;
-    try_to_resume(request->stage);
+    request->device.stage->resume = resume;
+    try_to_resume(request->device.stage);
 }
 
 void client_stage_poll(struct weft_timer *timer)
@@ -100,7 +100,7 @@ void client_stage_poll(struct weft_timer *timer)
 
 void client_stage_opened(struct client_request *request)
 {
-    struct client_stage *stage = request->stage;
+    struct client_stage *stage = request->device.stage;
     weft_list_init(&stage->link);
     weft_list_append(&request->session->calls->staging.open, &stage->link);
 }
@@ -151,7 +151,7 @@ enum weft_status client_window_is_full(struct weft_session *session, struct clie
 
 enum weft_status client_stage_ready(struct client_request *request, struct weft_error *error)
 {
-    struct client_stage *stage = request->stage;
+    struct client_stage *stage = request->device.stage;
     WEFT_TRY(client_window_is_full(request->session, stage, &stage->windows[0], error));
     stage->posted = stage->done = 1; /* the operation that carries several calls posts it */
     return WEFT_OK;
@@ -159,5 +159,5 @@ enum weft_status client_stage_ready(struct client_request *request, struct weft_
 
 void *client_stage_memory(const struct client_request *request)
 {
-    return request->stage->windows[0].memory;
+    return request->device.stage->windows[0].memory;
 }

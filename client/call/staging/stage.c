@@ -88,9 +88,9 @@ void client_stage_release(struct weft_session *session, struct client_stage *sta
 
 void client_stage_drop(struct client_request *request)
 {
-    struct client_stage *stage = request->stage;
+    struct client_stage *stage = request->device.stage;
     if (!stage) return;
-    request->stage = NULL;
+    request->device.stage = NULL;
     if (stage->device) client_stage_end_order(stage);
     /* the engine may use the stage in this moment: it is freed with the session */
     pthread_mutex_lock(&request->session->calls->staging.lock);
@@ -121,7 +121,7 @@ void client_staging_init(struct weft_session *session)
 
 static void free_all(struct weft_session *session, struct weft_list *stages, uint64_t until_ns)
 {
-    bool forked = session->pid != weft_process_id();
+    bool forked = session->live.pid != weft_process_id();
     while (!weft_list_empty(stages)) {
         struct client_stage *stage = weft_list_first(stages, struct client_stage, link);
         weft_list_remove(&stage->link);
@@ -147,7 +147,7 @@ void client_staging_free(struct weft_session *session)
     while (!weft_list_empty(&staging->devices)) {
         struct client_device *device = weft_list_first(&staging->devices, struct client_device, link);
         weft_list_remove(&device->link);
-        if (session->pid == weft_process_id()) client_device_free(session, device);
+        if (session->live.pid == weft_process_id()) client_device_free(session, device);
     }
     pthread_mutex_destroy(&staging->lock);
 }

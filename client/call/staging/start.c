@@ -58,11 +58,11 @@ static void choose_pieces(const struct weft_session *session, struct client_stag
     uint64_t elems = session->calls->staging.piece_bytes / stage->elem_bytes;
     stage->pieces = 1;
     stage->piece_elems = stage->extents.in > stage->extents.out ? stage->extents.in : stage->extents.out;
-    if (!session->calls->staging.cuts_long_calls || request->tensor || !coll_can_be_cut(request->kind) ||
-        request->count <= elems)
+    if (!session->calls->staging.cuts_long_calls || request->tensor || !coll_can_be_cut(request->args.kind) ||
+        request->args.count <= elems)
         return;
     stage->piece_elems = elems;
-    stage->pieces = (request->count + elems - 1) / elems;
+    stage->pieces = (request->args.count + elems - 1) / elems;
 }
 
 /* Orders the copies after the work on the caller's stream. Copies up wait for that event when they are
@@ -74,14 +74,14 @@ static enum weft_status begin_stage(struct weft_session *session, struct client_
         stage->windows[0].state = WINDOW_FILLING;
         stage->windows[0].filling_ns = weft_now_ns(session->env);
         WEFT_TRY(stage->device->ops->record(stage->begun, stage->stream, error));
-        return stage->request->on_stream ? client_stage_hold_stream(session, stage, error) : WEFT_OK;
+        return stage->request->device.on_stream ? client_stage_hold_stream(session, stage, error) : WEFT_OK;
     }
     if (stage->device) {
         const struct weft_memory_ops *ops = stage->device->ops;
         for (uint32_t w = 0; w < stage->pieces && w < STAGE_WINDOWS; w++)
             WEFT_TRY(client_window_reserve(session, stage, &stage->windows[w], error));
         WEFT_TRY(ops->record(stage->begun, stage->stream, error));
-        if (stage->request->on_stream) WEFT_TRY(client_stage_hold_stream(session, stage, error));
+        if (stage->request->device.on_stream) WEFT_TRY(client_stage_hold_stream(session, stage, error));
         if (stage->device->has_stream_order) {
             client_stage_gate(stage);
             return WEFT_OK;
@@ -116,10 +116,10 @@ static enum weft_status start_on(struct client_request *request, const struct we
     WEFT_TRY(client_stage_alloc(session, device, &stage, error));
     stage->coded = coded;
     stage->request = request;
-    stage->stream = request->stream;
+    stage->stream = request->device.stream;
     stage->extents = extents;
-    stage->elem_bytes = weft_dtype_bytes((enum weft_dtype)request->dtype);
-    stage->has_separate_areas = request->tensor || !coll_can_be_cut(request->kind);
+    stage->elem_bytes = weft_dtype_bytes((enum weft_dtype)request->args.dtype);
+    stage->has_separate_areas = request->tensor || !coll_can_be_cut(request->args.kind);
     stage->keeps_out = keeps_out && !sum;
     stage->sum = sum;
     stage->resume = NULL;
@@ -129,27 +129,27 @@ static enum weft_status start_on(struct client_request *request, const struct we
         client_stage_release(session, stage);
         return status;
     }
-    request->stage = stage;
+    request->device.stage = stage;
     return WEFT_OK;
 }
 
 enum weft_status client_stage_start(struct client_request *request, struct client_extents extents)
 {
     struct weft_session *session = request->session;
-    const char *name = weft_coll_kind_name((enum weft_coll_kind)request->kind);
-    bool on_device = weft_memory_is_device(request->memory) && (extents.in > 0 || extents.out > 0);
+    const char *name = weft_coll_kind_name((enum weft_coll_kind)request->args.kind);
+    bool on_device = weft_memory_is_device(request->device.memory) && (extents.in > 0 || extents.out > 0);
     const struct weft_memory_ops *ops = NULL;
     int number = -1, before = -1;
     struct weft_error error = {0};
-    request->stage = NULL;
+    request->device.stage = NULL;
     if (!on_device) {
-        bool is_long = session->calls->staging.cuts_long_calls && coll_can_be_cut(request->kind) &&
-                       request->count > session->calls->staging.piece_bytes /
-                                            weft_dtype_bytes((enum weft_dtype)request->dtype);
+        bool is_long = session->calls->staging.cuts_long_calls && coll_can_be_cut(request->args.kind) &&
+                       request->args.count > session->calls->staging.piece_bytes /
+                                            weft_dtype_bytes((enum weft_dtype)request->args.dtype);
         if (!is_long) return WEFT_OK;
     } else {
-        WEFT_TRY(find_device(session, name, (enum weft_memory_kind)request->memory, request->in, request->out,
-                             extents, &ops, &number));
+        WEFT_TRY(find_device(session, name, (enum weft_memory_kind)request->device.memory, request->args.in,
+                             request->args.out, extents, &ops, &number));
     }
     enum weft_status status = ops ? ops->enter(number, &before, &error) : WEFT_OK;
     if (status == WEFT_OK) status = start_on(request, ops, number, extents, false, false, &error);
@@ -167,17 +167,17 @@ enum weft_status client_stage_start_tensor(struct client_request *request, enum 
     int number, before;
     struct weft_error error = {0};
     snprintf(name, sizeof name, "tensor '%s'", session->calls->tensor_ops->name(request->tensor));
-    WEFT_TRY(find_device(session, name, memory, request->in, request->out, extents, &ops, &number));
-    request->memory = (uint8_t)memory;
-    request->stream = stream;
+    WEFT_TRY(find_device(session, name, memory, request->args.in, request->args.out, extents, &ops, &number));
+    request->device.memory = (uint8_t)memory;
+    request->device.stream = stream;
     enum weft_status status = ops->enter(number, &before, &error);
     if (status == WEFT_OK) {
         status = start_on(request, ops, number, extents, keeps_out, may_code, &error);
         ops->leave(before);
     }
     if (status < 0) return client_error(session, status, "%s: %.150s", name, error.text);
-    if (request->stage->coded) return WEFT_OK;
-    *host_in_out = request->stage->windows[0].memory;
-    *host_out_out = client_window_output(request->stage, &request->stage->windows[0]);
+    if (request->device.stage->coded) return WEFT_OK;
+    *host_in_out = request->device.stage->windows[0].memory;
+    *host_out_out = client_window_output(request->device.stage, &request->device.stage->windows[0]);
     return WEFT_OK;
 }

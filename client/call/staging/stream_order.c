@@ -27,7 +27,7 @@ enum weft_status client_stage_hold_stream(struct weft_session *session, struct c
             weft_log(session->env, WEFT_LOG_WARN, "client", "stream-ordered calls block their caller: %s",
                      refused.text);
         device->words_refused = true;
-        stage->request->must_block = true;
+        stage->request->device.must_block = true;
         return WEFT_OK;
     }
     if (status < 0) return (enum weft_status)weft_error_set(error, status, "%s", refused.text);

@@ -68,7 +68,7 @@ uint8_t *client_window_output(const struct client_stage *stage, const struct win
 
 float *client_stage_sum(const struct client_request *request)
 {
-    const struct client_stage *stage = request->stage;
+    const struct client_stage *stage = request->device.stage;
     if (!stage->sum || stage->coded) return stage->sum;
     return (float *)(void *)client_window_output(stage, &stage->windows[0]);
 }
@@ -89,11 +89,11 @@ enum weft_status client_window_copy_in(struct client_stage *stage, uint64_t piec
     if (used) WEFT_TRY(ops->wait(stage->device->down, window->emptied, error));
     if (count > 0) {
         const uint8_t *from =
-            (const uint8_t *)stage->request->in + piece * stage->piece_elems * stage->elem_bytes;
+            (const uint8_t *)stage->request->args.in + piece * stage->piece_elems * stage->elem_bytes;
         WEFT_TRY(ops->copy(window->memory, from, count * stage->elem_bytes, stage->device->down, error));
     }
     if (stage->keeps_out) {
-        WEFT_TRY(ops->copy(client_window_output(stage, window), stage->request->out,
+        WEFT_TRY(ops->copy(client_window_output(stage, window), stage->request->args.out,
                            stage->extents.out * stage->elem_bytes, stage->device->down, error));
         used = true;
     }
@@ -113,7 +113,7 @@ enum weft_status client_window_copy_in_first(struct client_stage *stage, struct 
 enum weft_status client_stage_queue_update(struct client_stage *stage, struct window *unused,
                                            struct weft_error *error)
 {
-    return stage->session->calls->tensor_ops->queue_update(stage->request->tensor, stage->request->out,
+    return stage->session->calls->tensor_ops->queue_update(stage->request->tensor, stage->request->args.out,
                                                            stage->device->coding, error);
 }
 
@@ -126,7 +126,8 @@ enum weft_status client_window_copy_out(struct client_stage *stage, struct windo
     window->state = WINDOW_IDLE;
     if (!stage->device || count == 0) return WEFT_OK;
     const struct weft_memory_ops *ops = stage->device->ops;
-    uint8_t *to = (uint8_t *)stage->request->out + window->piece * stage->piece_elems * stage->elem_bytes;
+    uint8_t *to =
+        (uint8_t *)stage->request->args.out + window->piece * stage->piece_elems * stage->elem_bytes;
     void *stream = stage->device->up;
     if (stage->sum) { /* all updates of a tensor are on one stream */
         to = (uint8_t *)stage->sum;

@@ -74,8 +74,8 @@ static void fill_links(struct client_report *report, const struct client_engine 
     const struct weft_session *session = report->session;
     struct client_report_links *links = &report->links;
     uint32_t count = 0;
-    for (uint32_t i = 0; i < session->member_count; i++) {
-        const uint64_t bytes = sent_to(engine, &session->members[i]);
+    for (uint32_t i = 0; i < session->membership.member_count; i++) {
+        const uint64_t bytes = sent_to(engine, &session->membership.members[i]);
         uint32_t at = count;
         if (bytes == 0 || (count == WEFT_LIMIT_REPORT_LINKS && bytes <= links->bytes[count - 1])) continue;
         if (count < WEFT_LIMIT_REPORT_LINKS) count++;
@@ -85,7 +85,7 @@ static void fill_links(struct client_report *report, const struct client_engine 
             links->members[at] = links->members[at - 1];
         }
         links->bytes[at] = bytes;
-        links->members[at] = session->members[i].member;
+        links->members[at] = session->membership.members[i].member;
     }
     report->figures.link_members = links->members;
     report->figures.link_bytes = links->bytes;

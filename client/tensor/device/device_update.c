@@ -212,10 +212,11 @@ enum weft_status client_update_queue(struct weft_tensor *tensor, float *weights,
     const struct client_device_update *update = tensor->buffers.device_update;
     const struct client_tensor_op *op = &tensor->op;
     struct weft_optimizer rule = tensor->options.optimizer;
-    if (op->has_decay) rule.weight_decay = op->weight_decay;
+    if (op->rates.has_decay) rule.weight_decay = op->rates.weight_decay;
     const enum weft_status status = weft_optimizer_step_on_device(
-        update->at.kernels, &rule, op->lr, op->step, weights, update->states, update->sum,
-        tensor->codec ? 1.0f : op->grad_scale, tensor->elems, update->workspace, (weft_device_stream)stream);
+        update->at.kernels, &rule, op->rates.lr, op->step, weights, update->states, update->sum,
+        tensor->codec ? 1.0f : op->rates.grad_scale, tensor->elems, update->workspace,
+        (weft_device_stream)stream);
     if (status < 0)
         return (enum weft_status)weft_error_set(error, WEFT_ERR_STATE,
                                                 "%s: an update could not be queued: %s",
@@ -231,7 +232,7 @@ void client_update_free(struct weft_tensor *tensor)
     struct client_device_update *update = tensor->buffers.device_update;
     const struct weft_session *session = tensor->session;
     int before;
-    if (!update || session->pid != weft_process_id()) return;
+    if (!update || session->live.pid != weft_process_id()) return;
     tensor->buffers.device_update = NULL;
     if (update->at.memory->enter(update->at.number, &before, NULL) < 0) return;
     const struct weft_memory_ops *memory = update->at.memory;

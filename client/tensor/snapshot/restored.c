@@ -209,10 +209,10 @@ enum weft_status client_snapshot_restore_tensor(struct weft_tensor *tensor)
         const enum weft_status status = client_residual_restore(
             tensor, record.data, record.bytes, adds ? 1.0f : 1.0f / (float)snapshot->shares, adds);
         if (status < 0) { /* the other ranks depend on this one */
-            client_fail(session, status, true,
-                        "rank %u cannot restore tensor '%.100s' from the snapshot: %.250s", session->rank,
-                        tensor->name,
-                        session->error.text[0] ? session->error.text : weft_reason_text(status));
+            client_fail(
+                session, status, true, "rank %u cannot restore tensor '%.100s' from the snapshot: %.250s",
+                session->rank, tensor->name,
+                session->failure.error.text[0] ? session->failure.error.text : weft_reason_text(status));
             return client_usable(session);
         }
         adds = true;

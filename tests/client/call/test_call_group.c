@@ -92,12 +92,12 @@ static void train(struct crowd *crowd, struct weft_session *session, uint32_t ra
         push(crowd, session, all, 1, step);
         if (!CROWD_OK(crowd, session, weft_step_end(session))) return;
         for (uint32_t t = 0; t < TENSORS; t++) {
-            const struct weft_tensor *leader = all[t].tensor[0]->op.leader;
+            const struct weft_tensor *leader = all[t].tensor[0]->op.carrier.leader;
             if (!CROWD_CHECK(crowd, session, memcmp(all[t].out[0], all[t].out[1], all[t].elems * 4) == 0))
                 fprintf(stderr, "rank %u step %u tensor %u (%s)\n", rank, step, t, plans[t].codec);
             CROWD_CHECK(crowd, session,
                         leader == (plans[t].leader < 0 ? NULL : all[plans[t].leader].tensor[0]));
-            CROWD_CHECK(crowd, session, all[t].tensor[1]->op.leader == NULL);
+            CROWD_CHECK(crowd, session, all[t].tensor[1]->op.carrier.leader == NULL);
         }
     }
 }
@@ -142,8 +142,8 @@ static void many(struct crowd *crowd, struct weft_session *session, uint32_t ran
                  weft_push_pull(tensors[t], grad + t * ELEMS, grad + t * ELEMS, &requests[t]));
     CROWD_OK(crowd, session, weft_group_end(session));
     CROWD_OK(crowd, session, weft_step_end(session));
-    CROWD_CHECK(crowd, session, tensors[WEFT_CODEC_BATCH_MAX - 1]->op.leader == tensors[0]);
-    CROWD_CHECK(crowd, session, tensors[MANY - 1]->op.leader == tensors[WEFT_CODEC_BATCH_MAX]);
+    CROWD_CHECK(crowd, session, tensors[WEFT_CODEC_BATCH_MAX - 1]->op.carrier.leader == tensors[0]);
+    CROWD_CHECK(crowd, session, tensors[MANY - 1]->op.carrier.leader == tensors[WEFT_CODEC_BATCH_MAX]);
 }
 
 /* The job ends while the group is open, and while its operations run: all requests complete. */

@@ -36,7 +36,7 @@ static void follow(struct bench *b, const uint32_t *host_of, const uint32_t *mem
     b->session.env = weft_env_system();
     b->session.link.ring = b->ring;
     b->all.keys = b->keys;
-    b->session.hosts = &b->all;
+    b->session.membership.hosts = &b->all;
     for (uint32_t r = 0; r < RANKS; r++) b->keys[r] = KEY(host_of[r]);
     for (uint32_t r = 0; r < ranks; r++) of_members[r] = host_of[members ? members[r] : r];
     memset(b->memory, 0xee, sizeof b->memory);
@@ -165,16 +165,16 @@ static enum weft_status find_twice(struct weft_env *env, void *context)
 {
     struct listed *listed = context;
     struct weft_session session = {
-        .env = env, .members = listed->members, .member_count = RANKS, .ranks = RANKS};
+        .env = env, .membership.members = listed->members, .membership.member_count = RANKS, .ranks = RANKS};
     struct weft_error error = {0};
     pthread_mutex_init(&session.control.lock, NULL);
     enum weft_status status = client_hosts_create(&session, &listed->roster, &error);
-    struct client_hosts *first = session.hosts;
+    struct client_hosts *first = session.membership.hosts;
     if (status == WEFT_OK) {
         session.ranks = 1;
         status = client_hosts_create(&session, &listed->roster, &error);
-        if (status < 0) assert_ptr_equal(session.hosts, first);
-        else assert_int_equal(atomic_load(&session.hosts)->plan.count, 1);
+        if (status < 0) assert_ptr_equal(session.membership.hosts, first);
+        else assert_int_equal(atomic_load(&session.membership.hosts)->plan.count, 1);
         assert_int_equal(first->plan.count, 2); /* still valid */
         for (uint32_t i = 0; i < RANKS; i++) {
             assert_int_equal(first->plan.host[i], i % 2);

@@ -392,8 +392,8 @@ static int older_shard(struct fleet *fleet, uint32_t rank)
     static struct saved saved;
     struct trainee *trainee;
     if (join(fleet, rank, &trainee) || declare_all(trainee)) return 1;
-    for (uint32_t i = 0; i < trainee->session->member_count; i++) {
-        struct client_member *member = &trainee->session->members[i];
+    for (uint32_t i = 0; i < trainee->session->membership.member_count; i++) {
+        struct client_member *member = &trainee->session->membership.members[i];
         HOLDS(member->has_state_messages == member->is_shard);
         if (member->is_shard && member->index == 1) member->has_state_messages = false;
     }
