@@ -179,6 +179,12 @@ enum weft_status weft_shard_engine_check_hash(struct weft_shard_engine *engine,
                                               const Weft__Control__WeightHash *hash,
                                               struct weft_error *error);
 
+/* The open round whose first contribution is the oldest. */
+struct weft_shard_oldest_round {
+    uint64_t ns;      /* time since its first contribution; 0: no round is open */
+    uint64_t missing; /* workers that have not contributed to it */
+    uint64_t rank;    /* a rank that has not contributed to it, plus one; 0: none */
+};
 struct weft_shard_engine_stats {
     uint64_t chunks, weights_bytes, receive_bytes_used, receive_bytes_peak;
     uint64_t rounds_closed, pushes, pulls, duplicates, refused;
@@ -187,9 +193,7 @@ struct weft_shard_engine_stats {
     uint64_t copied_bytes;                 /* sent to make new copies */
     uint64_t receive_bytes_max;
     uint64_t rounds_open;          /* chunks with a round that has a contribution and is not closed */
-    uint64_t oldest_round_ns;      /* time since the first contribution of the oldest open round; 0: none */
-    uint64_t oldest_round_missing; /* workers that have not contributed to the oldest open round */
-    uint64_t oldest_round_rank;    /* a rank that has not contributed to it, plus one; 0: none */
+    struct weft_shard_oldest_round oldest_round;
     uint64_t last_round_ns; /* time since the last contribution to the round that closed last; 0: none has */
     struct weft_histogram round;        /* closed rounds: from the first contribution to the close */
     struct weft_histogram spread;       /* closed rounds: from the first to the last contribution */

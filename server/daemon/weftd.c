@@ -144,7 +144,7 @@ static enum weft_status start(struct weftd *weftd, struct weft_error *error)
     reachable_host(weftd->options.listen, shown, sizeof shown);
     if (weftd->options.coordinator) {
         WEFT_TRY(weft_host_port_parse(weftd->options.coordinator, host, &port, error));
-        weftd->coordinator_done = true;
+        weftd->state.coordinator_done = true;
         snprintf(ports, sizeof ports, "coordinator=%.300s\n", weftd->options.coordinator);
     } else {
         WEFT_TRY(start_coordinator(weftd, &port, error));
@@ -194,7 +194,7 @@ void weftd_pause(struct weft_env *env, uint64_t pause_ns)
 static bool is_stopped(void *context)
 {
     struct weftd *weftd = context;
-    return atomic_load(&weftd->stopped);
+    return atomic_load(&weftd->outcome.stopped);
 }
 
 /* Returns when the net thread has set `stopped`. The first signal ends the job, or with copies drains the
@@ -207,7 +207,7 @@ static void wait_for_end(struct weftd *weftd, int signal_fd, struct interrupt_re
         return;
     }
     struct pollfd fds[2] = {{.fd = weftd->wake_fd, .events = POLLIN}, {.fd = signal_fd, .events = POLLIN}};
-    while (!atomic_load(&weftd->stopped)) {
+    while (!atomic_load(&weftd->outcome.stopped)) {
         if (poll(fds, 2, -1) < 0 && errno != EINTR) return;
         struct signalfd_siginfo info;
         if (!(fds[1].revents & POLLIN) || read(signal_fd, &info, sizeof info) != sizeof info || signals == 2)
@@ -282,7 +282,7 @@ static enum weft_status run(struct weftd *weftd, const struct weftd_options *opt
         return weft_error_set(error, status, "cannot start networking: %s", weft_reason_text(status));
     WEFT_TRY(start(weftd, error));
     wait_for_end(weftd, signal_fd, request);
-    if (weftd->exit_status != 0) weftd_pause(weftd->env, GRACE_NS);
+    if (weftd->outcome.exit_status != 0) weftd_pause(weftd->env, GRACE_NS);
     if (weftd->coordinator) wait_for_others(weftd);
     return WEFT_OK;
 }
@@ -300,14 +300,14 @@ int weftd_run(struct weft_env *env, const struct weftd_options *options)
                           .wake_fd = -1,
                           .started_ns = weft_now_ns(env),
                           .label = "shard",
-                          .lost_endpoint = UINT32_MAX};
+                          .outcome.lost_endpoint = UINT32_MAX};
     weft_list_init(&weftd.requests);
     struct weft_error error = {0};
     if (signal_fd < 0 && !env->virtual_time) (void)weft_limit_error(&error, "signals", errno, "cannot start");
     else (void)run(&weftd, options, signal_fd, &error);
     release(&weftd);
 
-    if (error.status == WEFT_OK && weftd.exit_status != 0) error = weftd.end;
+    if (error.status == WEFT_OK && weftd.outcome.exit_status != 0) error = weftd.outcome.end;
     if (error.status != WEFT_OK) weft_log(env, WEFT_LOG_ERROR, "weftd", "%s: %s", weftd.label, error.text);
     struct signalfd_siginfo late; /* consume signals that arrived during the end: unblocked, they would
                                    * kill the process */

@@ -109,6 +109,39 @@ struct weftd_tensor_states {
     uint32_t count;
 };
 
+/* Copies for the HTTP thread. */
+struct weftd_views {
+    WEFTD_PUBLISHED(struct weftd_job_view) published;
+    struct weftd_job_view seen; /* HTTP thread: its last copy */
+    struct weftd_status_text status;
+    struct weftd_reports_view reports;
+};
+
+/* Answers of the engines that the net thread waits for. */
+struct weftd_pending {
+    uint32_t engines_waited_for, figures_pending; /* engines that have not answered */
+    bool progress_is_due, report_is_due;          /* to be sent after the last answer */
+};
+
+/* Net thread only. */
+struct weftd_state {
+    bool joined, running, failing;
+    bool is_draining;      /* after the first signal, in a job with copies: its slots move to other shards */
+    bool member_done;      /* the control connection has closed */
+    bool coordinator_done; /* the embedded job has ended; true if the coordinator is elsewhere */
+    bool is_replaced;      /* another process coordinates the job that this one has coordinated */
+};
+
+/* Written by the net thread before it sets `stopped`, read by the main thread afterwards. */
+struct weftd_outcome {
+    struct weft_error fail_error; /* what engines report to their workers; written before the commands are
+                                   * posted */
+    uint32_t lost_endpoint;       /* endpoint of the lost worker; UINT32_MAX: none, or a shard was lost */
+    int exit_status;
+    struct weft_error end;
+    atomic_bool stopped;
+};
+
 struct weftd {
     struct weft_env *env;
     struct weftd_options options;
@@ -120,13 +153,10 @@ struct weftd {
     uint64_t started_ns;
     int wake_fd; /* eventfd: the net thread wakes the main thread */
 
-    WEFTD_PUBLISHED(struct weftd_job_view) published;
-    struct weftd_job_view seen; /* HTTP thread: its last copy */
+    struct weftd_views views;
     struct weftd_snapshots *snapshots; /* owned; NULL: snapshot.folder is empty (weftd_snapshot.c) */
     struct weft_snapshot *restored;    /* owned; snapshot to restore; NULL: none. Not changed after start */
     char restored_folder[1024];
-    struct weftd_status_text status;
-    struct weftd_reports_view reports;
 
     /* net thread only */
     Weft__Control__Welcome welcome; /* without the proof */
@@ -136,22 +166,10 @@ struct weftd {
     struct weftd_engine *engines;   /* (options.engines,) */
     struct weftd_tensor_states tensors;
     struct weft_list requests; /* struct weftd_command.link: commands without a reply */
-    uint32_t engines_waited_for, figures_pending; /* engines that have not answered */
-    bool progress_is_due, report_is_due;          /* to be sent after the last answer */
-    bool joined, running, failing;
-    bool is_draining; /* after the first signal, in a job with copies: its slots move to other shards */
-    bool member_done;      /* the control connection has closed */
-    bool coordinator_done; /* the embedded job has ended; true if the coordinator is elsewhere */
-    bool is_replaced;      /* another process coordinates the job that this one has coordinated */
+    struct weftd_pending pending;
+    struct weftd_state state;
     char label[32];        /* "shard 1" */
-
-    /* written by the net thread before it sets `stopped`, read by the main thread afterwards */
-    struct weft_error fail_error; /* what engines report to their workers; written before the commands are
-                                   * posted */
-    uint32_t lost_endpoint;       /* endpoint of the lost worker; UINT32_MAX: none, or a shard was lost */
-    int exit_status;
-    struct weft_error end;
-    atomic_bool stopped;
+    struct weftd_outcome outcome;
 };
 
 /* weftd_control.c; net thread */

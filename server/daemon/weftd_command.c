@@ -32,7 +32,7 @@ static void on_reply(struct weft_command *command)
 {
     struct weftd_command *request = request_of(command);
     struct weftd *weftd = request->engine->weftd;
-    if (request->error.status != WEFT_OK && !weftd->failing) {
+    if (request->error.status != WEFT_OK && !weftd->state.failing) {
         (void)weft_control_client_abort(weftd->member, (enum weft_status)request->error.status,
                                         request->error.text);
         weftd_fail(weftd, (enum weft_status)request->error.status, "%s", request->error.text);

@@ -19,41 +19,42 @@
 
 void weftd_stop_if_done(struct weftd *weftd)
 {
-    if (!weftd->member_done || !weftd->coordinator_done || atomic_load(&weftd->stopped)) return;
-    atomic_store(&weftd->stopped, true);
+    if (!weftd->state.member_done || !weftd->state.coordinator_done || atomic_load(&weftd->outcome.stopped))
+        return;
+    atomic_store(&weftd->outcome.stopped, true);
     uint64_t one = 1;
     if (weftd->wake_fd >= 0) (void)!write(weftd->wake_fd, &one, sizeof one);
 }
 
 static void fail_engines(struct weftd *weftd, enum weft_status status, const char *text)
 {
-    weft_error_set(&weftd->fail_error, status, "%s", text);
+    weft_error_set(&weftd->outcome.fail_error, status, "%s", text);
     for (uint32_t i = 0; weftd->engines && i < weftd->options.engines; i++)
         if (weftd->engines[i].thread_started) weftd_engine_post_failure(&weftd->engines[i]);
 }
 
 void weftd_fail(struct weftd *weftd, enum weft_status status, const char *format, ...)
 {
-    if (weftd->failing) return;
-    weftd->failing = true;
+    if (weftd->state.failing) return;
+    weftd->state.failing = true;
     va_list args;
     va_start(args, format);
-    char text[sizeof weftd->end.text];
+    char text[sizeof weftd->outcome.end.text];
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    weftd->exit_status = 1;
+    weftd->outcome.exit_status = 1;
     if (!weftd->coordinator) weft_candidate_stop(weftd->candidate);
-    weft_error_set(&weftd->end, status, "%s", text);
+    weft_error_set(&weftd->outcome.end, status, "%s", text);
     fail_engines(weftd, status, text);
     if (weftd->member) (void)weft_control_client_leave(weftd->member, text);
-    weftd->member_done = true;
+    weftd->state.member_done = true;
     weftd_stop_if_done(weftd);
 }
 
 /* The coordinator moves the slots of this shard, and then lets it leave. A second signal ends it at once. */
 static bool begin_drain(struct weftd *weftd, const char *signal_name)
 {
-    if (!weftd->running || weftd->failing || weftd->is_draining || weftd->coordinator ||
+    if (!weftd->state.running || weftd->state.failing || weftd->state.is_draining || weftd->coordinator ||
         weftd->welcome.copies == 0 || strcmp(signal_name, "SIGTERM") != 0)
         return false;
     Weft__Control__Drain drain = WEFT__CONTROL__DRAIN__INIT;
@@ -64,27 +65,27 @@ static bool begin_drain(struct weftd *weftd, const char *signal_name)
     weft_log(weftd->env, WEFT_LOG_INFO, "weftd",
              "%s: the slots of %s move to other shards, then it leaves; a second signal ends it at once",
              signal_name, weftd->label);
-    weftd->is_draining = weft_control_client_send(weftd->member, &message) == WEFT_OK;
-    return weftd->is_draining;
+    weftd->state.is_draining = weft_control_client_send(weftd->member, &message) == WEFT_OK;
+    return weftd->state.is_draining;
 }
 
 void weftd_interrupted(struct weftd *weftd, const char *signal_name)
 {
     if (begin_drain(weftd, signal_name)) return;
-    if (weftd->joined && !weftd->failing && weftd->member) {
+    if (weftd->state.joined && !weftd->state.failing && weftd->member) {
         char text[64];
         snprintf(text, sizeof text, "ended by %s", signal_name);
         (void)weft_control_client_abort(weftd->member, WEFT_ERR_ABORTED, text);
     }
     weftd_fail(weftd, WEFT_ERR_ABORTED, "ended by %s", signal_name);
-    weftd->coordinator_done = true; /* the job may never end */
+    weftd->state.coordinator_done = true; /* the job may never end */
     weftd_stop_if_done(weftd);
 }
 
 void weftd_coordinator_ended(void *context, enum weft_status status, const char *text)
 {
     struct weftd *weftd = context;
-    weftd->coordinator_done = true;
+    weftd->state.coordinator_done = true;
     /* The sentence also arrives on this process's control connection, unless that is broken. */
     weftd_stop_if_done(weftd);
 }
@@ -97,11 +98,11 @@ static void on_welcomed(void *context, const Weft__Control__Welcome *welcome)
     struct weft_error error = {0};
     weftd->welcome = *welcome;
     weftd->welcome.proof = (ProtobufCBinaryData){0};
-    weftd->joined = true;
+    weftd->state.joined = true;
     snprintf(weftd->label, sizeof weftd->label, "shard %u", welcome->index);
     weft_log_source_set(weftd->options.job, "shard", welcome->index);
     weftd_takeover_welcomed(weftd, welcome);
-    if (weftd->failing) return;
+    if (weftd->state.failing) return;
     enum weft_status status = weftd_report_start(weftd);
     if (status != WEFT_OK) weftd_fail(weftd, status, "no memory for the timer of reports");
     else if (weftd_engines_start(weftd, &error) != WEFT_OK)
@@ -140,13 +141,13 @@ void weftd_engine_replied(struct weft_command *command)
     if (engine->error.status != WEFT_OK) {
         char text[400];
         snprintf(text, sizeof text, "engine %u: %.350s", engine->index, engine->error.text);
-        if (!weftd->failing)
+        if (!weftd->state.failing)
             (void)weft_control_client_abort(weftd->member, (enum weft_status)engine->error.status, text);
         weftd_fail(weftd, (enum weft_status)engine->error.status, "%s", text);
         return;
     }
-    WEFT_ASSERT(weftd->engines_waited_for > 0);
-    if (--weftd->engines_waited_for > 0 || weftd->failing) return;
+    WEFT_ASSERT(weftd->pending.engines_waited_for > 0);
+    if (--weftd->pending.engines_waited_for > 0 || weftd->state.failing) return;
     if (weftd->roster) send_ready(weftd);
     else send_endpoints(weftd);
 }
@@ -172,7 +173,7 @@ static void on_roster(struct weftd *weftd, const Weft__Control__Control *message
     }
     if (weftd->options.joins && workers > 0)
         weftd->welcome.workers = workers; /* they change in elastic jobs */
-    if (weftd->roster || weftd->engines_waited_for > 0 || workers != weftd->welcome.workers) {
+    if (weftd->roster || weftd->pending.engines_waited_for > 0 || workers != weftd->welcome.workers) {
         weftd_fail(weftd, WEFT_ERR_MALFORMED,
                    "the coordinator sent a roster that was not due or misses workers");
         return;
@@ -183,7 +184,7 @@ static void on_roster(struct weftd *weftd, const Weft__Control__Control *message
                    message->roster->n_members);
         return;
     }
-    weftd->engines_waited_for = weftd->options.engines;
+    weftd->pending.engines_waited_for = weftd->options.engines;
     for (uint32_t i = 0; i < weftd->options.engines; i++) weftd_engine_post_connect(&weftd->engines[i]);
 }
 
@@ -251,12 +252,12 @@ static void on_declaration_replied(struct weft_command *command)
     const struct weft_error *error = &declaration->replies[request->engine->index].error;
     if (error->status != WEFT_OK) weft_error_set(&declaration->error, error->status, "%s", error->text);
     if (--declaration->waited_for > 0) return;
-    if (!weftd->failing && declaration->error.status == WEFT_OK) {
+    if (!weftd->state.failing && declaration->error.status == WEFT_OK) {
         struct weftd_tensor_state *state = &weftd->tensors.all[declaration->message->declared->tensor];
         state->state = TENSOR_DECLARED;
         state->restored = declaration->replies[request->engine->index].restored; /* equal for all engines */
         send_declared_ok(weftd, declaration->message->declared->tensor);
-    } else if (!weftd->failing) {
+    } else if (!weftd->state.failing) {
         enum weft_status status = (enum weft_status)declaration->error.status;
         (void)weft_control_client_abort(weftd->member, status, declaration->error.text);
         weftd_fail(weftd, status, "%s", declaration->error.text);
@@ -308,7 +309,7 @@ static struct declaration *declaration_create(struct weftd *weftd, const Weft__C
 static void on_declared(struct weftd *weftd, const Weft__Control__Control *message)
 {
     const Weft__Control__Declared *declared = message->declared;
-    if (!weftd->running || declared->n_chunks == 0) {
+    if (!weftd->state.running || declared->n_chunks == 0) {
         weftd_fail(weftd, WEFT_ERR_MALFORMED, "the coordinator sent a declaration that was not due");
         return;
     }
@@ -412,7 +413,7 @@ static void on_go(struct weftd *weftd, const Weft__Control__Go *go)
 {
     const uint64_t step = weftd->restored ? weftd->restored->step : 0;
     if (go->committed == step || weftd->options.joins) { /* chunks reach it by copies */
-        weftd->running = true;
+        weftd->state.running = true;
         return;
     }
     char text[200];
@@ -428,21 +429,21 @@ static void on_member_lost(struct weftd *weftd, const Weft__Control__MemberLost 
 {
     if (weftd_members_lost(weftd, lost)) return;
     const Weft__Control__Member *worker = weftd_members_worker(weftd, lost->member);
-    if (worker) weftd->lost_endpoint = worker->endpoint_first;
+    if (worker) weftd->outcome.lost_endpoint = worker->endpoint_first;
     weftd_fail(weftd, WEFT_ERR_PEER_LOST, "%s", lost->text);
 }
 
 static void on_message(void *context, const Weft__Control__Control *message)
 {
     struct weftd *weftd = context;
-    if (weftd->failing) return;
+    if (weftd->state.failing) return;
     switch (message->body_case) {
     case WEFT__CONTROL__CONTROL__BODY_ROSTER: on_roster(weftd, message); break;
     case WEFT__CONTROL__CONTROL__BODY_GO: on_go(weftd, message->go); break;
     case WEFT__CONTROL__CONTROL__BODY_DECLARED: on_declared(weftd, message); break;
     case WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH: on_weight_hash(weftd, message->weight_hash); break;
     case WEFT__CONTROL__CONTROL__BODY_TENSOR_FREE:
-        if (weftd->running) on_tensor_free(weftd, message->tensor_free->tensor);
+        if (weftd->state.running) on_tensor_free(weftd, message->tensor_free->tensor);
         break;
     case WEFT__CONTROL__CONTROL__BODY_SNAP:
     case WEFT__CONTROL__CONTROL__BODY_SNAP_PASSED: weftd_snapshots_message(weftd, message); break;
@@ -496,8 +497,8 @@ static void on_closed(void *context, enum weft_status status, const char *text)
         weftd_fail(weftd, status, "%s", text);
     /* Refused (wrong secret, index in use): the job of an embedded coordinator cannot begin without this
      * shard. */
-    if (status != WEFT_ERR_CLOSED && !weftd->joined) weftd->coordinator_done = true;
-    weftd->member_done = true;
+    if (status != WEFT_ERR_CLOSED && !weftd->state.joined) weftd->state.coordinator_done = true;
+    weftd->state.member_done = true;
     weftd_stop_if_done(weftd);
 }
 

@@ -200,13 +200,13 @@ static void on_fail(struct weft_command *command)
     struct weftd_engine *engine = weft_container_of(command, struct weftd_engine, fail_command);
     struct weftd *weftd = engine->weftd;
     /* Shared memory does not detect a dead peer, and operations with it would never end. */
-    if (engine->transport && weftd->lost_endpoint != UINT32_MAX &&
-        weft_transport_peer(engine->transport, weftd->lost_endpoint))
-        weft_transport_fail_peer(engine->transport, weftd->lost_endpoint, WEFT_ERR_PEER_LOST,
-                                 weftd->fail_error.text);
+    if (engine->transport && weftd->outcome.lost_endpoint != UINT32_MAX &&
+        weft_transport_peer(engine->transport, weftd->outcome.lost_endpoint))
+        weft_transport_fail_peer(engine->transport, weftd->outcome.lost_endpoint, WEFT_ERR_PEER_LOST,
+                                 weftd->outcome.fail_error.text);
     if (engine->shard)
-        weft_shard_engine_fail(engine->shard, (enum weft_status)weftd->fail_error.status,
-                               weftd->fail_error.text);
+        weft_shard_engine_fail(engine->shard, (enum weft_status)weftd->outcome.fail_error.status,
+                               weftd->outcome.fail_error.text);
 }
 
 static void drain(struct weftd_engine *engine)
@@ -276,7 +276,7 @@ enum weft_status weftd_engines_start(struct weftd *weftd, struct weft_error *err
 {
     weftd->engines = weft_alloc_zero(weftd->env, weftd->options.engines * sizeof *weftd->engines);
     enum weft_status status = weftd->engines ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-    weftd->engines_waited_for = weftd->options.engines;
+    weftd->pending.engines_waited_for = weftd->options.engines;
     if (status == WEFT_OK) weftd_snapshots_attach(weftd);
     for (uint32_t i = 0; status == WEFT_OK && i < weftd->options.engines; i++)
         status = engine_start(weftd, &weftd->engines[i], i);

@@ -121,7 +121,7 @@ const Weft__Control__Member *weftd_members_worker(const struct weftd *weftd, uin
 bool weftd_members_lost(struct weftd *weftd, const Weft__Control__MemberLost *lost)
 {
     const Weft__Control__Member *member = weftd_members_worker(weftd, lost->member);
-    if (lost->epoch == 0 || weftd->welcome.workers_min == 0 || !weftd->running || !member) return false;
+    if (lost->epoch == 0 || weftd->welcome.workers_min == 0 || !weftd->state.running || !member) return false;
     weft_log(weftd->env, WEFT_LOG_WARN, "weftd", "%s; the job continues", lost->text);
     for (uint32_t i = 0; i < weftd->options.engines; i++) {
         struct members_request *request = request_create(weftd, lost->epoch, 0);
@@ -137,7 +137,7 @@ bool weftd_members_lost(struct weftd *weftd, const Weft__Control__MemberLost *lo
 void weftd_members_left(struct weftd *weftd, const Weft__Control__Left *left)
 {
     const Weft__Control__Member *member = weftd_members_worker(weftd, left->member);
-    if (!weftd->running || !member) {
+    if (!weftd->state.running || !member) {
         weftd_fail(weftd, WEFT_ERR_MALFORMED,
                    "the coordinator reports that member %u has left, which is not a worker of the roster",
                    left->member);
@@ -153,7 +153,7 @@ void weftd_members_left(struct weftd *weftd, const Weft__Control__Left *left)
 
 void weftd_members_joined(struct weftd *weftd, const Weft__Control__Joined *joined)
 {
-    if (!weftd->running || weftd->welcome.workers_min == 0) {
+    if (!weftd->state.running || weftd->welcome.workers_min == 0) {
         weftd_fail(weftd, WEFT_ERR_MALFORMED,
                    "the coordinator reports that a worker has joined, in a job that is not elastic");
         return;
@@ -167,7 +167,7 @@ void weftd_members_joined(struct weftd *weftd, const Weft__Control__Joined *join
 
 void weftd_members_grow(struct weftd *weftd, const Weft__Control__Grow *grow)
 {
-    if (!weftd->running || weftd->welcome.workers_max == 0)
+    if (!weftd->state.running || weftd->welcome.workers_max == 0)
         weftd_fail(weftd, WEFT_ERR_MALFORMED,
                    "the coordinator reports a new worker for epoch %u, in a job that admits none",
                    grow->epoch);
@@ -208,7 +208,7 @@ void weftd_members_shrunk(struct weftd *weftd, const Weft__Control__Control *mes
 {
     const Weft__Control__Shrunk *shrunk = message->shrunk;
     const struct weftd_newcomers *kept = NULL;
-    bool known = weftd->running && weftd->welcome.workers_min > 0 && shrunk->n_members > 0 &&
+    bool known = weftd->state.running && weftd->welcome.workers_min > 0 && shrunk->n_members > 0 &&
                  shrunk->n_members <= workers_max(weftd);
     if (known && !keep_newcomers(weftd, message, &kept)) return;
     for (size_t rank = 0; known && rank < shrunk->n_members; rank++)

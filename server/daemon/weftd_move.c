@@ -48,7 +48,7 @@ static void send_report(struct weft_command *command)
         of->is_quiet ? WEFT__CONTROL__CONTROL__BODY_SLOT_QUIET : WEFT__CONTROL__CONTROL__BODY_SLOT_COPIED;
     if (of->is_quiet) message.slot_quiet = &quiet;
     else message.slot_copied = &copied;
-    if (!weftd->failing) (void)weft_control_client_send(weftd->member, &message);
+    if (!weftd->state.failing) (void)weft_control_client_send(weftd->member, &message);
     weft_free_bytes(weftd->env, report);
 }
 
@@ -68,7 +68,7 @@ void weftd_move_report(void *context, const struct weft_slot_report *of)
 void weftd_move(struct weftd *weftd, const Weft__Control__Control *message)
 {
     const bool is_copy = message->body_case == WEFT__CONTROL__CONTROL__BODY_SLOT_COPY;
-    for (uint32_t i = 0; weftd->running && i < weftd->options.engines; i++) {
+    for (uint32_t i = 0; weftd->state.running && i < weftd->options.engines; i++) {
         struct move_request *request = weft_alloc_zero(weftd->env, sizeof *request);
         if (!request) return;
         request->is_copy = is_copy;

@@ -16,9 +16,9 @@ static void fill_progress(const struct weftd *weftd, Weft__Control__Progress *pr
     for (uint32_t i = 0; i < weftd->options.engines; i++) {
         const struct weft_shard_engine_stats *stats = &weftd->engines[i].figures.shard;
         progress->operations += stats->rounds_closed;
-        if (stats->oldest_round_ns <= progress->open_ns) continue;
-        progress->open_ns = stats->oldest_round_ns;
-        progress->waits_for = (uint32_t)stats->oldest_round_rank;
+        if (stats->oldest_round.ns <= progress->open_ns) continue;
+        progress->open_ns = stats->oldest_round.ns;
+        progress->waits_for = (uint32_t)stats->oldest_round.rank;
     }
 }
 
@@ -30,9 +30,9 @@ static void fill_report(const struct weftd *weftd, Weft__Control__Report *report
         report->received_bytes += figures->transport.received_bytes;
         report->rounds += figures->shard.rounds_closed;
         report->rounds_open += figures->shard.rounds_open;
-        if (figures->shard.oldest_round_ns <= report->round_ns) continue;
-        report->round_ns = figures->shard.oldest_round_ns;
-        report->missing = figures->shard.oldest_round_missing;
+        if (figures->shard.oldest_round.ns <= report->round_ns) continue;
+        report->round_ns = figures->shard.oldest_round.ns;
+        report->missing = figures->shard.oldest_round.missing;
     }
 }
 
@@ -45,9 +45,9 @@ static void send_due(struct weftd *weftd)
     fill_progress(weftd, &progress);
     fill_report(weftd, &report);
     heartbeat.time_ns = weft_now_ns(weftd->env);
-    if (weftd->progress_is_due) heartbeat.progress = &progress;
-    if (weftd->report_is_due) heartbeat.report = &report;
-    weftd->progress_is_due = weftd->report_is_due = false;
+    if (weftd->pending.progress_is_due) heartbeat.progress = &progress;
+    if (weftd->pending.report_is_due) heartbeat.report = &report;
+    weftd->pending.progress_is_due = weftd->pending.report_is_due = false;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
     message.heartbeat = &heartbeat;
     (void)weft_control_client_send(weftd->member, &message); /* `closed` reports a lost connection */
@@ -57,7 +57,8 @@ static void on_replied(struct weft_command *command)
 {
     struct weftd_figures *figures = weft_container_of(command, struct weftd_figures, command);
     struct weftd *weftd = weft_container_of(figures, struct weftd_engine, figures)->weftd;
-    if (--weftd->figures_pending == 0 && !weftd->failing && !weftd->member_done) send_due(weftd);
+    if (--weftd->pending.figures_pending == 0 && !weftd->state.failing && !weftd->state.member_done)
+        send_due(weftd);
 }
 
 static void on_ask(struct weft_command *command)
@@ -74,8 +75,8 @@ static void on_ask(struct weft_command *command)
 
 static void ask_engines(struct weftd *weftd)
 {
-    if (weftd->figures_pending > 0) return;
-    weftd->figures_pending = weftd->options.engines;
+    if (weftd->pending.figures_pending > 0) return;
+    weftd->pending.figures_pending = weftd->options.engines;
     for (uint32_t i = 0; i < weftd->options.engines; i++) {
         weftd->engines[i].figures.command.fn = on_ask;
         weft_loop_post(weftd->engines[i].loop, &weftd->engines[i].figures.command);
@@ -84,16 +85,16 @@ static void ask_engines(struct weftd *weftd)
 
 void weftd_progress_asked(struct weftd *weftd)
 {
-    if (!weftd->engines || weftd->failing) return;
-    weftd->progress_is_due = true;
+    if (!weftd->engines || weftd->state.failing) return;
+    weftd->pending.progress_is_due = true;
     ask_engines(weftd);
 }
 
 static void begin_report(void *context)
 {
     struct weftd *weftd = context;
-    if (!weftd->running || weftd->failing || weftd->member_done || !weftd->engines) return;
-    weftd->report_is_due = true;
+    if (!weftd->state.running || weftd->state.failing || weftd->state.member_done || !weftd->engines) return;
+    weftd->pending.report_is_due = true;
     ask_engines(weftd);
 }
 

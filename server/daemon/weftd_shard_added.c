@@ -54,7 +54,7 @@ static void replied(struct weftd_command *command)
     struct weftd *weftd = command->engine->weftd;
     struct weftd_added *added = request->added;
     if (added->error.status == WEFT_OK) added->error = request->error;
-    if (--added->waited_for == 0 && !weftd->failing && !atomic_load(&weftd->stopped))
+    if (--added->waited_for == 0 && !weftd->state.failing && !atomic_load(&weftd->outcome.stopped))
         send_known(weftd, added);
 }
 
@@ -73,8 +73,8 @@ static struct weftd_added *keep(struct weftd *weftd, const Weft__Control__Contro
 
 void weftd_shard_added(struct weftd *weftd, const Weft__Control__Control *message)
 {
-    struct weftd_added *added = weftd->running ? keep(weftd, message) : NULL;
-    if (!weftd->running) {
+    struct weftd_added *added = weftd->state.running ? keep(weftd, message) : NULL;
+    if (!weftd->state.running) {
         weftd_fail(weftd, WEFT_ERR_MALFORMED, "the coordinator named a further shard when that was not due");
         return;
     }

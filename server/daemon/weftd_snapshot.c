@@ -135,7 +135,7 @@ static void on_armed(struct weft_command *command)
     struct weftd *weftd = snapshots->weftd;
     const struct arm_request answer = *request;
     weft_free_bytes(weftd->env, request);
-    if (answer.drops || answer.id != snapshots->arming.id || weftd->failing) return;
+    if (answer.drops || answer.id != snapshots->arming.id || weftd->state.failing) return;
     if (answer.newest > snapshots->arming.newest) snapshots->arming.newest = answer.newest;
     snapshots->arming.is_late |= answer.is_late;
     if (--snapshots->arming.pending > 0) return;
@@ -177,7 +177,7 @@ static void storing_ended(struct weftd_snapshots *snapshots, uint32_t id)
     struct weftd *weftd = snapshots->weftd;
     if (!snapshots->is_storing || id != snapshots->storing_id) return;
     snapshots->is_storing = false;
-    if (snapshots->leaves && !weftd->failing) (void)weft_control_client_leave(weftd->member, "");
+    if (snapshots->leaves && !weftd->state.failing) (void)weft_control_client_leave(weftd->member, "");
 }
 
 static void post_arm(struct weftd_snapshots *snapshots, const Weft__Control__Snap *snap)
@@ -216,7 +216,7 @@ static void on_pass(struct weft_command *command)
 
 void weftd_snapshots_message(struct weftd *weftd, const Weft__Control__Control *message)
 {
-    if (!weftd->snapshots || !weftd->running) {
+    if (!weftd->snapshots || !weftd->state.running) {
         weftd_fail(weftd, WEFT_ERR_MALFORMED, "the coordinator asked for a snapshot that was not due");
         return;
     }
@@ -264,7 +264,7 @@ static void on_passed_net(struct weft_command *command)
     passed.id = atomic_load(&engine->passed_id);
     message.body_case = WEFT__CONTROL__CONTROL__BODY_SNAP_PASSED;
     message.snap_passed = &passed;
-    if (!weftd->failing) (void)weft_control_client_send(weftd->member, &message);
+    if (!weftd->state.failing) (void)weft_control_client_send(weftd->member, &message);
 }
 
 /* ---- net thread: the pieces of this shard ---- */
@@ -349,7 +349,7 @@ void weftd_snapshot_on_report(struct weft_command *command)
     struct snapshot_report *report = weft_container_of(command, struct snapshot_report, command);
     struct weftd *weftd = report->snapshots->weftd;
     const uint32_t count = report->stored.piece_count;
-    bool is_sent = !weftd->failing;
+    bool is_sent = !weftd->state.failing;
     if (is_sent && report->text[0]) send_error(weftd, report, report->text);
     for (uint32_t first = 0; is_sent && !report->text[0] && (first == 0 || first < count);
          first += MESSAGE_PIECES) {
@@ -553,7 +553,7 @@ void weftd_snapshots_stop(struct weftd *weftd)
     if (!snapshots || !snapshots->writer.has_thread) return;
     pthread_mutex_lock(&snapshots->writer.lock);
     snapshots->writer.stops = true;
-    if (weftd->exit_status != 0) weft_snapshot_hook_cancel(snapshots->writer.hook);
+    if (weftd->outcome.exit_status != 0) weft_snapshot_hook_cancel(snapshots->writer.hook);
     pthread_cond_signal(&snapshots->writer.changed);
     pthread_mutex_unlock(&snapshots->writer.lock);
     pthread_join(snapshots->writer.thread, NULL);

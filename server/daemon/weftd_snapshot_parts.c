@@ -132,7 +132,7 @@ static void on_fetched(struct weft_command *command)
     fetched.data.len =
         request->bytes < WEFT_LIMIT_SNAP_DATA_BYTES ? request->bytes : WEFT_LIMIT_SNAP_DATA_BYTES;
     if (request->error.text[0]) fetched.error = request->error.text;
-    if (!weftd->failing)
+    if (!weftd->state.failing)
         weft_coordinator_snapshot_fetched(weft_coordinator_server_inner(weftd->coordinator), request->member,
                                           &fetched);
     weftd_command_reply(&request->base);

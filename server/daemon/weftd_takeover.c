@@ -12,7 +12,7 @@ static void on_took_over(void *context, struct weft_coordinator_server *server)
 {
     struct weftd *weftd = context;
     weftd->coordinator = server;
-    weftd->coordinator_done = weftd->is_replaced = false;
+    weftd->state.coordinator_done = weftd->state.is_replaced = false;
 }
 
 static void on_prepare(void *context, struct weft_coordinator_options *options)
@@ -24,8 +24,8 @@ static void on_prepare(void *context, struct weft_coordinator_options *options)
 void weftd_coordinator_replaced(void *context)
 {
     struct weftd *weftd = context;
-    weftd->is_replaced = true;
-    weftd->coordinator_done = true; /* another process continues its job */
+    weftd->state.is_replaced = true;
+    weftd->state.coordinator_done = true; /* another process continues its job */
     weftd_stop_if_done(weftd);
 }
 

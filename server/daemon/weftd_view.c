@@ -1,10 +1,10 @@
 /* weftd_view.c - what HTTP shows of the other threads: copies that they publish, so that a scrape never waits
  * for them.
  *
- *     engine thread, every PERIOD_NS    engine->published   \
- *     control thread, every PERIOD_NS   weftd->published     > sequence lock -> HTTP thread
- *     control thread, every REPORTS_NS  weftd->reports       a list: a lock, which the writer only tries
- *     control thread, on request        status_json          a text of any length: a lock, at most WAIT_NS
+ *     engine thread, every PERIOD_NS    engine->published       \
+ *     control thread, every PERIOD_NS   weftd->views.published   > sequence lock -> HTTP thread
+ *     control thread, every REPORTS_NS  weftd->views.reports     a list: a lock, which the writer only tries
+ *     control thread, on request        status_json              any length: a lock, at most WAIT_NS
  *
  * Sequence lock: one writer makes the number odd, writes the words, makes it even. A reader whose number was
  * odd or has changed reads again. A writer that was descheduled in between would block it, so after TRIES it
@@ -104,35 +104,35 @@ void weftd_view_engine(struct weftd_engine *engine, struct weftd_engine_view *vi
 /* A coordinator that was replaced keeps its last figures, which are no longer true. */
 static bool coordinates(const struct weftd *weftd)
 {
-    return weftd->coordinator && !weftd->is_replaced;
+    return weftd->coordinator && !weftd->state.is_replaced;
 }
 
 static void publish_job(void *context)
 {
     struct weftd *weftd = context;
     struct weftd_job_view view = {.published_ns = weft_now_ns(weftd->env),
-                                  .joined = weftd->joined,
-                                  .running = weftd->running,
-                                  .failing = weftd->failing,
-                                  .is_started =
-                                      weftd->engines && (weftd->roster || weftd->engines_waited_for == 0),
+                                  .joined = weftd->state.joined,
+                                  .running = weftd->state.running,
+                                  .failing = weftd->state.failing,
+                                  .is_started = weftd->engines &&
+                                                (weftd->roster || weftd->pending.engines_waited_for == 0),
                                   .index = weftd->welcome.index,
                                   .endpoint_first = weftd->welcome.endpoint_first,
                                   .engines = weftd->engines ? weftd->options.engines : 0,
                                   .coordinates = coordinates(weftd)};
-    snprintf(view.end_text, sizeof view.end_text, "%s", weftd->end.text);
+    snprintf(view.end_text, sizeof view.end_text, "%s", weftd->outcome.end.text);
     if (view.coordinates) {
         weft_coordinator_server_stats(weftd->coordinator, &view.stats);
         weft_coordinator_server_describe_stall(weftd->coordinator, view.stall_text, sizeof view.stall_text);
     }
-    publish(&weftd->published.sequence, weftd->published.words, &view, WEFTD_WORDS(view));
+    publish(&weftd->views.published.sequence, weftd->views.published.words, &view, WEFTD_WORDS(view));
 }
 
 /* While a page is written from the list, it stays as it is. */
 static void publish_reports(void *context)
 {
     struct weftd *weftd = context;
-    struct weftd_reports_view *view = &weftd->reports;
+    struct weftd_reports_view *view = &weftd->views.reports;
     if (!coordinates(weftd) || pthread_mutex_trylock(&view->lock) != 0) return;
     weft_free_bytes(weftd->env, view->reports);
     view->reports = weft_coordinator_server_reports(weftd->coordinator, &view->count);
@@ -141,27 +141,27 @@ static void publish_reports(void *context)
 
 const struct weft_member_report *weftd_view_lock_reports(struct weftd *weftd, uint32_t *count_out)
 {
-    pthread_mutex_lock(&weftd->reports.lock);
-    *count_out = weftd->reports.count;
-    return weftd->reports.reports;
+    pthread_mutex_lock(&weftd->views.reports.lock);
+    *count_out = weftd->views.reports.count;
+    return weftd->views.reports.reports;
 }
 
-void weftd_view_unlock_reports(struct weftd *weftd) { pthread_mutex_unlock(&weftd->reports.lock); }
+void weftd_view_unlock_reports(struct weftd *weftd) { pthread_mutex_unlock(&weftd->views.reports.lock); }
 
 void weftd_view_free(struct weftd *weftd)
 {
-    weft_free_bytes(weftd->env, weftd->status.json);
-    weft_free_bytes(weftd->env, weftd->reports.reports);
+    weft_free_bytes(weftd->env, weftd->views.status.json);
+    weft_free_bytes(weftd->env, weftd->views.reports.reports);
 }
 
 enum weft_status weftd_view_begin(struct weftd *weftd)
 {
     pthread_condattr_t monotonic;
-    pthread_mutex_init(&weftd->reports.lock, NULL);
-    pthread_mutex_init(&weftd->status.lock, NULL);
+    pthread_mutex_init(&weftd->views.reports.lock, NULL);
+    pthread_mutex_init(&weftd->views.status.lock, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&weftd->status.answered, &monotonic);
+    pthread_cond_init(&weftd->views.status.answered, &monotonic);
     pthread_condattr_destroy(&monotonic);
     publish_job(weftd);
     WEFT_TRY(weft_net_timer_periodic(weftd->net, REPORTS_NS, publish_reports, weftd));
@@ -171,9 +171,10 @@ enum weft_status weftd_view_begin(struct weftd *weftd)
 void weftd_view_job(struct weftd *weftd, struct weftd_job_view *view_out)
 {
     struct weftd_job_view view;
-    if (read_published(&weftd->published.sequence, weftd->published.words, &view, WEFTD_WORDS(view)))
-        weftd->seen = view;
-    *view_out = weftd->seen;
+    if (read_published(&weftd->views.published.sequence, weftd->views.published.words, &view,
+                       WEFTD_WORDS(view)))
+        weftd->views.seen = view;
+    *view_out = weftd->views.seen;
 }
 
 /* ---- the coordinator's JSON ---- */
@@ -181,7 +182,7 @@ void weftd_view_job(struct weftd *weftd, struct weftd_job_view *view_out)
 static void on_status_request(struct weft_command *command)
 {
     struct weftd_status_text *status = weft_container_of(command, struct weftd_status_text, command);
-    struct weftd *weftd = weft_container_of(status, struct weftd, status);
+    struct weftd *weftd = weft_container_of(status, struct weftd, views.status);
     char *json = coordinates(weftd) ? weft_coordinator_server_status_json(weftd->coordinator) : NULL;
     pthread_mutex_lock(&status->lock);
     weft_free_bytes(weftd->env, status->json);
@@ -194,7 +195,7 @@ static void on_status_request(struct weft_command *command)
 
 char *weftd_view_status_json(struct weftd *weftd)
 {
-    struct weftd_status_text *status = &weftd->status;
+    struct weftd_status_text *status = &weftd->views.status;
     const uint64_t now_ns = weft_now_ns(weftd->env), until_ns = now_ns + JSON_WAIT_NS;
     const struct timespec until = {(time_t)(until_ns / WEFT_SECONDS(1)), (long)(until_ns % WEFT_SECONDS(1))};
     pthread_mutex_lock(&status->lock);

@@ -41,12 +41,12 @@ enum weft_status shard_clock_reserve(struct shard_chunk *chunk)
     clock->chunk = chunk;
     clock->own.values = chunk->values;
     clock->current = clock->versions = &clock->own;
-    clock->counts = weft_alloc_zero(engine->env, sizeof *clock->counts +
-                                                     engine->workers_max * sizeof clock->counts->clock[0]);
-    clock->worker = weft_alloc_zero(engine->env, engine->workers_max * sizeof *clock->worker);
-    chunk->own_contributions =
-        weft_alloc_array(engine->env, engine->workers_max, sizeof *chunk->own_contributions);
-    return clock->counts && clock->worker && chunk->own_contributions ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    clock->counts = weft_alloc_zero(engine->env, sizeof *clock->counts + engine->members.workers_max *
+                                                                             sizeof clock->counts->clock[0]);
+    clock->worker = weft_alloc_zero(engine->env, engine->members.workers_max * sizeof *clock->worker);
+    chunk->workers.own_contributions =
+        weft_alloc_array(engine->env, engine->members.workers_max, sizeof *chunk->workers.own_contributions);
+    return clock->counts && clock->worker && chunk->workers.own_contributions ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
 void shard_clock_free(struct shard_chunk *chunk)
@@ -77,7 +77,7 @@ static struct shard_version *version_add(struct shard_chunk *chunk)
     struct weft_shard_engine *engine = chunk->tensor->engine;
     struct shard_version *version = weft_alloc_zero(engine->env, sizeof *version);
     if (!version) return NULL;
-    if (engine->maps)
+    if (engine->settings.maps)
         (void)weft_memory_alloc(engine->env, chunk->tensor->values_stride, &version->owned, NULL);
     else version->owned = weft_alloc_bytes(engine->env, chunk->tensor->values_stride);
     if (!version->owned) {
@@ -127,7 +127,7 @@ static bool result_is_due(const struct shard_chunk *chunk, uint64_t step)
 bool shard_clock_pull_is_ready(const struct shard_chunk *chunk, uint32_t worker, uint64_t step)
 {
     const struct shard_clock *clock = chunk->clock;
-    if (chunk->phase == SHARD_PHASE_INSTALLING || !chunk->initialised) return false;
+    if (chunk->open.phase == SHARD_PHASE_INSTALLING || !chunk->initialised) return false;
     if (shard_replicate_holds(chunk)) return false;
     return clock->counts->clock[worker] >= step && result_is_due(chunk, step);
 }
@@ -150,7 +150,7 @@ static void wait_begins(struct shard_chunk *chunk, uint32_t worker)
     struct weft_shard_engine *engine = chunk->tensor->engine;
     struct shard_clock *clock = chunk->clock;
     clock->worker[worker].since_ns = weft_now_ns(engine->env);
-    if (clock->waits++ == 0) weft_list_append(&engine->clock_waits, &clock->wait_link);
+    if (clock->waits++ == 0) weft_list_append(&engine->clock.waits, &clock->wait_link);
     shard_engine_watch_deadlines(engine);
 }
 
@@ -160,7 +160,7 @@ void shard_clock_min_update(struct shard_chunk *chunk)
     struct shard_clock *clock = chunk->clock;
     uint64_t min = UINT64_MAX;
     for (uint32_t worker = 0; worker < engine->workers; worker++)
-        if (!engine->worker[worker].left && clock->counts->clock[worker] < min)
+        if (!engine->members.worker[worker].left && clock->counts->clock[worker] < min)
             min = clock->counts->clock[worker];
     if (min == UINT64_MAX || min <= clock->min) return;
     clock->min = min;
@@ -185,11 +185,11 @@ static void reply_applied(struct shard_chunk *chunk, uint32_t worker, enum shard
 
 static void contribution_ends(struct shard_chunk *chunk, uint32_t worker)
 {
-    struct shard_contribution *contribution = &chunk->contributions[worker];
+    struct shard_contribution *contribution = &chunk->workers.contributions[worker];
     contribution->state = SHARD_CONTRIBUTION_NONE;
     contribution->slot = NULL;
-    WEFT_ASSERT(chunk->arrived > 0);
-    chunk->arrived--;
+    WEFT_ASSERT(chunk->open.arrived > 0);
+    chunk->open.arrived--;
 }
 
 void shard_clock_move(struct shard_chunk *chunk, uint32_t worker)
@@ -203,7 +203,7 @@ void shard_clock_move(struct shard_chunk *chunk, uint32_t worker)
 static void clock_advance(struct shard_chunk *chunk, uint32_t worker)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    const struct shard_contribution *contribution = &chunk->contributions[worker];
+    const struct shard_contribution *contribution = &chunk->workers.contributions[worker];
     const enum shard_reply_kind wanted = (enum shard_reply_kind)contribution->reply_wanted;
     shard_clock_move(chunk, worker);
     engine->stats.rounds_closed++;
@@ -220,10 +220,10 @@ static void replicate(struct shard_chunk *chunk, uint32_t worker, struct shard_s
 {
     const struct shard_clock_worker *own = &chunk->clock->worker[worker];
     const uint64_t changes = chunk->clock->changes;
-    chunk->lr = own->lr;
-    chunk->flags = own->flags & WEFT_WIRE_DECAY;
-    chunk->weight_decay = own->flags & WEFT_WIRE_DECAY ? own->weight_decay : 0;
-    chunk->result_weight_sum = (float)chunk->tensor->engine->workers;
+    chunk->open.lr = own->lr;
+    chunk->open.flags = own->flags & WEFT_WIRE_DECAY;
+    chunk->open.weight_decay = own->flags & WEFT_WIRE_DECAY ? own->weight_decay : 0;
+    chunk->result.weight_sum = (float)chunk->tensor->engine->workers;
     chunk->hold.worker = worker;
     shard_replicate(chunk, changes + 1, changes, WEFT_WIRE_CHANGE_STEP, slot ? shard_slot_data(slot) : NULL);
 }
@@ -236,7 +236,7 @@ static bool is_replicating(const struct shard_chunk *chunk)
 /* One change at a time, and none while a worker reads states, or parts are sent to a new copy. */
 static bool can_change(const struct shard_chunk *chunk)
 {
-    return !chunk->computing && !is_replicating(chunk) && chunk->sends == chunk->clock->reads;
+    return !chunk->work.computing && !is_replicating(chunk) && chunk->result.sends == chunk->clock->reads;
 }
 
 /* Rounds of other tensors may have all receive memory and wait for a rank, whose contribution to a chunk with
@@ -244,20 +244,20 @@ static bool can_change(const struct shard_chunk *chunk)
  * waiting for a rank, and the next one follows. */
 static struct shard_slot *slot_reserve(struct weft_shard_engine *engine, size_t bytes)
 {
-    struct shard_slot *slot = shard_arena_reserve(&engine->arena, bytes);
-    if (slot || engine->clock_slot) return slot;
-    engine->clock_slot = weft_alloc_bytes(engine->env, bytes);
-    return engine->clock_slot;
+    struct shard_slot *slot = shard_arena_reserve(&engine->memory.arena, bytes);
+    if (slot || engine->clock.slot) return slot;
+    engine->clock.slot = weft_alloc_bytes(engine->env, bytes);
+    return engine->clock.slot;
 }
 
 static void slot_free(struct weft_shard_engine *engine, struct shard_slot *slot, size_t bytes)
 {
-    if (slot != engine->clock_slot) {
-        shard_arena_release(&engine->arena, slot, bytes);
+    if (slot != engine->clock.slot) {
+        shard_arena_release(&engine->memory.arena, slot, bytes);
         return;
     }
     weft_free_bytes(engine->env, slot);
-    engine->clock_slot = NULL;
+    engine->clock.slot = NULL;
 }
 
 static void slot_release(struct weft_shard_engine *engine, struct shard_slot *slot)
@@ -267,26 +267,26 @@ static void slot_release(struct weft_shard_engine *engine, struct shard_slot *sl
 
 static void apply(struct weft_task *task)
 {
-    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, work.task);
     const struct shard_clock *clock = chunk->clock;
-    const struct shard_clock_worker *worker = &clock->worker[chunk->folding->worker];
+    const struct shard_clock_worker *worker = &clock->worker[chunk->work.folding->worker];
     struct weft_optimizer rule = chunk->tensor->optimizer;
     if (worker->flags & WEFT_WIRE_DECAY) rule.weight_decay = worker->weight_decay;
     if (clock->target != clock->current)
         memcpy(clock->target->values, clock->current->values, chunk->count * sizeof(float));
     weft_optimizer_step(&rule, worker->lr, clock->counts->updates + 1, clock->target->values, chunk->states,
-                        shard_slot_data(chunk->folding), chunk->grad_scale, chunk->count);
+                        shard_slot_data(chunk->work.folding), chunk->work.grad_scale, chunk->count);
 }
 
 static void applied(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    struct shard_slot *slot = chunk->folding;
+    struct shard_slot *slot = chunk->work.folding;
     const uint32_t worker = slot->worker;
     chunk->clock->current = chunk->clock->target;
     chunk->values = chunk->clock->current->values;
     chunk->clock->counts->updates++;
-    chunk->folding = NULL;
+    chunk->work.folding = NULL;
     replicate(chunk, worker, slot);
     if (is_replicating(chunk)) chunk->clock->replicated = slot;
     else slot_release(engine, slot);
@@ -306,13 +306,13 @@ void shard_clock_schedule(struct shard_chunk *chunk)
 {
     struct shard_clock *clock = chunk->clock;
     if (clock->first && weft_list_empty(&clock->apply_link))
-        weft_list_append(&chunk->tensor->engine->clock_apply, &clock->apply_link);
+        weft_list_append(&chunk->tensor->engine->clock.apply, &clock->apply_link);
 }
 
 static void apply_done(struct weft_task *task)
 {
-    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
-    chunk->computing = false;
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, work.task);
+    chunk->work.computing = false;
     applied(chunk);
     shard_clock_continue(chunk);
 }
@@ -332,15 +332,15 @@ static void apply_received(struct shard_chunk *chunk)
         shard_snapshot_capture(chunk);
         struct shard_version *target = version_for_update(chunk, elements > WEFT_LOOP_SLICE);
         if (!target) return;
-        chunk->folding = clock->first;
+        chunk->work.folding = clock->first;
         clock->first = clock->first->next_free;
         clock->target = target;
-        chunk->grad_scale = 1.0f / (float)chunk->tensor->engine->workers;
+        chunk->work.grad_scale = 1.0f / (float)chunk->tensor->engine->workers;
         if (elements > WEFT_LOOP_SLICE) {
             shard_round_start_task(chunk, apply, apply_done, elements);
             return;
         }
-        apply(&chunk->task);
+        apply(&chunk->work.task);
         applied(chunk);
     }
 }
@@ -371,7 +371,7 @@ static void received(struct weft_completion *completion, enum weft_status status
     struct shard_chunk *chunk = slot->chunk;
     struct weft_shard_engine *engine = chunk->tensor->engine;
     struct shard_clock *clock = chunk->clock;
-    chunk->receiving--;
+    chunk->open.receiving--;
     if (engine->closed) return;
     const bool is_dropped = clock->worker[slot->worker].is_dropped;
     clock->worker[slot->worker].is_dropped = false;
@@ -391,7 +391,7 @@ static void received(struct weft_completion *completion, enum weft_status status
         engine->stats.received_bytes += slot->payload_bytes;
         weft_histogram_add(&engine->stats.push_receive,
                            weft_elapsed_ns(slot->accepted_ns, weft_now_ns(engine->env)));
-        chunk->contributions[slot->worker].state = SHARD_CONTRIBUTION_HELD;
+        chunk->workers.contributions[slot->worker].state = SHARD_CONTRIBUTION_HELD;
         slot->next_free = NULL;
         if (clock->first) clock->last->next_free = slot;
         else clock->first = slot;
@@ -404,7 +404,7 @@ static void received(struct weft_completion *completion, enum weft_status status
 static bool receive(struct shard_chunk *chunk, uint32_t worker)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    struct shard_contribution *contribution = &chunk->contributions[worker];
+    struct shard_contribution *contribution = &chunk->workers.contributions[worker];
     struct weft_arrival *arrival = contribution->arrival;
     const size_t bytes = SHARD_SLOT_HEAD_BYTES + arrival->payload_bytes;
     struct shard_slot *slot = slot_reserve(engine, bytes);
@@ -428,8 +428,9 @@ static bool receive(struct shard_chunk *chunk, uint32_t worker)
 static bool receive_announced(struct shard_chunk *chunk)
 {
     const uint32_t workers = chunk->tensor->engine->workers;
-    for (uint32_t worker = 0; worker < workers && chunk->arrived > 0; worker++)
-        if (chunk->contributions[worker].state == SHARD_CONTRIBUTION_ANNOUNCED && !receive(chunk, worker))
+    for (uint32_t worker = 0; worker < workers && chunk->open.arrived > 0; worker++)
+        if (chunk->workers.contributions[worker].state == SHARD_CONTRIBUTION_ANNOUNCED &&
+            !receive(chunk, worker))
             return false;
     return true;
 }
@@ -437,10 +438,10 @@ static bool receive_announced(struct shard_chunk *chunk)
 /* The replies of a change leave before the next one is applied. */
 static void apply_scheduled(struct weft_shard_engine *engine)
 {
-    if (weft_list_empty(&engine->clock_apply)) return;
+    if (weft_list_empty(&engine->clock.apply)) return;
     shard_reply_pump(engine);
-    while (!weft_list_empty(&engine->clock_apply)) {
-        struct shard_clock *clock = weft_list_first(&engine->clock_apply, struct shard_clock, apply_link);
+    while (!weft_list_empty(&engine->clock.apply)) {
+        struct shard_clock *clock = weft_list_first(&engine->clock.apply, struct shard_clock, apply_link);
         weft_list_remove(&clock->apply_link);
         apply_received(clock->chunk);
         shard_contributions_release(clock->chunk);
@@ -450,8 +451,8 @@ static void apply_scheduled(struct weft_shard_engine *engine)
 void shard_clock_resume(struct weft_shard_engine *engine)
 {
     apply_scheduled(engine);
-    while (!weft_list_empty(&engine->clock_receive)) {
-        struct shard_clock *clock = weft_list_first(&engine->clock_receive, struct shard_clock, receive_link);
+    while (!weft_list_empty(&engine->clock.receive)) {
+        struct shard_clock *clock = weft_list_first(&engine->clock.receive, struct shard_clock, receive_link);
         if (!receive_announced(clock->chunk)) return;
         weft_list_remove(&clock->receive_link);
     }
@@ -500,10 +501,10 @@ void shard_clock_push(struct shard_chunk *chunk, const struct weft_wire_header *
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     struct shard_clock *clock = chunk->clock;
-    struct shard_contribution *contribution = &chunk->contributions[header->worker];
+    struct shard_contribution *contribution = &chunk->workers.contributions[header->worker];
     struct shard_clock_worker *own = &clock->worker[header->worker];
     const enum shard_reply_kind wanted = header->kind == WEFT_WIRE_PUSH ? SHARD_REPLY_ACK : SHARD_REPLY_DATA;
-    if (chunk->phase == SHARD_PHASE_INSTALLING) {
+    if (chunk->open.phase == SHARD_PHASE_INSTALLING) {
         shard_reply_defer(engine, arrival);
         return;
     }
@@ -523,7 +524,7 @@ void shard_clock_push(struct shard_chunk *chunk, const struct weft_wire_header *
     contribution->reply_wanted = (uint8_t)wanted;
     contribution->announced_ns = weft_now_ns(engine->env);
     contribution->weight = header->weight;
-    chunk->arrived++;
+    chunk->open.arrived++;
     engine->stats.pushes++;
     if (header->flags & WEFT_WIRE_NOT_FINITE) { /* the worker has no gradient: its clock moves alone */
         weft_transport_discard(engine->transport, arrival);
@@ -534,7 +535,7 @@ void shard_clock_push(struct shard_chunk *chunk, const struct weft_wire_header *
     }
     contribution->arrival = arrival;
     contribution->state = SHARD_CONTRIBUTION_ANNOUNCED;
-    if (weft_list_empty(&clock->receive_link)) weft_list_append(&engine->clock_receive, &clock->receive_link);
+    if (weft_list_empty(&clock->receive_link)) weft_list_append(&engine->clock.receive, &clock->receive_link);
     shard_clock_resume(engine);
 }
 
@@ -547,8 +548,8 @@ void shard_clock_worker_left(struct shard_chunk *chunk)
 
 static void set_error(struct shard_chunk *chunk, enum weft_status status, const char *text)
 {
-    chunk->error_status = status;
-    snprintf(chunk->error_text, sizeof chunk->error_text, "%s", text);
+    chunk->error.status = status;
+    snprintf(chunk->error.text, sizeof chunk->error.text, "%s", text);
 }
 
 void shard_clock_fail(struct shard_chunk *chunk)
@@ -569,8 +570,8 @@ void shard_clock_fail(struct shard_chunk *chunk)
             reply(chunk, worker, step, SHARD_REPLY_ERROR);
         }
         if (shard_contribution_state(chunk, worker) != SHARD_CONTRIBUTION_ANNOUNCED) continue;
-        weft_transport_discard(engine->transport, chunk->contributions[worker].arrival);
-        chunk->contributions[worker].arrival = NULL;
+        weft_transport_discard(engine->transport, chunk->workers.contributions[worker].arrival);
+        chunk->workers.contributions[worker].arrival = NULL;
         reply(chunk, worker, step + 1, SHARD_REPLY_ERROR);
         contribution_ends(chunk, worker);
     }
@@ -588,13 +589,13 @@ void shard_clock_stop_leading(struct shard_chunk *chunk)
         contribution_ends(chunk, slot->worker);
         slot_release(engine, slot);
     }
-    for (uint32_t worker = 0; chunk->contributions && worker < engine->workers; worker++) {
+    for (uint32_t worker = 0; chunk->workers.contributions && worker < engine->workers; worker++) {
         const enum shard_contribution_state state = shard_contribution_state(chunk, worker);
         if (clock->worker[worker].since_ns != 0) wait_ends(chunk, worker);
         clock->worker[worker].is_dropped |= state == SHARD_CONTRIBUTION_RECEIVING;
         if (state != SHARD_CONTRIBUTION_ANNOUNCED) continue;
-        weft_transport_discard(engine->transport, chunk->contributions[worker].arrival);
-        chunk->contributions[worker].arrival = NULL;
+        weft_transport_discard(engine->transport, chunk->workers.contributions[worker].arrival);
+        chunk->workers.contributions[worker].arrival = NULL;
         contribution_ends(chunk, worker);
     }
 }
@@ -602,7 +603,7 @@ void shard_clock_stop_leading(struct shard_chunk *chunk)
 uint64_t shard_clock_since_ns(const struct weft_shard_engine *engine)
 {
     uint64_t since_ns = WEFT_NEVER;
-    for (const struct weft_list *at = engine->clock_waits.next; at != &engine->clock_waits; at = at->next) {
+    for (const struct weft_list *at = engine->clock.waits.next; at != &engine->clock.waits; at = at->next) {
         const struct shard_clock *clock = weft_container_of(at, struct shard_clock, wait_link);
         for (uint32_t worker = 0; worker < engine->workers; worker++)
             if (clock->worker[worker].since_ns != 0 && clock->worker[worker].since_ns < since_ns)
@@ -617,12 +618,12 @@ void shard_clock_describe(const struct shard_chunk *chunk, uint64_t step, char t
     const struct shard_clock *clock = chunk->clock;
     uint32_t slowest = 0;
     while (slowest + 1 < engine->workers &&
-           (engine->worker[slowest].left || clock->counts->clock[slowest] > clock->min))
+           (engine->members.worker[slowest].left || clock->counts->clock[slowest] > clock->min))
         slowest++;
     snprintf(text, SHARD_TEXT_BYTES,
              "step %" PRIu64 " of '%.20s' chunk %u waited %g s for rank %u at step %" PRIu64 " (ssp:%u)",
-             step, chunk->tensor->name, chunk->index, (double)engine->round_deadline_ns / 1e9, slowest,
-             clock->counts->clock[slowest], chunk->tensor->consistency.staleness);
+             step, chunk->tensor->name, chunk->index, (double)engine->settings.round_deadline_ns / 1e9,
+             slowest, clock->counts->clock[slowest], chunk->tensor->consistency.staleness);
 }
 
 static void expire_chunk(struct shard_chunk *chunk, uint64_t until_ns)
@@ -644,6 +645,6 @@ static void expire_chunk(struct shard_chunk *chunk, uint64_t until_ns)
 void shard_clock_expire(struct weft_shard_engine *engine, uint64_t until_ns)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach (node, spare, &engine->clock_waits)
+    weft_list_foreach (node, spare, &engine->clock.waits)
         expire_chunk(weft_container_of(node, struct shard_clock, wait_link)->chunk, until_ns);
 }

@@ -22,78 +22,79 @@ enum { BLOCKS_MIN = 64, SHARE = 8 }; /* blocks of the pool; else this part of th
 
 static size_t block_bytes(const struct weft_shard_engine *engine)
 {
-    return engine->workers_max * sizeof(struct shard_contribution);
+    return engine->members.workers_max * sizeof(struct shard_contribution);
 }
 
 enum weft_status shard_contributions_init(struct weft_shard_engine *engine, size_t receive_bytes)
 {
     const size_t block = (block_bytes(engine) + 63) / 64 * 64, least = BLOCKS_MIN * block;
     const size_t share = receive_bytes / SHARE;
-    weft_list_init(&engine->held_chunks);
-    return shard_arena_init(&engine->contribution_memory, engine->env, share > least ? share : least, false);
+    weft_list_init(&engine->queues.held_chunks);
+    return shard_arena_init(&engine->memory.contributions, engine->env, share > least ? share : least, false);
 }
 
 bool shard_contributions_take(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    if (chunk->contributions) return true;
-    if (chunk->own_contributions) {
-        chunk->contributions = memset(chunk->own_contributions, 0, block_bytes(engine));
+    if (chunk->workers.contributions) return true;
+    if (chunk->workers.own_contributions) {
+        chunk->workers.contributions = memset(chunk->workers.own_contributions, 0, block_bytes(engine));
         return true;
     }
-    if (!weft_list_empty(&engine->held_chunks)) return false; /* earlier chunks have precedence */
-    chunk->contributions = shard_arena_reserve(&engine->contribution_memory, block_bytes(engine));
-    if (chunk->contributions) memset(chunk->contributions, 0, block_bytes(engine));
-    return chunk->contributions != NULL;
+    if (!weft_list_empty(&engine->queues.held_chunks)) return false; /* earlier chunks have precedence */
+    chunk->workers.contributions = shard_arena_reserve(&engine->memory.contributions, block_bytes(engine));
+    if (chunk->workers.contributions) memset(chunk->workers.contributions, 0, block_bytes(engine));
+    return chunk->workers.contributions != NULL;
 }
 
 static void block_release(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    if (chunk->contributions && !chunk->own_contributions)
-        shard_arena_release(&engine->contribution_memory, chunk->contributions, block_bytes(engine));
-    chunk->contributions = NULL;
+    if (chunk->workers.contributions && !chunk->workers.own_contributions)
+        shard_arena_release(&engine->memory.contributions, chunk->workers.contributions, block_bytes(engine));
+    chunk->workers.contributions = NULL;
 }
 
 void shard_contributions_release(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    if (!chunk->contributions || chunk->phase != SHARD_PHASE_IDLE || chunk->arrived > 0 ||
-        chunk->replies_pending > 0 || chunk->pulls_waiting > 0 || shard_clock_has_waits(chunk))
+    if (!chunk->workers.contributions || chunk->open.phase != SHARD_PHASE_IDLE || chunk->open.arrived > 0 ||
+        chunk->result.replies_pending > 0 || chunk->workers.pulls_waiting > 0 || shard_clock_has_waits(chunk))
         return;
     block_release(chunk);
-    if (!weft_list_empty(&engine->held_chunks)) shard_engine_schedule_retry(engine);
+    if (!weft_list_empty(&engine->queues.held_chunks)) shard_engine_schedule_retry(engine);
 }
 
 void shard_contributions_hold(struct shard_chunk *chunk, struct weft_arrival *arrival)
 {
-    if (weft_list_empty(&chunk->held))
-        weft_list_append(&chunk->tensor->engine->held_chunks, &chunk->held_link);
-    weft_list_append(&chunk->held, &arrival->link);
+    if (weft_list_empty(&chunk->workers.held))
+        weft_list_append(&chunk->tensor->engine->queues.held_chunks, &chunk->links.held);
+    weft_list_append(&chunk->workers.held, &arrival->link);
 }
 
 /* Moves the held requests of the chunk behind the deferred ones, which the next pump handles again. */
 static void defer_held(struct shard_chunk *chunk)
 {
-    weft_list_remove(&chunk->held_link);
-    shard_reply_defer_all(chunk->tensor->engine, &chunk->held);
+    weft_list_remove(&chunk->links.held);
+    shard_reply_defer_all(chunk->tensor->engine, &chunk->workers.held);
 }
 
 void shard_contributions_defer_held(struct weft_shard_engine *engine)
 {
-    while (!weft_list_empty(&engine->held_chunks))
-        defer_held(weft_list_first(&engine->held_chunks, struct shard_chunk, held_link));
+    while (!weft_list_empty(&engine->queues.held_chunks))
+        defer_held(weft_list_first(&engine->queues.held_chunks, struct shard_chunk, links.held));
 }
 
 void shard_contributions_serve(struct weft_shard_engine *engine)
 {
     /* a failed engine refuses them before they need a block */
     if (engine->failed < 0) shard_contributions_defer_held(engine);
-    while (!weft_list_empty(&engine->held_chunks)) {
-        struct shard_chunk *chunk = weft_list_first(&engine->held_chunks, struct shard_chunk, held_link);
-        void *block = shard_arena_reserve(&engine->contribution_memory, block_bytes(engine));
+    while (!weft_list_empty(&engine->queues.held_chunks)) {
+        struct shard_chunk *chunk =
+            weft_list_first(&engine->queues.held_chunks, struct shard_chunk, links.held);
+        void *block = shard_arena_reserve(&engine->memory.contributions, block_bytes(engine));
         if (!block) return;
-        chunk->contributions = memset(block, 0, block_bytes(engine));
+        chunk->workers.contributions = memset(block, 0, block_bytes(engine));
         defer_held(chunk);
     }
 }

@@ -39,29 +39,29 @@ static uint64_t pull_since_ns(struct weft_shard_engine *engine, struct weft_arri
     enum weft_status status = weft_wire_decode(arrival->header, arrival->header_bytes, header);
     WEFT_ASSERT(status == WEFT_OK); /* it was checked on arrival */
     struct shard_chunk *chunk = shard_table_chunk(shard_table_tensor(engine, header->tensor), header->chunk);
-    WEFT_ASSERT(chunk->contributions && chunk->contributions[header->worker].pull == arrival);
+    WEFT_ASSERT(chunk->workers.contributions && chunk->workers.contributions[header->worker].pull == arrival);
     *chunk_out = chunk;
-    return chunk->contributions[header->worker].pull_since_ns;
+    return chunk->workers.contributions[header->worker].pull_since_ns;
 }
 
 static void pull_remove(struct shard_chunk *chunk, struct weft_arrival *arrival, uint32_t worker)
 {
-    chunk->contributions[worker].pull = NULL;
+    chunk->workers.contributions[worker].pull = NULL;
     weft_list_remove(&arrival->link);
-    chunk->pulls_waiting--;
+    chunk->workers.pulls_waiting--;
     shard_contributions_release(chunk);
 }
 
 static uint64_t earliest_since_ns(struct weft_shard_engine *engine)
 {
     uint64_t since = WEFT_NEVER;
-    if (!weft_list_empty(&engine->rounds))
-        since = weft_list_first(&engine->rounds, struct shard_chunk, round_link)->first_ns;
-    if (!weft_list_empty(&engine->pulls)) {
+    if (!weft_list_empty(&engine->queues.rounds))
+        since = weft_list_first(&engine->queues.rounds, struct shard_chunk, links.round)->open.first_ns;
+    if (!weft_list_empty(&engine->queues.pulls)) {
         struct weft_wire_header header;
         struct shard_chunk *chunk;
-        uint64_t pull = pull_since_ns(engine, weft_list_first(&engine->pulls, struct weft_arrival, link),
-                                      &header, &chunk);
+        uint64_t pull = pull_since_ns(
+            engine, weft_list_first(&engine->queues.pulls, struct weft_arrival, link), &header, &chunk);
         if (pull < since) since = pull;
     }
     const uint64_t clock = shard_clock_since_ns(engine);
@@ -70,15 +70,15 @@ static uint64_t earliest_since_ns(struct weft_shard_engine *engine)
 
 static uint64_t deadline_after(const struct weft_shard_engine *engine, uint64_t since_ns)
 {
-    return weft_deadline_ns(since_ns, engine->round_deadline_ns);
+    return weft_deadline_ns(since_ns, engine->settings.round_deadline_ns);
 }
 
 void shard_engine_watch_deadlines(struct weft_shard_engine *engine)
 {
-    if (weft_timer_is_running(&engine->deadline_timer)) return;
+    if (weft_timer_is_running(&engine->timers.deadline)) return;
     uint64_t deadline = deadline_after(engine, earliest_since_ns(engine));
     if (deadline == WEFT_NEVER) return;
-    if (weft_timer_start(engine->loop, &engine->deadline_timer, deadline) < 0)
+    if (weft_timer_start(engine->loop, &engine->timers.deadline, deadline) < 0)
         weft_log(engine->env, WEFT_LOG_ERROR, "server",
                  "no memory for a timer: deadlines of rounds are not watched for now");
 }
@@ -86,23 +86,23 @@ void shard_engine_watch_deadlines(struct weft_shard_engine *engine)
 /* A running timer would wake an idle process, and the simulator, once more. */
 static void unwatch_when_idle(struct weft_shard_engine *engine)
 {
-    if (weft_list_empty(&engine->rounds) && weft_list_empty(&engine->pulls) &&
-        weft_list_empty(&engine->clock_waits))
-        weft_timer_stop(engine->loop, &engine->deadline_timer);
+    if (weft_list_empty(&engine->queues.rounds) && weft_list_empty(&engine->queues.pulls) &&
+        weft_list_empty(&engine->clock.waits))
+        weft_timer_stop(engine->loop, &engine->timers.deadline);
 }
 
 static void expire_round(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     if (shard_round_is_closing(chunk)) { /* all contributions are in: the close cannot fail on the deadline */
-        chunk->first_ns = weft_now_ns(engine->env);
-        weft_list_remove(&chunk->round_link);
-        weft_list_append(&engine->rounds, &chunk->round_link);
+        chunk->open.first_ns = weft_now_ns(engine->env);
+        weft_list_remove(&chunk->links.round);
+        weft_list_append(&engine->queues.rounds, &chunk->links.round);
         return;
     }
     char missing[64], text[240]; /* shard_round_drop cuts it to the length of a RESULT text */
-    unsigned long long step = chunk->open_step;
-    double seconds = (double)engine->round_deadline_ns / 1e9;
+    unsigned long long step = chunk->open.step;
+    double seconds = (double)engine->settings.round_deadline_ns / 1e9;
     shard_round_describe_missing(chunk, missing, sizeof missing);
     if (missing[0])
         snprintf(text, sizeof text, "step %llu of '%.24s' chunk %u: no push from %s in %g s", step,
@@ -110,8 +110,8 @@ static void expire_round(struct shard_chunk *chunk)
     else
         snprintf(text, sizeof text, "step %llu of '%.24s' chunk %u: all pushed, %s, in %g s", step,
                  chunk->tensor->name, chunk->index,
-                 chunk->phase == SHARD_PHASE_WAITING      ? "no receive memory became free"
-                 : chunk->phase == SHARD_PHASE_COLLECTING ? "not all arrived"
+                 chunk->open.phase == SHARD_PHASE_WAITING      ? "no receive memory became free"
+                 : chunk->open.phase == SHARD_PHASE_COLLECTING ? "not all arrived"
                                                           : "a rank has not taken the result before",
                  seconds);
     weft_log(engine->env, WEFT_LOG_WARN, "server", "%s", text);
@@ -130,26 +130,27 @@ static void expire_pull(struct weft_shard_engine *engine, struct weft_arrival *a
     }
     shard_reply_refuse(engine, arrival, header, WEFT_ERR_DEADLINE,
                        "tensor %u chunk %u: step %llu was not reached in %g s", header->tensor, header->chunk,
-                       (unsigned long long)header->step, (double)engine->round_deadline_ns / 1e9);
+                       (unsigned long long)header->step, (double)engine->settings.round_deadline_ns / 1e9);
 }
 
 static void deadline_passed(struct weft_timer *timer)
 {
-    struct weft_shard_engine *engine = weft_container_of(timer, struct weft_shard_engine, deadline_timer);
+    struct weft_shard_engine *engine = weft_container_of(timer, struct weft_shard_engine, timers.deadline);
     uint64_t now = weft_now_ns(engine->env);
-    while (!weft_list_empty(&engine->rounds)) {
-        struct shard_chunk *chunk = weft_list_first(&engine->rounds, struct shard_chunk, round_link);
-        if (deadline_after(engine, chunk->first_ns) > now) break;
+    while (!weft_list_empty(&engine->queues.rounds)) {
+        struct shard_chunk *chunk = weft_list_first(&engine->queues.rounds, struct shard_chunk, links.round);
+        if (deadline_after(engine, chunk->open.first_ns) > now) break;
         expire_round(chunk);
     }
-    while (!weft_list_empty(&engine->pulls)) {
-        struct weft_arrival *arrival = weft_list_first(&engine->pulls, struct weft_arrival, link);
+    while (!weft_list_empty(&engine->queues.pulls)) {
+        struct weft_arrival *arrival = weft_list_first(&engine->queues.pulls, struct weft_arrival, link);
         struct weft_wire_header header;
         struct shard_chunk *chunk;
         if (deadline_after(engine, pull_since_ns(engine, arrival, &header, &chunk)) > now) break;
         expire_pull(engine, arrival, chunk, &header);
     }
-    if (now >= engine->round_deadline_ns) shard_clock_expire(engine, now - engine->round_deadline_ns);
+    if (now >= engine->settings.round_deadline_ns)
+        shard_clock_expire(engine, now - engine->settings.round_deadline_ns);
     shard_reply_pump(engine);
     shard_engine_watch_deadlines(engine);
 }
@@ -158,13 +159,13 @@ static void deadline_passed(struct weft_timer *timer)
 
 static void retry(struct weft_timer *timer)
 {
-    shard_engine_resume(weft_container_of(timer, struct weft_shard_engine, retry_timer));
+    shard_engine_resume(weft_container_of(timer, struct weft_shard_engine, timers.retry));
 }
 
 void shard_engine_schedule_retry(struct weft_shard_engine *engine)
 {
-    if (weft_timer_is_running(&engine->retry_timer)) return;
-    if (weft_timer_start(engine->loop, &engine->retry_timer, weft_now_ns(engine->env) + RETRY_NS) < 0)
+    if (weft_timer_is_running(&engine->timers.retry)) return;
+    if (weft_timer_start(engine->loop, &engine->timers.retry, weft_now_ns(engine->env) + RETRY_NS) < 0)
         weft_log(engine->env, WEFT_LOG_ERROR, "server",
                  "no memory for a timer: waits for the next completion instead");
 }
@@ -177,14 +178,14 @@ void shard_engine_resume(struct weft_shard_engine *engine)
     shard_groups_resume(engine);
     shard_receive_open_waiting(engine);
     shard_clock_resume(engine);
-    if (engine->accept_again) {
+    if (engine->queues.accept_again) {
         struct weft_list *node, *spare;
-        engine->accept_again = false;
-        weft_list_foreach (node, spare, &engine->rounds)
-            shard_receive_fill(weft_container_of(node, struct shard_chunk, round_link));
+        engine->queues.accept_again = false;
+        weft_list_foreach (node, spare, &engine->queues.rounds)
+            shard_receive_fill(weft_container_of(node, struct shard_chunk, links.round));
     }
-    if (engine->worker_left_check_due) {
-        engine->worker_left_check_due = false;
+    if (engine->members.worker_left_check_due) {
+        engine->members.worker_left_check_due = false;
         shard_worker_left_check_all(engine);
     }
     if (shard_map_is_on(engine)) {
@@ -195,7 +196,7 @@ void shard_engine_resume(struct weft_shard_engine *engine)
         shard_copy_pump_leaving(engine);
     }
     shard_reply_pump(engine);
-    if (engine->releasing > 0) shard_release_schedule(engine);
+    if (engine->table.releasing > 0) shard_release_schedule(engine);
     unwatch_when_idle(engine);
 }
 
@@ -209,12 +210,12 @@ void shard_engine_pull_removed(struct weft_shard_engine *engine, struct weft_arr
 
 void shard_engine_worker_lost(struct weft_shard_engine *engine, uint32_t worker)
 {
-    if (engine->worker[worker].lost) return;
-    engine->worker[worker].lost = true;
+    if (engine->members.worker[worker].lost) return;
+    engine->members.worker[worker].lost = true;
     weft_log(engine->env, WEFT_LOG_WARN, "server",
              "the connection to rank %u is lost; the coordinator decides what follows", worker);
-    weft_event_ring_add(engine->events, "peer_lost", WEFT_EVENT_MARK, worker, engine->worker[worker].endpoint,
-                        0, WEFT_ERR_PEER_LOST);
+    weft_event_ring_add(engine->events, "peer_lost", WEFT_EVENT_MARK, worker,
+                        engine->members.worker[worker].endpoint, 0, WEFT_ERR_PEER_LOST);
 }
 
 void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status status, const char *text)
@@ -223,13 +224,13 @@ void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status s
     engine->failed = status < 0 ? status : WEFT_ERR_ABORTED;
     snprintf(engine->failed_text, sizeof engine->failed_text, "%s",
              text && text[0] ? text : "the job has ended");
-    for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
-        struct shard_tensor *tensor = engine->tensors[id];
+    for (uint32_t id = 0; id < engine->table.capacity; id++) {
+        struct shard_tensor *tensor = engine->table.tensors[id];
         for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++) {
             struct shard_chunk *chunk = &tensor->chunks[i];
             /* all contributions are in: the workers get the result */
             if (shard_round_is_closing(chunk)) continue;
-            const bool is_open = chunk->arrived > 0 || !weft_list_empty(&chunk->round_link);
+            const bool is_open = chunk->open.arrived > 0 || !weft_list_empty(&chunk->links.round);
             if (chunk->clock && shard_map_is_on(engine)) shard_clock_stop_leading(chunk);
             else if (chunk->clock) shard_clock_fail(chunk);
             else if (is_open && shard_map_is_on(engine)) shard_round_forget(chunk);
@@ -237,12 +238,12 @@ void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status s
             shard_contributions_release(chunk);
         }
     }
-    while (!weft_list_empty(&engine->pulls)) { /* the next pump refuses them */
-        struct weft_arrival *arrival = weft_list_first(&engine->pulls, struct weft_arrival, link);
+    while (!weft_list_empty(&engine->queues.pulls)) { /* the next pump refuses them */
+        struct weft_arrival *arrival = weft_list_first(&engine->queues.pulls, struct weft_arrival, link);
         shard_engine_pull_removed(engine, arrival);
         shard_reply_defer(engine, arrival);
     }
-    shard_reply_defer_all(engine, &engine->newer_epoch);
+    shard_reply_defer_all(engine, &engine->epoch_change.newer_epoch);
     shard_reply_defer_all(engine, &engine->replication.newer_terms);
     shard_contributions_defer_held(engine);
     shard_engine_resume(engine);
@@ -287,26 +288,27 @@ enum weft_status weft_shard_engine_create(struct weft_env *env,
     engine->loop = options->loop;
     engine->events = options->events;
     engine->kernels = weft_kernels();
-    engine->job = options->job;
+    engine->settings.job = options->job;
     engine->endpoint = options->endpoint;
-    engine->epoch = engine->newest_epoch = options->epoch;
+    engine->epoch = engine->epoch_change.newest_epoch = options->epoch;
     engine->workers = options->workers;
-    engine->workers_max = options->workers_max > options->workers ? options->workers_max : options->workers;
-    engine->elastic = options->elastic;
-    engine->round_deadline_ns = options->round_deadline_ns;
-    engine->hash_every = options->hash_every;
-    engine->wire_version = options->wire_version;
-    engine->round_bytes = options->round_bytes;
-    engine->maps = weft_transport_abilities(engine->transport) & WEFT_TRANSPORT_MAPS;
-    weft_list_init(&engine->waiting);
-    weft_list_init(&engine->rounds);
-    weft_list_init(&engine->reply_queue);
-    weft_list_init(&engine->clock_receive);
-    weft_list_init(&engine->clock_waits);
-    weft_list_init(&engine->clock_apply);
-    weft_list_init(&engine->pulls);
-    weft_list_init(&engine->deferred);
-    weft_list_init(&engine->newer_epoch);
+    engine->members.workers_max =
+        options->workers_max > options->workers ? options->workers_max : options->workers;
+    engine->settings.elastic = options->elastic;
+    engine->settings.round_deadline_ns = options->round_deadline_ns;
+    engine->settings.hash_every = options->hash_every;
+    engine->settings.wire_version = options->wire_version;
+    engine->settings.round_bytes = options->round_bytes;
+    engine->settings.maps = weft_transport_abilities(engine->transport) & WEFT_TRANSPORT_MAPS;
+    weft_list_init(&engine->queues.waiting);
+    weft_list_init(&engine->queues.rounds);
+    weft_list_init(&engine->queues.reply_queue);
+    weft_list_init(&engine->clock.receive);
+    weft_list_init(&engine->clock.waits);
+    weft_list_init(&engine->clock.apply);
+    weft_list_init(&engine->queues.pulls);
+    weft_list_init(&engine->queues.deferred);
+    weft_list_init(&engine->epoch_change.newer_epoch);
     weft_list_init(&engine->replication.unsent);
     weft_list_init(&engine->replication.waiting);
     weft_list_init(&engine->replication.acks);
@@ -316,27 +318,30 @@ enum weft_status weft_shard_engine_create(struct weft_env *env,
     engine->replication.mutants = options->mutants;
     engine->replication.report = options->report;
     engine->replication.report_context = options->report_context;
-    weft_timer_init(&engine->deadline_timer, deadline_passed);
-    weft_timer_init(&engine->retry_timer, retry);
-    weft_timer_init(&engine->release_timer, shard_release_on_timer);
-    weft_timer_init(&engine->open_timer, shard_receive_on_timer);
+    weft_timer_init(&engine->timers.deadline, deadline_passed);
+    weft_timer_init(&engine->timers.retry, retry);
+    weft_timer_init(&engine->timers.release, shard_release_on_timer);
+    weft_timer_init(&engine->timers.open, shard_receive_on_timer);
     weft_timer_init(&engine->groups.accepted_timer, shard_groups_on_timer);
 
-    engine->worker = weft_alloc_zero(env, engine->workers_max * sizeof *engine->worker);
-    engine->next_worker = weft_alloc_zero(env, engine->workers_max * sizeof *engine->next_worker);
-    uint32_t reply_count = 64 + 4 * (engine->workers_max < 512 ? engine->workers_max : 512);
-    if (!engine->worker || !engine->next_worker || shard_reply_init(engine, reply_count) < 0 ||
+    engine->members.worker =
+        weft_alloc_zero(env, engine->members.workers_max * sizeof *engine->members.worker);
+    engine->epoch_change.next_worker =
+        weft_alloc_zero(env, engine->members.workers_max * sizeof *engine->epoch_change.next_worker);
+    uint32_t reply_count = 64 + 4 * (engine->members.workers_max < 512 ? engine->members.workers_max : 512);
+    if (!engine->members.worker || !engine->epoch_change.next_worker ||
+        shard_reply_init(engine, reply_count) < 0 ||
         shard_contributions_init(engine, options->receive_bytes_max) < 0 ||
         shard_groups_init(engine, options->receive_bytes_max) < 0 ||
         (options->keeps_copies && shard_map_init(engine, options->copy_bytes_max) < 0) ||
-        shard_arena_init(&engine->arena, env, options->receive_bytes_max, engine->maps) < 0) {
+        shard_arena_init(&engine->memory.arena, env, options->receive_bytes_max, engine->settings.maps) < 0) {
         weft_shard_engine_free(engine);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY,
                               "no memory for a shard engine with %zu bytes of receive memory: lower it",
                               options->receive_bytes_max);
     }
     for (uint32_t i = 0; i < engine->workers; i++)
-        engine->worker[i] = (struct shard_worker){.endpoint = options->worker_endpoints[i],
+        engine->members.worker[i] = (struct shard_worker){.endpoint = options->worker_endpoints[i],
                                                   .incarnation = options->worker_incarnations[i]};
     weft_transport_handler(engine->transport, WEFT_CHANNEL_PUSH, shard_request_arrived, engine);
     *out = engine;
@@ -354,11 +359,11 @@ void shard_engine_discard_all(struct weft_shard_engine *engine, struct weft_list
 
 static void cancel_tasks(struct weft_shard_engine *engine)
 {
-    for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
-        struct shard_tensor *tensor = engine->tensors[id];
+    for (uint32_t id = 0; id < engine->table.capacity; id++) {
+        struct shard_tensor *tensor = engine->table.tensors[id];
         for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++) {
-            weft_loop_compute_cancel(engine->loop, &tensor->chunks[i].task);
-            tensor->chunks[i].computing = false;
+            weft_loop_compute_cancel(engine->loop, &tensor->chunks[i].work.task);
+            tensor->chunks[i].work.computing = false;
         }
     }
 }
@@ -368,22 +373,22 @@ void weft_shard_engine_close(struct weft_shard_engine *engine)
     if (engine->closed) return;
     engine->closed = true;
     weft_transport_handler(engine->transport, WEFT_CHANNEL_PUSH, NULL, NULL);
-    weft_timer_stop(engine->loop, &engine->deadline_timer);
-    weft_timer_stop(engine->loop, &engine->retry_timer);
-    weft_timer_stop(engine->loop, &engine->release_timer);
-    weft_timer_stop(engine->loop, &engine->open_timer);
+    weft_timer_stop(engine->loop, &engine->timers.deadline);
+    weft_timer_stop(engine->loop, &engine->timers.retry);
+    weft_timer_stop(engine->loop, &engine->timers.release);
+    weft_timer_stop(engine->loop, &engine->timers.open);
     shard_groups_close(engine);
     shard_snapshot_forget(engine);
     shard_contributions_defer_held(engine);
-    shard_engine_discard_all(engine, &engine->pulls);
-    shard_engine_discard_all(engine, &engine->deferred);
-    shard_engine_discard_all(engine, &engine->newer_epoch);
+    shard_engine_discard_all(engine, &engine->queues.pulls);
+    shard_engine_discard_all(engine, &engine->queues.deferred);
+    shard_engine_discard_all(engine, &engine->epoch_change.newer_epoch);
     shard_map_close(engine);
     cancel_tasks(engine);
-    for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
-        struct shard_tensor *tensor = engine->tensors[id];
+    for (uint32_t id = 0; id < engine->table.capacity; id++) {
+        struct shard_tensor *tensor = engine->table.tensors[id];
         for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++) {
-            struct shard_contribution *contributions = tensor->chunks[i].contributions;
+            struct shard_contribution *contributions = tensor->chunks[i].workers.contributions;
             for (uint32_t worker = 0; contributions && worker < engine->workers; worker++) {
                 struct shard_contribution *contribution = &contributions[worker];
                 if (contribution->arrival) weft_transport_discard(engine->transport, contribution->arrival);
@@ -396,21 +401,21 @@ void weft_shard_engine_close(struct weft_shard_engine *engine)
 void weft_shard_engine_free(struct weft_shard_engine *engine)
 {
     if (!engine) return;
-    weft_timer_stop(engine->loop, &engine->deadline_timer);
-    weft_timer_stop(engine->loop, &engine->retry_timer);
-    weft_timer_stop(engine->loop, &engine->release_timer);
-    weft_timer_stop(engine->loop, &engine->open_timer);
+    weft_timer_stop(engine->loop, &engine->timers.deadline);
+    weft_timer_stop(engine->loop, &engine->timers.retry);
+    weft_timer_stop(engine->loop, &engine->timers.release);
+    weft_timer_stop(engine->loop, &engine->timers.open);
     shard_snapshot_forget(engine);
     cancel_tasks(engine);
     shard_table_free(engine);
-    shard_arena_fini(&engine->arena, engine->env);
-    weft_free_bytes(engine->env, engine->clock_slot);
-    shard_arena_fini(&engine->contribution_memory, engine->env);
+    shard_arena_fini(&engine->memory.arena, engine->env);
+    weft_free_bytes(engine->env, engine->clock.slot);
+    shard_arena_fini(&engine->memory.contributions, engine->env);
     shard_groups_free(engine);
     shard_map_fini(engine);
     shard_reply_fini(engine);
-    weft_free_bytes(engine->env, engine->worker);
-    weft_free_bytes(engine->env, engine->next_worker);
+    weft_free_bytes(engine->env, engine->members.worker);
+    weft_free_bytes(engine->env, engine->epoch_change.next_worker);
     weft_free_bytes(engine->env, engine);
 }
 
@@ -424,18 +429,19 @@ void weft_shard_engine_stats(const struct weft_shard_engine *engine,
                              struct weft_shard_engine_stats *stats_out)
 {
     *stats_out = engine->stats;
-    stats_out->receive_bytes_used = engine->arena.used_bytes;
-    stats_out->receive_bytes_peak = engine->arena.peak_bytes;
-    stats_out->receive_bytes_max = engine->arena.bytes;
-    for (const struct weft_list *at = engine->rounds.next; at != &engine->rounds; at = at->next)
+    stats_out->receive_bytes_used = engine->memory.arena.used_bytes;
+    stats_out->receive_bytes_peak = engine->memory.arena.peak_bytes;
+    stats_out->receive_bytes_max = engine->memory.arena.bytes;
+    for (const struct weft_list *at = engine->queues.rounds.next; at != &engine->queues.rounds; at = at->next)
         stats_out->rounds_open++;
     if (engine->last_round_ns > 0)
         stats_out->last_round_ns = weft_elapsed_ns(engine->last_round_ns, weft_now_ns(engine->env));
-    if (weft_list_empty(&engine->rounds)) return;
-    const struct shard_chunk *oldest = weft_list_first(&engine->rounds, struct shard_chunk, round_link);
-    stats_out->oldest_round_ns = weft_elapsed_ns(oldest->opened_ns, weft_now_ns(engine->env));
-    stats_out->oldest_round_missing = engine->workers - oldest->arrived;
+    if (weft_list_empty(&engine->queues.rounds)) return;
+    const struct shard_chunk *oldest =
+        weft_list_first(&engine->queues.rounds, struct shard_chunk, links.round);
+    stats_out->oldest_round.ns = weft_elapsed_ns(oldest->open.opened_ns, weft_now_ns(engine->env));
+    stats_out->oldest_round.missing = engine->workers - oldest->open.arrived;
     for (uint32_t worker = engine->workers; worker-- > 0;)
-        if (oldest->contributions[worker].state == SHARD_CONTRIBUTION_NONE)
-            stats_out->oldest_round_rank = worker + 1;
+        if (oldest->workers.contributions[worker].state == SHARD_CONTRIBUTION_NONE)
+            stats_out->oldest_round.rank = worker + 1;
 }

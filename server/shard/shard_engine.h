@@ -115,7 +115,7 @@ struct shard_contribution {
     /* ANNOUNCED: (count,) of the tensor's dtype in the worker's memory, mapped here; NULL: it must be
      * received. UNTRUSTED */
     const void *source;
-    struct weft_arrival *pull;    /* a PULL that waits for its step, also in engine->pulls; NULL: none */
+    struct weft_arrival *pull;    /* a PULL that waits for its step, also in queues.pulls; NULL: none */
     struct shard_slot *slot;      /* RECEIVING, HELD */
     uint64_t pull_since_ns;
     uint64_t announced_ns;        /* when the contribution of the open round was announced */
@@ -147,6 +147,7 @@ struct shard_backup {
     void *owned_half;
     uint64_t step;                                            /* closed_step before that close */
     bool valid;
+    uint16_t skips; /* skipped steps that the last request carried */
 };
 
 /* A change of the chunk that its copy must hold before its replies leave (shard_replicate.c). */
@@ -186,22 +187,119 @@ struct shard_copy {
 };
 #include "server/shard/copies/shard_move.h"
 
-struct shard_chunk {
-    struct shard_tensor *tensor;
-    uint32_t index;
-    uint32_t slot;    /* in a job with copies */
-    bool is_at_home;  /* on the endpoint of its declaration, which workers' hashes name */
-    bool is_here;     /* its memory is on this engine; false only in a job with copies */
+/* Where the chunk is, in a job with copies. */
+struct shard_chunk_placement {
+    uint32_t slot;
+    bool is_at_home; /* on the endpoint of its declaration, which workers' hashes name */
+    bool is_here;    /* its memory is on this engine; false only in a job with copies */
     /* owned; memory of values and half of a chunk that was copied here; NULL: tensor->values, halves */
     void *own_values, *own_half;
-    struct shard_hold hold;
-    struct shard_copy copy;
-    struct shard_chunk_move *move; /* owned; NULL: it is not copied to another engine */
-    uint64_t offset, count;         /* elements */
+};
+
+struct shard_chunk_coding {
     struct weft_codec_spec codec;   /* resolved codec of the chunk; with codec "auto" that of one candidate */
     struct weft_shape shape;        /* shape that the codec encodes: the tensor, or this chunk of it */
     uint32_t rounds;                /* rounds of one step */
     struct weft_combiner *combiner; /* owned; NULL: dense */
+};
+
+/* Result of the last closed round. Readers: sends in flight and pending replies. */
+struct shard_result {
+    uint64_t step;
+    uint8_t round;
+    bool is_resendable; /* a duplicate push may be answered with it */
+    const void *data;
+    size_t bytes;
+    float lr, weight_sum;
+    uint32_t sends;           /* sends in flight that read the values or the aggregate */
+    uint32_t replies_pending; /* workers with reply_pending != NONE */
+    uint32_t reply_cursor;
+};
+
+struct shard_open_round {
+    uint64_t step; /* larger than closed_step; 0: none; set by the first contribution of a step */
+    uint8_t phase; /* enum shard_phase; written by shard_round_enter only */
+    uint8_t round;
+    uint8_t flags; /* WEFT_WIRE_MAY_SKIP, WEFT_WIRE_CHECKED, WEFT_WIRE_DECAY: or of all contributions */
+    bool holds;    /* the contributions are PUSH_HOLD */
+    float lr, weight_decay;      /* weight_decay: with WEFT_WIRE_DECAY, else 0 */
+    uint32_t lr_worker;
+    uint32_t arrived, receiving; /* contributions not NONE; contributions RECEIVING */
+    uint32_t sources;            /* before the round has memory: contributions with a source */
+    bool in_place;               /* the round has memory for the sum alone */
+    float *mean;                 /* the tensor's spare, while this round is summed into it; else NULL */
+    uint32_t next;               /* lowest rank that is not folded */
+    bool lacks_slot;             /* a contribution was not received because no slot was free */
+    uint64_t first_ns;           /* start of the round's deadline */
+    uint64_t opened_ns;          /* announcement of the first contribution */
+    uint64_t announced_ns;       /* announcement of the last contribution */
+    struct shard_slots slots;
+    struct weft_tree_reduce fold;
+};
+
+/* INIT or STATE_INIT: a payload that is being received. */
+struct shard_installation {
+    struct weft_completion received;
+    float *to;     /* destination of the payload: values or a state; of values in f16 or bf16 it is received
+                    * in `half` */
+    float *buffer; /* (count,) owned; receives a state, which is checked before it is copied. NULL: none */
+    uint8_t round; /* round field of the INIT request */
+};
+
+/* Arithmetic of a fold or a close; a loop task if it exceeds WEFT_LOOP_SLICE elements. While `computing` is
+ * true the engine must not use the chunk's slots, values and combiner. */
+struct shard_arithmetic {
+    struct weft_task task;
+    bool computing;
+    struct shard_slot *folding; /* the slot being folded; of a round in place: the slot of the sum */
+    float grad_scale;           /* factor of a close: 1 / sum of weights */
+    float *scratch;             /* engine->scratches.scratch when the close began */
+    enum weft_status computed;  /* status of the fold or close */
+    float *freed[32];           /* slots' payloads that the fold no longer needs */
+    uint32_t freed_count;
+};
+
+/* The last error of the chunk. */
+struct shard_chunk_error {
+    enum weft_status status;
+    uint64_t step;
+    uint8_t round;
+    char text[SHARD_TEXT_BYTES];
+    uint64_t *unsent; /* (workers,) bits, owned: did not contribute to the dropped round, and gets its error
+                       * on the next push of it */
+};
+
+/* Its entries in the lists of the engine. */
+struct shard_chunk_links {
+    struct weft_list waiting; /* engine->queues.waiting: phase WAITING */
+    struct weft_list round;   /* engine->queues.rounds: WAITING, COLLECTING, CLOSING; oldest first */
+    struct weft_list reply;   /* engine->queues.reply_queue: replies_pending > 0 */
+    struct weft_list held;    /* engine->queues.held_chunks */
+    uint32_t capture;         /* 1 + its entry in the armed snapshot, while that lacks the chunk; else 0 */
+};
+
+/* States of its workers. */
+struct shard_chunk_workers {
+    /* (workers,) in engine->memory.contributions, or own_contributions; NULL: no worker has a state
+     * (shard_contributions.c) */
+    struct shard_contribution *contributions;
+    /* (workers_max,) owned; NULL: it uses a block of the pool */
+    struct shard_contribution *own_contributions;
+    float *weights; /* (workers,) owned: sample weights of round 0, which later rounds repeat; NULL: one
+                     * round */
+    uint32_t pulls_waiting; /* contributions with a pull */
+    struct weft_list held;  /* arrivals that wait for contributions */
+};
+
+struct shard_chunk {
+    struct shard_tensor *tensor;
+    uint32_t index;
+    struct shard_chunk_placement placement;
+    struct shard_hold hold;
+    struct shard_copy copy;
+    struct shard_chunk_move *move; /* owned; NULL: it is not copied to another engine */
+    uint64_t offset, count;         /* elements */
+    struct shard_chunk_coding coding;
 
     float *values;    /* (count,) in tensor->values or of the backup: weights if there is an optimiser, else
                        * the last mean. Step 0: the first weights. NULL: a candidate of codec "auto" other
@@ -214,79 +312,16 @@ struct shard_chunk {
     uint64_t closed_step; /* watermark of every worker: contributions of this step and older ones are never
                            * folded again */
     struct shard_backup backup;
-    uint16_t skips;   /* skipped steps that the last request carried */
-    uint32_t capture; /* 1 + its entry in the armed snapshot, while that lacks the chunk; else 0 */
 
-    /* Result of the last closed round. Readers: sends in flight and pending replies. */
-    uint64_t result_step;
-    uint8_t result_round;
-    bool result_is_resendable; /* a duplicate push may be answered with it */
-    const void *result_data;
-    size_t result_bytes;
-    float result_lr, result_weight_sum;
-    uint32_t sends;           /* sends in flight that read the values or the aggregate */
-    uint32_t replies_pending; /* workers with reply_pending != NONE */
-    uint32_t reply_cursor;
-
-    /* The open round. */
-    uint64_t open_step; /* larger than closed_step; 0: none; set by the first contribution of a step */
-    uint8_t phase; /* enum shard_phase; written by shard_round_enter only */
-    uint8_t round;
-    uint8_t flags; /* WEFT_WIRE_MAY_SKIP, WEFT_WIRE_CHECKED, WEFT_WIRE_DECAY: or of all contributions */
-    bool holds;    /* the contributions are PUSH_HOLD */
-    float lr, weight_decay; /* weight_decay: with WEFT_WIRE_DECAY, else 0 */
-    uint32_t lr_worker;
-    uint32_t arrived, receiving;     /* contributions not NONE; contributions RECEIVING */
-    uint32_t sources;                /* before the round has memory: contributions with a source */
-    bool in_place;                   /* the round has memory for the sum alone */
-    float *mean;                     /* the tensor's spare, while this round is summed into it; else NULL */
-    uint32_t next;                   /* lowest rank that is not folded */
-    bool lacks_slot;                 /* a contribution was not received because no slot was free */
-    uint64_t first_ns;     /* start of the round's deadline */
-    uint64_t opened_ns;    /* announcement of the first contribution */
-    uint64_t announced_ns; /* announcement of the last contribution */
-    struct shard_slots slots;
-    struct weft_tree_reduce fold;
-    struct weft_completion install;
-    float *installing;     /* destination of the payload: values or a state; of values in f16 or bf16 it is
-                            * received in `half` */
-    float *install_buffer; /* (count,) owned; receives a state, which is checked before it is copied. NULL:
-                            * none */
-    uint8_t install_round; /* round field of the INIT request */
-
-    /* Arithmetic of a fold or a close; a loop task if it exceeds WEFT_LOOP_SLICE elements. While `computing`
-     * is true the engine must not use the chunk's slots, values and combiner. */
-    struct weft_task task;
-    bool computing;
-    struct shard_slot *folding; /* the slot being folded; of a round in place: the slot of the sum */
-    float grad_scale;           /* factor of a close: 1 / sum of weights */
-    float *scratch;             /* engine->scratch when the close began */
-    enum weft_status computed;  /* status of the fold or close */
-    float *freed[32];           /* slots' payloads that the fold no longer needs */
-    uint32_t freed_count;
-
-    /* The last error of the chunk. */
-    enum weft_status error_status;
-    uint64_t error_step;
-    uint8_t error_round;
-    char error_text[SHARD_TEXT_BYTES];
-
-    struct weft_list waiting_link;   /* engine->waiting: phase WAITING */
-    struct weft_list round_link;     /* engine->rounds: WAITING, COLLECTING, CLOSING; oldest first */
-    struct weft_list reply_link; /* engine->reply_queue: replies_pending > 0 */
-    /* (workers,) in engine->contribution_memory, or own_contributions; NULL: no worker has a state
-     * (shard_contributions.c) */
-    struct shard_contribution *contributions;
-    /* (workers_max,) owned; NULL: it uses a block of the pool */
-    struct shard_contribution *own_contributions;
-    float *weights; /* (workers,) owned: sample weights of round 0, which later rounds repeat; NULL: one
-                     * round */
-    struct shard_clock *clock; /* owned; NULL: consistency bsp (shard_clock.h) */
+    struct shard_result result;
+    struct shard_open_round open;
+    struct shard_installation installation;
+    struct shard_arithmetic work;
+    struct shard_chunk_error error;
+    struct shard_chunk_links links;
+    struct shard_chunk_workers workers;
+    struct shard_clock *clock;     /* owned; NULL: consistency bsp (shard_clock.h) */
     struct shard_verdict *verdict; /* owned; NULL: no step was clipped (shard_verdict.h) */
-    uint64_t *errors_unsent; /* (workers,) bits, owned: did not contribute to the dropped round, and gets its
-                              * error on the next push of it */
-    uint32_t pulls_waiting;  /* contributions with a pull */
-    struct weft_list held, held_link; /* arrivals that wait for contributions; engine->held_chunks */
 };
 
 struct shard_tensor {
@@ -361,69 +396,109 @@ struct shard_replication {
 
 enum { SHARD_SCRATCHES = 64 }; /* each scratch is at least twice as large as the one before */
 
+/* Arguments of the engine's creation. */
+struct shard_settings {
+    uint64_t job;
+    uint32_t wire_version; /* of the job */
+    uint64_t round_deadline_ns;
+    uint32_t hash_every;
+    size_t round_bytes;    /* a further round opens only while the open ones have less memory */
+    bool elastic;          /* a lost worker need not end the job (shard_members.c) */
+    bool maps;             /* peers on this host can map memory of weft_memory_alloc */
+};
+
+struct shard_members {
+    struct shard_worker *worker; /* (workers_max,) owned */
+    uint32_t workers_max;        /* of any epoch */
+    uint32_t left_count;         /* entries of worker[] with left */
+    bool worker_left_check_due;  /* a contribution was removed: check the rounds for workers that have left */
+};
+
+/* The membership of the next epoch (shard_members.c). */
+struct shard_epoch_change {
+    uint32_t newest_epoch;            /* newest epoch heard of; larger than epoch: rounds of `epoch` were
+                                       * discarded */
+    bool enters_epoch;                /* next_* take effect when every chunk is idle */
+    uint32_t next_epoch, next_workers;
+    uint64_t next_committed;          /* last good step of the workers of next_epoch */
+    struct shard_worker *next_worker; /* (workers_max,) owned */
+    struct weft_list newer_epoch;     /* arrivals of epochs that are newer than `epoch` */
+};
+
+struct shard_tensor_table {
+    struct shard_tensor **tensors; /* (capacity,) by id, owned; NULL: no chunk on this endpoint */
+    uint32_t capacity;
+    uint32_t releasing;            /* released tensors that are still in use */
+};
+
+struct shard_scratches {
+    float *scratch; /* (count,) owned; receives a decoded step for the optimiser */
+    uint64_t count;
+    float *retired[SHARD_SCRATCHES]; /* earlier scratches; a task may still write to them */
+    uint32_t retired_count;
+};
+
+struct shard_memory {
+    struct shard_arena arena;         /* of rounds */
+    struct shard_arena contributions; /* states of workers */
+};
+
+struct shard_queues {
+    struct weft_list held_chunks; /* chunks with held requests, oldest first */
+    struct weft_list waiting;     /* chunks that wait for receive memory, in order of announcement */
+    struct weft_list rounds;      /* chunks with an open round, by first contribution */
+    struct weft_list reply_queue; /* chunks with replies to send */
+    struct weft_list pulls;       /* arrivals: pulls that wait for their step, oldest first */
+    struct weft_list deferred;    /* arrivals that the next pump handles again from the start */
+    bool opening;                 /* shard_receive_open_waiting is running */
+    bool accept_again;            /* an accept returned WEFT_ERR_AGAIN: try again */
+};
+
+/* Contributions of tensors with a clock (shard_clock.c). */
+struct shard_clock_queues {
+    struct shard_slot *slot;                 /* owned: a contribution beside the arena; NULL: none */
+    struct weft_list receive, waits, apply;  /* struct shard_clock.*_link */
+};
+
+/* RESULT messages (shard_reply.c). */
+struct shard_reply_pool {
+    struct shard_reply *replies; /* (reply_count,) owned */
+    struct shard_reply *free_replies;
+    uint32_t replies_in_flight;
+    bool blocked;    /* no free reply, or a send returned WEFT_ERR_AGAIN: the pump stops until an event */
+    bool pumping, pump_again;
+};
+
+struct shard_timers {
+    struct weft_timer deadline, retry, release, open;
+};
+
 struct weft_shard_engine {
     struct weft_env *env;
     struct weft_transport *transport;
     struct weft_loop *loop;
     struct weft_event_ring *events;
     const struct weft_kernels *kernels;
-    uint64_t job;
     uint32_t endpoint, epoch, workers;
-    uint32_t wire_version;       /* of the job */
-    struct shard_worker *worker; /* (workers_max,) owned */
-    uint32_t workers_max;        /* of any epoch */
-    uint32_t left_count;        /* entries of worker[] with left */
-    bool worker_left_check_due; /* a contribution was removed: check the rounds for workers that have left */
-    bool elastic;               /* a lost worker need not end the job (shard_members.c) */
-    uint32_t newest_epoch;      /* newest epoch heard of; larger than epoch: rounds of `epoch` were
-                                 * discarded */
-    bool enters_epoch;          /* next_* take effect when every chunk is idle */
-    uint32_t next_epoch, next_workers;
-    uint64_t next_committed;           /* last good step of the workers of next_epoch */
-    struct shard_worker *next_worker;  /* (workers_max,) owned */
-    struct weft_list newer_epoch;      /* arrivals of epochs that are newer than `epoch` */
-    uint64_t round_deadline_ns;
-    uint32_t hash_every;
-    size_t round_bytes; /* a further round opens only while the open ones have less memory */
-    bool maps;          /* peers on this host can map memory of weft_memory_alloc */
-
-    struct shard_tensor **tensors; /* (tensor_capacity,) by id, owned; NULL: no chunk on this endpoint */
-    uint32_t tensor_capacity;
-    uint32_t releasing; /* released tensors that are still in use */
-    float *scratch; /* (scratch_count,) owned; receives a decoded step for the optimiser */
-    uint64_t scratch_count;
-    float *retired[SHARD_SCRATCHES]; /* earlier scratches; a task may still write to them */
-    uint32_t retired_count;
-
+    struct shard_settings settings;
+    struct shard_members members;
+    struct shard_epoch_change epoch_change;
+    struct shard_tensor_table table;
+    struct shard_scratches scratches;
     struct shard_replication replication;
-    struct shard_arena arena, contribution_memory;
+    struct shard_memory memory;
     struct shard_groups groups;
-    struct weft_list held_chunks; /* chunks with held requests, oldest first */
-    struct weft_list waiting;     /* chunks that wait for receive memory, in order of announcement */
-    struct weft_list rounds;      /* chunks with an open round, by first contribution */
-    struct weft_list reply_queue; /* chunks with replies to send */
-    struct shard_slot *clock_slot; /* owned: a contribution beside the arena (shard_clock.c); NULL: none */
-    struct weft_list clock_receive, clock_waits, clock_apply; /* struct shard_clock.*_link */
-    struct weft_list pulls;       /* arrivals: pulls that wait for their step, oldest first */
-    struct weft_list deferred;    /* arrivals that the next pump handles again from the start */
-    bool opening;                 /* shard_receive_open_waiting is running */
-    bool accept_again;            /* an accept returned WEFT_ERR_AGAIN: try again */
-
-    struct shard_reply *replies; /* (reply_count,) owned */
-    struct shard_reply *free_replies;
-    uint32_t replies_in_flight;
-    bool blocked;    /* no free reply, or a send returned WEFT_ERR_AGAIN: the pump stops until an event */
-    bool pumping, pump_again;
-
-    struct weft_timer deadline_timer, retry_timer, release_timer, open_timer;
+    struct shard_queues queues;
+    struct shard_clock_queues clock;
+    struct shard_reply_pool reply_pool;
+    struct shard_timers timers;
     struct shard_snapshot *snapshot; /* owned; NULL: none is armed (shard_snapshot.c) */
     uint64_t newest_step;            /* largest step of an accepted push */
-
+    uint64_t last_round_ns;  /* last contribution to the round that closed last; 0: none has closed */
     bool closed;             /* uses neither transport nor timers any more */
     enum weft_status failed; /* WEFT_OK, or the status that every request gets */
     char failed_text[SHARD_TEXT_BYTES];
     struct weft_shard_engine_stats stats;
-    uint64_t last_round_ns; /* last contribution to the round that closed last; 0: none has closed */
 };
 
 /* shard_table.c */
@@ -452,7 +527,7 @@ struct shard_tensor *shard_table_tensor(struct weft_shard_engine *engine, uint32
 struct shard_chunk *shard_table_chunk(struct shard_tensor *tensor, uint32_t index);
 static inline bool shard_chunk_is_dense(const struct shard_chunk *chunk)
 {
-    return chunk->codec.id == WEFT_CODEC_DENSE;
+    return chunk->coding.codec.id == WEFT_CODEC_DENSE;
 }
 /* Bytes of the longest contribution to a round; fewest slots that a round needs. */
 size_t shard_chunk_contribution_bytes(const struct shard_chunk *chunk, uint8_t round);
@@ -479,18 +554,19 @@ void shard_contributions_drop(struct shard_chunk *chunk);              /* the ch
 static inline enum shard_contribution_state shard_contribution_state(const struct shard_chunk *chunk,
                                                                      uint32_t worker)
 {
-    return chunk->contributions ? (enum shard_contribution_state)chunk->contributions[worker].state
-                                : SHARD_CONTRIBUTION_NONE;
+    return chunk->workers.contributions
+               ? (enum shard_contribution_state)chunk->workers.contributions[worker].state
+               : SHARD_CONTRIBUTION_NONE;
 }
 static inline bool shard_error_is_unsent(const struct shard_chunk *chunk, uint32_t worker)
 {
-    return chunk->errors_unsent[worker / 64] >> worker % 64 & 1;
+    return chunk->error.unsent[worker / 64] >> worker % 64 & 1;
 }
 static inline void shard_error_set_unsent(struct shard_chunk *chunk, uint32_t worker, bool is_unsent)
 {
     const uint64_t bit = (uint64_t)1 << worker % 64;
-    if (is_unsent) chunk->errors_unsent[worker / 64] |= bit;
-    else chunk->errors_unsent[worker / 64] &= ~bit;
+    if (is_unsent) chunk->error.unsent[worker / 64] |= bit;
+    else chunk->error.unsent[worker / 64] &= ~bit;
 }
 
 /* shard_request.c */
@@ -589,7 +665,7 @@ void shard_round_finish_drain(struct shard_chunk *chunk);
 /* A close task is writing the values. */
 static inline bool shard_round_is_closing(const struct shard_chunk *chunk)
 {
-    return chunk->phase == SHARD_PHASE_CLOSING && chunk->computing;
+    return chunk->open.phase == SHARD_PHASE_CLOSING && chunk->work.computing;
 }
 /* The last reader of the result has finished: closes or folds what waited for it. */
 void shard_round_result_released(struct shard_chunk *chunk);
@@ -597,8 +673,8 @@ void shard_round_result_released(struct shard_chunk *chunk);
 void shard_round_describe_missing(const struct shard_chunk *chunk, char *out, size_t out_bytes);
 static inline bool shard_result_is_in_use(const struct shard_chunk *chunk)
 {
-    return chunk->sends > 0 || chunk->replies_pending > 0 || chunk->hold.is_due || chunk->hold.is_sending ||
-           shard_move_is_in_use(chunk->move);
+    return chunk->result.sends > 0 || chunk->result.replies_pending > 0 || chunk->hold.is_due ||
+           chunk->hold.is_sending || shard_move_is_in_use(chunk->move);
 }
 
 /* shard_pull.c */
@@ -630,7 +706,7 @@ void shard_reply_passed(struct weft_shard_engine *engine, struct weft_arrival *a
 /* Sets a worker's pending reply; the pump sends it. */
 void shard_reply_note(struct shard_chunk *chunk, uint32_t worker, enum shard_reply_kind kind);
 void shard_reply_pump(struct weft_shard_engine *engine);
-/* The completion of a reply of engine->free_replies, which is free again. */
+/* The completion of a reply of engine->reply_pool.free_replies, which is free again. */
 void shard_reply_sent(struct weft_completion *completion, enum weft_status status);
 void shard_reply_defer(struct weft_shard_engine *engine, struct weft_arrival *arrival);
 void shard_reply_defer_all(struct weft_shard_engine *engine, struct weft_list *arrivals);
@@ -652,7 +728,7 @@ static inline bool shard_map_is_on(const struct weft_shard_engine *engine)
 bool shard_map_has(const struct weft_shard_engine *engine, const Weft__Control__Chunk *chunk);
 static inline const struct shard_map_slot *shard_map_slot(const struct shard_chunk *chunk)
 {
-    return &chunk->tensor->engine->replication.slots[chunk->slot];
+    return &chunk->tensor->engine->replication.slots[chunk->placement.slot];
 }
 /* Of messages that the chunk's leader sends; 0 in a job without copies. */
 static inline uint32_t shard_map_term(const struct shard_chunk *chunk)
@@ -694,7 +770,7 @@ void shard_replicate_save(struct shard_chunk *chunk);
 /* Workers repeat the rounds of a codec's step under each term of the slot. */
 static inline bool shard_rounds_are_repeated(const struct shard_chunk *chunk)
 {
-    return shard_map_is_on(chunk->tensor->engine) && chunk->rounds > 1;
+    return shard_map_is_on(chunk->tensor->engine) && chunk->coding.rounds > 1;
 }
 /* Replies must wait. */
 static inline bool shard_replicate_holds(const struct shard_chunk *chunk)
@@ -732,7 +808,7 @@ void shard_copy_note_skip(struct shard_chunk *chunk, uint64_t step);
 static inline bool shard_copy_is_busy(const struct shard_chunk *chunk)
 {
     return chunk->copy.payload || !weft_list_empty(&chunk->copy.ack_link) || chunk->copy.is_ack_sending ||
-           chunk->phase != SHARD_PHASE_IDLE || chunk->computing;
+           chunk->open.phase != SHARD_PHASE_IDLE || chunk->work.computing;
 }
 
 /* shard_hash.c */
@@ -768,10 +844,10 @@ void shard_members_enter_epoch(struct weft_shard_engine *engine);
 static inline bool shard_engine_speaks(const struct weft_shard_engine *engine,
                                        const struct weft_wire_header *header)
 {
-    return engine->wire_version >= WEFT_WIRE_VERSION ||
-           weft_wire_version_of_header(header) <= engine->wire_version;
+    return engine->settings.wire_version >= WEFT_WIRE_VERSION ||
+           weft_wire_version_of_header(header) <= engine->settings.wire_version;
 }
-/* removes it from engine->pulls */
+/* removes it from engine->queues.pulls */
 void shard_engine_pull_removed(struct weft_shard_engine *engine, struct weft_arrival *arrival);
 void shard_engine_worker_lost(struct weft_shard_engine *engine, uint32_t worker);
 /* Memory, a reply or a send became free: serves the requests that wait for it. */

@@ -63,7 +63,7 @@ void *shard_half_place(const struct shard_chunk *chunk, struct shard_slot *slot)
 void shard_half_widen(const struct shard_chunk *chunk, struct shard_slot *slot)
 {
     const uint16_t *in = shard_half_place(chunk, slot);
-    const float factor = chunk->contributions[slot->worker].factor;
+    const float factor = chunk->workers.contributions[slot->worker].factor;
     float *out = shard_slot_data(slot);
     uint16_t tile[TILE];
     for (uint64_t at = 0; at < chunk->count; at += TILE) {
@@ -81,7 +81,7 @@ void shard_half_sum(const struct shard_chunk *chunk, float *out)
     for (uint64_t at = 0; at < chunk->count; at += TILE) {
         const uint64_t left = chunk->count - at, count = left < TILE ? left : TILE;
         for (uint32_t worker = 0; worker < workers; worker++) {
-            const struct shard_contribution *contribution = &chunk->contributions[worker];
+            const struct shard_contribution *contribution = &chunk->workers.contributions[worker];
             widen_scaled(chunk->tensor->dtype, tiles[worker], (const uint16_t *)contribution->source + at,
                          contribution->factor, count);
             sources[worker] = tiles[worker];

@@ -14,8 +14,8 @@
 void shard_hash_step(struct shard_chunk *chunk)
 {
     struct shard_tensor *tensor = chunk->tensor;
-    uint32_t every = tensor->engine->hash_every;
-    if (every == 0 || chunk->closed_step % every != 0 || !chunk->is_at_home) return;
+    uint32_t every = tensor->engine->settings.hash_every;
+    if (every == 0 || chunk->closed_step % every != 0 || !chunk->placement.is_at_home) return;
     if (tensor->hashing_step != chunk->closed_step) {
         tensor->hashing_step = chunk->closed_step;
         tensor->hashing = 0;

@@ -17,58 +17,59 @@ void shard_in_place_find(struct shard_chunk *chunk, struct shard_contribution *c
     /* the address within the worker's memory is the worker's choice */
     if ((uintptr_t)source % weft_dtype_bytes(chunk->tensor->dtype) != 0) source = NULL;
     contribution->source = source;
-    chunk->sources += source != NULL;
+    chunk->open.sources += source != NULL;
 }
 
 bool shard_in_place_is_possible(const struct shard_chunk *chunk)
 {
-    return chunk->sources > 0 && chunk->sources == chunk->arrived;
+    return chunk->open.sources > 0 && chunk->open.sources == chunk->open.arrived;
 }
 
 bool shard_in_place_takes_spare(struct shard_chunk *chunk)
 {
     struct shard_tensor *tensor = chunk->tensor;
-    if (!tensor->spare || chunk->own_values || chunk->flags & WEFT_WIRE_CHECKED ||
+    if (!tensor->spare || chunk->placement.own_values || chunk->open.flags & WEFT_WIRE_CHECKED ||
         shard_skip_needs_copy(chunk) || shard_result_is_in_use(chunk) || !shard_round_scale(chunk))
         return false;
-    chunk->mean = tensor->spare;
+    chunk->open.mean = tensor->spare;
     tensor->spare = NULL;
     return true;
 }
 
 static void sum(struct weft_task *task)
 {
-    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, work.task);
     const uint32_t workers = chunk->tensor->engine->workers;
     const float *sources[WEFT_SUM_SOURCES_MAX];
     if (shard_half_is_pushed(chunk)) {
-        shard_half_sum(chunk, shard_slot_data(chunk->folding));
+        shard_half_sum(chunk, shard_slot_data(chunk->work.folding));
         return;
     }
     for (uint32_t worker = 0; worker < workers; worker++)
-        sources[worker] = chunk->contributions[worker].source;
-    if (chunk->mean) weft_sum_sources_f32(chunk->mean, sources, workers, chunk->grad_scale, chunk->count);
-    else weft_sum_sources_f32(shard_slot_data(chunk->folding), sources, workers, 1.0f, chunk->count);
+        sources[worker] = chunk->workers.contributions[worker].source;
+    if (chunk->open.mean)
+        weft_sum_sources_f32(chunk->open.mean, sources, workers, chunk->work.grad_scale, chunk->count);
+    else weft_sum_sources_f32(shard_slot_data(chunk->work.folding), sources, workers, 1.0f, chunk->count);
 }
 
 /* Returns the memory of a sum that is not used. */
 static void memory_release(struct shard_chunk *chunk)
 {
-    if (chunk->mean) chunk->tensor->spare = chunk->mean;
-    chunk->mean = NULL;
-    shard_slots_close(&chunk->slots, &chunk->tensor->engine->arena);
+    if (chunk->open.mean) chunk->tensor->spare = chunk->open.mean;
+    chunk->open.mean = NULL;
+    shard_slots_close(&chunk->open.slots, &chunk->tensor->engine->memory.arena);
 }
 
 /* The mean becomes the chunk's values. Nothing reads the old ones (shard_in_place_takes_spare). */
 static void exchange(struct shard_chunk *chunk)
 {
     chunk->tensor->spare = chunk->values;
-    chunk->values = chunk->mean;
-    chunk->mean = NULL;
+    chunk->values = chunk->open.mean;
+    chunk->open.mean = NULL;
     chunk->backup.valid = false;
-    chunk->result_data = chunk->values;
-    chunk->result_bytes = chunk->count * sizeof(float);
-    chunk->computed = WEFT_OK;
+    chunk->result.data = chunk->values;
+    chunk->result.bytes = chunk->count * sizeof(float);
+    chunk->work.computed = WEFT_OK;
     shard_round_enter(chunk, SHARD_PHASE_CLOSING);
     shard_round_closed(chunk);
 }
@@ -83,19 +84,19 @@ static void sources_lost(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     memory_release(chunk);
-    chunk->in_place = false;
+    chunk->open.in_place = false;
     for (uint32_t worker = 0; worker < engine->workers; worker++) {
-        struct shard_contribution *contribution = &chunk->contributions[worker];
+        struct shard_contribution *contribution = &chunk->workers.contributions[worker];
         if (source_is_valid(contribution)) continue;
         weft_transport_discard(engine->transport, contribution->arrival);
         contribution->arrival = NULL;
         contribution->source = NULL;
         contribution->state = SHARD_CONTRIBUTION_NONE;
-        chunk->arrived--;
-        chunk->sources--;
+        chunk->open.arrived--;
+        chunk->open.sources--;
         shard_engine_worker_lost(engine, worker);
     }
-    engine->worker_left_check_due = engine->left_count > 0;
+    engine->members.worker_left_check_due = engine->members.left_count > 0;
     shard_round_enter(chunk, SHARD_PHASE_WAITING);
     shard_engine_resume(engine);
 }
@@ -105,32 +106,32 @@ static void summed(struct shard_chunk *chunk)
     struct weft_shard_engine *engine = chunk->tensor->engine;
     float *freed[32];
     for (uint32_t worker = 0; worker < engine->workers; worker++) {
-        if (source_is_valid(&chunk->contributions[worker])) continue;
+        if (source_is_valid(&chunk->workers.contributions[worker])) continue;
         sources_lost(chunk);
         return;
     }
     for (uint32_t worker = 0; worker < engine->workers; worker++) {
-        struct shard_contribution *contribution = &chunk->contributions[worker];
+        struct shard_contribution *contribution = &chunk->workers.contributions[worker];
         engine->stats.received_bytes += contribution->arrival->payload_bytes;
         weft_transport_discard(engine->transport, contribution->arrival);
         contribution->arrival = NULL;
         contribution->source = NULL;
         contribution->state = SHARD_CONTRIBUTION_FOLDED;
     }
-    chunk->next = engine->workers;
-    if (chunk->mean) {
+    chunk->open.next = engine->workers;
+    if (chunk->open.mean) {
         exchange(chunk);
         return;
     }
-    weft_tree_reduce_push(&chunk->fold, shard_slot_data(chunk->folding), freed);
+    weft_tree_reduce_push(&chunk->open.fold, shard_slot_data(chunk->work.folding), freed);
     shard_round_advance(chunk);
 }
 
 static void sum_done(struct weft_task *task)
 {
-    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
-    chunk->computing = false;
-    if (chunk->phase == SHARD_PHASE_DRAINING) shard_round_finish_drain(chunk);
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, work.task);
+    chunk->work.computing = false;
+    if (chunk->open.phase == SHARD_PHASE_DRAINING) shard_round_finish_drain(chunk);
     else summed(chunk);
 }
 
@@ -138,12 +139,12 @@ bool shard_in_place_sum(struct shard_chunk *chunk)
 {
     const uint32_t workers = chunk->tensor->engine->workers;
     const uint64_t elements = chunk->count * (workers > 1 ? workers - 1 : 1);
-    if (!chunk->mean) chunk->folding = shard_slots_alloc(&chunk->slots);
+    if (!chunk->open.mean) chunk->work.folding = shard_slots_alloc(&chunk->open.slots);
     if (elements > WEFT_LOOP_SLICE) {
         shard_round_start_task(chunk, sum, sum_done, elements);
         return false;
     }
-    sum(&chunk->task);
+    sum(&chunk->work.task);
     summed(chunk);
     return true;
 }
@@ -152,7 +153,7 @@ void shard_in_place_drained(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     for (uint32_t worker = 0; worker < engine->workers; worker++) {
-        struct shard_contribution *contribution = &chunk->contributions[worker];
+        struct shard_contribution *contribution = &chunk->workers.contributions[worker];
         if (!contribution->arrival) continue;
         weft_transport_discard(engine->transport, contribution->arrival);
         contribution->arrival = NULL;

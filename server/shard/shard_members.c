@@ -25,11 +25,12 @@
 void shard_members_clear_replies(struct shard_chunk *chunk)
 {
     for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++) {
-        if (chunk->contributions) chunk->contributions[worker].reply_pending = SHARD_REPLY_NONE;
+        if (chunk->workers.contributions)
+            chunk->workers.contributions[worker].reply_pending = SHARD_REPLY_NONE;
         shard_error_set_unsent(chunk, worker, false);
     }
-    chunk->replies_pending = 0;
-    weft_list_remove(&chunk->reply_link);
+    chunk->result.replies_pending = 0;
+    weft_list_remove(&chunk->links.reply);
 }
 
 /* A close task continues: all have contributed, and it is writing the values. */
@@ -37,14 +38,14 @@ static void leave_chunk(struct shard_chunk *chunk)
 {
     shard_members_clear_replies(chunk);
     if (shard_round_is_closing(chunk)) return;
-    if (chunk->arrived > 0 || !weft_list_empty(&chunk->round_link)) shard_round_forget(chunk);
+    if (chunk->open.arrived > 0 || !weft_list_empty(&chunk->links.round)) shard_round_forget(chunk);
     shard_contributions_release(chunk);
 }
 
 static void discard_pulls(struct weft_shard_engine *engine)
 {
-    while (!weft_list_empty(&engine->pulls)) {
-        struct weft_arrival *arrival = weft_list_first(&engine->pulls, struct weft_arrival, link);
+    while (!weft_list_empty(&engine->queues.pulls)) {
+        struct weft_arrival *arrival = weft_list_first(&engine->queues.pulls, struct weft_arrival, link);
         shard_engine_pull_removed(engine, arrival);
         weft_transport_discard(engine->transport, arrival);
     }
@@ -53,15 +54,15 @@ static void discard_pulls(struct weft_shard_engine *engine)
 /* Defers the arrivals of newer epochs; is_current_epoch checks them again. */
 static void retry_newer_epochs(struct weft_shard_engine *engine)
 {
-    shard_reply_defer_all(engine, &engine->newer_epoch);
+    shard_reply_defer_all(engine, &engine->epoch_change.newer_epoch);
 }
 
 void weft_shard_engine_leave_epoch(struct weft_shard_engine *engine, uint32_t epoch)
 {
-    if (engine->closed || engine->failed < 0 || epoch <= engine->newest_epoch) return;
-    engine->newest_epoch = epoch;
-    for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
-        struct shard_tensor *tensor = engine->tensors[id];
+    if (engine->closed || engine->failed < 0 || epoch <= engine->epoch_change.newest_epoch) return;
+    engine->epoch_change.newest_epoch = epoch;
+    for (uint32_t id = 0; id < engine->table.capacity; id++) {
+        struct shard_tensor *tensor = engine->table.tensors[id];
         for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++) leave_chunk(&tensor->chunks[i]);
     }
     discard_pulls(engine);
@@ -76,19 +77,21 @@ void weft_shard_engine_leave_epoch(struct weft_shard_engine *engine, uint32_t ep
  * or that this copy applies; a new copy whose parts are under way. */
 static bool is_in_use(const struct shard_chunk *chunk)
 {
-    return (chunk->combiner && chunk->sends > 0) || chunk->hold.is_due || chunk->hold.is_sending ||
-           chunk->copy.payload || shard_move_is_in_use(chunk->move) || shard_move_is_started(chunk->move);
+    return (chunk->coding.combiner && chunk->result.sends > 0) || chunk->hold.is_due ||
+           chunk->hold.is_sending || chunk->copy.payload || shard_move_is_in_use(chunk->move) ||
+           shard_move_is_started(chunk->move);
 }
 
 static bool is_idle(const struct shard_chunk *chunk)
 {
-    return chunk->phase == SHARD_PHASE_IDLE && !(shard_tensor_has_codec(chunk->tensor) && is_in_use(chunk));
+    return chunk->open.phase == SHARD_PHASE_IDLE &&
+           !(shard_tensor_has_codec(chunk->tensor) && is_in_use(chunk));
 }
 
 static bool all_idle(const struct weft_shard_engine *engine)
 {
-    for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
-        const struct shard_tensor *tensor = engine->tensors[id];
+    for (uint32_t id = 0; id < engine->table.capacity; id++) {
+        const struct shard_tensor *tensor = engine->table.tensors[id];
         for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++)
             if (!is_idle(&tensor->chunks[i])) return false;
     }
@@ -99,7 +102,7 @@ static bool all_idle(const struct weft_shard_engine *engine)
 static void move_residual(const struct shard_chunk *chunk, struct weft_combiner *combiner, uint32_t workers)
 {
     const struct weft_kernels *kernels = chunk->tensor->engine->kernels;
-    const float *from = weft_combiner_residual(chunk->combiner);
+    const float *from = weft_combiner_residual(chunk->coding.combiner);
     float *to = weft_combiner_residual(combiner), most;
     if (!from) return;
     const float factor = (float)((double)workers / (double)chunk->tensor->engine->workers);
@@ -120,23 +123,23 @@ static void move_residual(const struct shard_chunk *chunk, struct weft_combiner 
 static enum weft_status remake_combiner(struct shard_chunk *chunk, uint32_t workers)
 {
     struct weft_combiner *combiner;
-    WEFT_TRY(
-        weft_combiner_create(chunk->tensor->engine->env, &chunk->codec, &chunk->shape, workers, &combiner));
+    WEFT_TRY(weft_combiner_create(chunk->tensor->engine->env, &chunk->coding.codec, &chunk->coding.shape,
+                                  workers, &combiner));
     move_residual(chunk, combiner, workers);
-    weft_combiner_free(chunk->combiner);
-    chunk->combiner = combiner;
+    weft_combiner_free(chunk->coding.combiner);
+    chunk->coding.combiner = combiner;
     return WEFT_OK;
 }
 
 static enum weft_status enter_with_codec(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    WEFT_TRY(shard_skip_undo_after(chunk, engine->next_committed));
-    chunk->skips = 0;
-    chunk->result_is_resendable = false;
-    return !chunk->combiner || engine->next_workers == engine->workers
+    WEFT_TRY(shard_skip_undo_after(chunk, engine->epoch_change.next_committed));
+    chunk->backup.skips = 0;
+    chunk->result.is_resendable = false;
+    return !chunk->coding.combiner || engine->epoch_change.next_workers == engine->workers
                ? WEFT_OK
-               : remake_combiner(chunk, engine->next_workers);
+               : remake_combiner(chunk, engine->epoch_change.next_workers);
 }
 
 /* Resets the workers' states: ranks have new numbers and no contributions. A codec's step may have closed
@@ -144,18 +147,18 @@ static enum weft_status enter_with_codec(struct shard_chunk *chunk)
 static enum weft_status reset_workers(struct shard_chunk *chunk)
 {
     shard_members_clear_replies(chunk);
-    chunk->error_step = 0;
-    chunk->error_round = 0;
-    chunk->open_step = 0;
-    chunk->round = 0;
+    chunk->error.step = 0;
+    chunk->error.round = 0;
+    chunk->open.step = 0;
+    chunk->open.round = 0;
     shard_contributions_release(chunk);
     return shard_tensor_has_codec(chunk->tensor) ? enter_with_codec(chunk) : WEFT_OK;
 }
 
 static enum weft_status reset_all(struct weft_shard_engine *engine)
 {
-    for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
-        struct shard_tensor *tensor = engine->tensors[id];
+    for (uint32_t id = 0; id < engine->table.capacity; id++) {
+        struct shard_tensor *tensor = engine->table.tensors[id];
         for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++)
             WEFT_TRY(reset_workers(&tensor->chunks[i]));
     }
@@ -164,8 +167,8 @@ static enum weft_status reset_all(struct weft_shard_engine *engine)
 
 void shard_members_enter_epoch(struct weft_shard_engine *engine)
 {
-    if (!engine->enters_epoch || engine->failed < 0 || !all_idle(engine)) return;
-    engine->enters_epoch = false;
+    if (!engine->epoch_change.enters_epoch || engine->failed < 0 || !all_idle(engine)) return;
+    engine->epoch_change.enters_epoch = false;
     const enum weft_status status = reset_all(engine);
     if (status < 0) {
         weft_shard_engine_fail(engine, status,
@@ -174,11 +177,13 @@ void shard_members_enter_epoch(struct weft_shard_engine *engine)
                                    : "a shard cannot undo a step that the ranks have discarded");
         return;
     }
-    engine->workers = engine->next_workers;
-    engine->epoch = engine->next_epoch;
-    memcpy(engine->worker, engine->next_worker, engine->workers * sizeof *engine->worker);
-    engine->left_count = 0;
-    for (uint32_t i = 0; i < engine->workers; i++) engine->left_count += engine->worker[i].left;
+    engine->workers = engine->epoch_change.next_workers;
+    engine->epoch = engine->epoch_change.next_epoch;
+    memcpy(engine->members.worker, engine->epoch_change.next_worker,
+           engine->workers * sizeof *engine->members.worker);
+    engine->members.left_count = 0;
+    for (uint32_t i = 0; i < engine->workers; i++)
+        engine->members.left_count += engine->members.worker[i].left;
     weft_log(engine->env, WEFT_LOG_INFO, "server", "endpoint %u serves %u workers, epoch %u",
              engine->endpoint, engine->workers, engine->epoch);
     retry_newer_epochs(engine);
@@ -190,19 +195,20 @@ enum weft_status weft_shard_engine_enter_epoch(struct weft_shard_engine *engine,
                                                struct weft_error *error)
 {
     if (engine->closed || engine->failed < 0) return WEFT_OK;
-    if (!engine->elastic || epoch <= engine->epoch || workers == 0 || workers > engine->workers_max)
+    if (!engine->settings.elastic || epoch <= engine->epoch || workers == 0 ||
+        workers > engine->members.workers_max)
         return weft_error_set(
             error, WEFT_ERR_MALFORMED,
             "the coordinator names %u workers for epoch %u; the shard has %u of at most %u, of epoch "
             "%u",
-            workers, epoch, engine->workers, engine->workers_max, engine->epoch);
-    engine->next_epoch = epoch;
-    engine->next_workers = workers;
-    engine->next_committed = committed;
+            workers, epoch, engine->workers, engine->members.workers_max, engine->epoch);
+    engine->epoch_change.next_epoch = epoch;
+    engine->epoch_change.next_workers = workers;
+    engine->epoch_change.next_committed = committed;
     for (uint32_t i = 0; i < workers; i++)
-        engine->next_worker[i] =
+        engine->epoch_change.next_worker[i] =
             (struct shard_worker){.endpoint = endpoints[i], .incarnation = incarnations[i]};
-    engine->enters_epoch = true;
+    engine->epoch_change.enters_epoch = true;
     weft_shard_engine_leave_epoch(engine, epoch); /* no effect if the epoch was left before */
     shard_engine_resume(engine);
     return WEFT_OK;

@@ -19,8 +19,8 @@
 /* Can `data` answer a pull of `step`? At step 0 values need first weights; states start as zeros. */
 static bool pull_ready(const struct shard_chunk *chunk, const float *data, uint64_t step)
 {
-    if (chunk->phase == SHARD_PHASE_CLOSING || chunk->phase == SHARD_PHASE_INSTALLING ||
-        chunk->phase == SHARD_PHASE_APPLYING)
+    if (chunk->open.phase == SHARD_PHASE_CLOSING || chunk->open.phase == SHARD_PHASE_INSTALLING ||
+        chunk->open.phase == SHARD_PHASE_APPLYING)
         return false;
     if (shard_replicate_holds(chunk)) return false;
     return chunk->closed_step >= step &&
@@ -32,9 +32,9 @@ static void pull(struct shard_chunk *chunk, const struct weft_wire_header *heade
 {
     struct shard_tensor *tensor = chunk->tensor;
     struct weft_shard_engine *engine = tensor->engine;
-    struct shard_contribution *contribution = &chunk->contributions[header->worker];
+    struct shard_contribution *contribution = &chunk->workers.contributions[header->worker];
     const bool has_clock = chunk->clock && data == chunk->values;
-    uint64_t reach = chunk->open_step ? chunk->open_step : chunk->closed_step + 1;
+    uint64_t reach = chunk->open.step ? chunk->open.step : chunk->closed_step + 1;
     if (header->step > reach) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE,
                            "pull of step %" PRIu64 " of tensor '%.40s', which is at step %" PRIu64,
@@ -53,9 +53,9 @@ static void pull(struct shard_chunk *chunk, const struct weft_wire_header *heade
         return;
     }
     contribution->pull = arrival;
-    chunk->pulls_waiting++;
+    chunk->workers.pulls_waiting++;
     contribution->pull_since_ns = weft_now_ns(engine->env);
-    weft_list_append(&engine->pulls, &arrival->link);
+    weft_list_append(&engine->queues.pulls, &arrival->link);
     shard_engine_watch_deadlines(engine);
     shard_worker_left_check(chunk);
 }
@@ -78,15 +78,15 @@ void shard_pull_request(struct shard_chunk *chunk, const struct weft_wire_header
 void shard_pull_reply_waiting(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    if (chunk->pulls_waiting == 0) return;
+    if (chunk->workers.pulls_waiting == 0) return;
     for (uint32_t worker = 0; worker < engine->workers; worker++) {
-        struct weft_arrival *arrival = chunk->contributions[worker].pull;
+        struct weft_arrival *arrival = chunk->workers.contributions[worker].pull;
         if (!arrival) continue;
-        chunk->contributions[worker].pull = NULL;
+        chunk->workers.contributions[worker].pull = NULL;
         weft_list_remove(&arrival->link);
         shard_reply_defer(engine, arrival); /* the next pump, which follows, handles it */
     }
-    chunk->pulls_waiting = 0;
+    chunk->workers.pulls_waiting = 0;
     shard_contributions_release(chunk);
 }
 
@@ -96,14 +96,16 @@ void shard_pull_reply_waiting(struct shard_chunk *chunk)
 static bool state_store(struct shard_chunk *chunk)
 {
     const size_t bytes = chunk->count * sizeof(float);
-    if (chunk->installing == chunk->values) { /* weights may have any value */
-        memcpy(chunk->values, chunk->install_buffer, bytes);
+    if (chunk->installation.to == chunk->values) { /* weights may have any value */
+        memcpy(chunk->values, chunk->installation.buffer, bytes);
         return true;
     }
-    const bool is_residual = chunk->combiner && chunk->installing == weft_combiner_residual(chunk->combiner);
+    const bool is_residual =
+        chunk->coding.combiner && chunk->installation.to == weft_combiner_residual(chunk->coding.combiner);
     const uint32_t too_large_bits = is_residual ? WEFT_RESIDUAL_LIMIT_BITS : 0x7f800000u;
-    if (weft_kernels()->max_abs_bits_f32(chunk->install_buffer, chunk->count) >= too_large_bits) return false;
-    memcpy(chunk->installing, chunk->install_buffer, bytes);
+    if (weft_kernels()->max_abs_bits_f32(chunk->installation.buffer, chunk->count) >= too_large_bits)
+        return false;
+    memcpy(chunk->installation.to, chunk->installation.buffer, bytes);
     return true;
 }
 
@@ -115,36 +117,37 @@ static size_t install_bytes(const struct shard_chunk *chunk, bool is_rounded)
 
 static void reply_refused(struct shard_chunk *chunk, enum weft_status status, const char *text)
 {
-    chunk->error_status = status;
-    chunk->error_step = 0;
-    chunk->error_round = chunk->install_round;
-    snprintf(chunk->error_text, sizeof chunk->error_text, "%s", text);
+    chunk->error.status = status;
+    chunk->error.step = 0;
+    chunk->error.round = chunk->installation.round;
+    snprintf(chunk->error.text, sizeof chunk->error.text, "%s", text);
     shard_reply_note(chunk, 0, SHARD_REPLY_ERROR);
 }
 
 static void installed(struct weft_completion *completion, enum weft_status status)
 {
-    struct shard_chunk *chunk = weft_container_of(completion, struct shard_chunk, install);
+    struct shard_chunk *chunk = weft_container_of(completion, struct shard_chunk, installation.received);
     struct weft_shard_engine *engine = chunk->tensor->engine;
     if (engine->closed) return;
-    const bool has_buffer = chunk->install_buffer != NULL;
+    const bool has_buffer = chunk->installation.buffer != NULL;
     const bool is_rounded = shard_half_is_pushed(chunk) && !has_buffer;
-    const bool is_stored = status == WEFT_OK && (!chunk->install_buffer || state_store(chunk));
+    const bool is_stored = status == WEFT_OK && (!chunk->installation.buffer || state_store(chunk));
     if (is_stored && is_rounded) shard_half_install(chunk);
-    else if (is_stored && chunk->installing == chunk->values) shard_half_round(chunk);
-    weft_free_bytes(engine->env, chunk->install_buffer);
-    chunk->install_buffer = NULL;
-    WEFT_ASSERT(chunk->phase == SHARD_PHASE_INSTALLING);
-    if (chunk->installing == chunk->values && (is_stored || !has_buffer)) chunk->initialised = is_stored;
+    else if (is_stored && chunk->installation.to == chunk->values) shard_half_round(chunk);
+    weft_free_bytes(engine->env, chunk->installation.buffer);
+    chunk->installation.buffer = NULL;
+    WEFT_ASSERT(chunk->open.phase == SHARD_PHASE_INSTALLING);
+    if (chunk->installation.to == chunk->values && (is_stored || !has_buffer)) chunk->initialised = is_stored;
     if (is_stored && engine->failed == WEFT_OK) {
-        chunk->result_step = 0;
-        chunk->result_round = chunk->install_round;
-        chunk->result_bytes = 0;
-        chunk->result_lr = chunk->result_weight_sum = 0;
+        chunk->result.step = 0;
+        chunk->result.round = chunk->installation.round;
+        chunk->result.bytes = 0;
+        chunk->result.lr = chunk->result.weight_sum = 0;
         engine->stats.received_bytes += install_bytes(chunk, is_rounded);
         shard_replicate(chunk, 0, 0,
-                        chunk->installing == chunk->values ? WEFT_WIRE_PART_WEIGHTS : chunk->install_round,
-                        chunk->installing);
+                        chunk->installation.to == chunk->values ? WEFT_WIRE_PART_WEIGHTS
+                                                                : chunk->installation.round,
+                        chunk->installation.to);
         shard_reply_note(chunk, 0, SHARD_REPLY_ACK);
     } else if (is_stored) {
         reply_refused(chunk, engine->failed, engine->failed_text);
@@ -153,12 +156,13 @@ static void installed(struct weft_completion *completion, enum weft_status statu
                        "a state with a value that is not finite, or too large; nothing was changed");
     } else {
         weft_log(engine->env, WEFT_LOG_WARN, "server", "first %s of tensor '%s' chunk %u did not arrive: %s",
-                 chunk->installing == chunk->values ? "weights" : "state", chunk->tensor->name, chunk->index,
-                 weft_reason_text(status));
+                 chunk->installation.to == chunk->values ? "weights" : "state", chunk->tensor->name,
+                 chunk->index, weft_reason_text(status));
         if (status == WEFT_ERR_PEER_LOST) shard_engine_worker_lost(engine, 0);
     }
     shard_round_resume(chunk);
-    if (!chunk->initialised && chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && chunk->arrived > 0)
+    if (!chunk->initialised && chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE &&
+        chunk->open.arrived > 0)
         shard_round_drop(chunk, WEFT_ERR_STATE, "the tensor's first weights did not arrive");
     shard_pull_reply_waiting(chunk);
     shard_engine_resume(engine);
@@ -188,19 +192,19 @@ static void install(struct shard_chunk *chunk, const struct weft_wire_header *he
                            chunk->index, arrival->payload_bytes, bytes);
         return;
     }
-    if (chunk->closed_step > 0 || chunk->arrived > 0) {
+    if (chunk->closed_step > 0 || chunk->open.arrived > 0) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE,
                            "first %s of tensor '%.40s' after its training has begun", what, tensor->name);
         return;
     }
     /* The values are being read or written. */
-    if (shard_result_is_in_use(chunk) || chunk->phase != SHARD_PHASE_IDLE) {
+    if (shard_result_is_in_use(chunk) || chunk->open.phase != SHARD_PHASE_IDLE) {
         shard_reply_defer(engine, arrival);
         return;
     }
     if (is_state) {
-        chunk->install_buffer = weft_alloc_array(engine->env, chunk->count, sizeof(float));
-        if (!chunk->install_buffer) {
+        chunk->installation.buffer = weft_alloc_array(engine->env, chunk->count, sizeof(float));
+        if (!chunk->installation.buffer) {
             shard_reply_refuse(engine, arrival, header, WEFT_ERR_NO_MEMORY,
                                "no memory for the state of tensor '%.40s' chunk %u", tensor->name,
                                chunk->index);
@@ -208,20 +212,20 @@ static void install(struct shard_chunk *chunk, const struct weft_wire_header *he
         }
     }
     shard_round_enter(chunk, SHARD_PHASE_INSTALLING);
-    weft_completion_init(&chunk->install, 1, installed);
-    chunk->installing = place;
-    chunk->install_round = header->round;
-    void *const buffer = chunk->install_buffer ? (void *)chunk->install_buffer
+    weft_completion_init(&chunk->installation.received, 1, installed);
+    chunk->installation.to = place;
+    chunk->installation.round = header->round;
+    void *const buffer = chunk->installation.buffer ? (void *)chunk->installation.buffer
                          : is_rounded          ? (void *)chunk->half
                                                : place;
     enum weft_status status =
-        weft_transport_accept(engine->transport, arrival, buffer, bytes, &chunk->install);
+        weft_transport_accept(engine->transport, arrival, buffer, bytes, &chunk->installation.received);
     if (status >= 0) {
         if (!is_state) chunk->initialised = false;
         return;
     }
-    weft_free_bytes(engine->env, chunk->install_buffer);
-    chunk->install_buffer = NULL;
+    weft_free_bytes(engine->env, chunk->installation.buffer);
+    chunk->installation.buffer = NULL;
     shard_round_enter(chunk, SHARD_PHASE_IDLE);
     if (status == WEFT_ERR_AGAIN) {
         shard_reply_defer(engine, arrival);

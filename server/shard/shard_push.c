@@ -17,9 +17,9 @@
 /* The worker needs no result of this round: it has pushed a later one, or repeats all under a new term. */
 static bool is_passed(const struct shard_chunk *chunk, const struct weft_wire_header *header)
 {
-    if (!shard_rounds_are_repeated(chunk) || header->step != chunk->result_step) return false;
-    return header->round < chunk->result_round ||
-           (header->step == chunk->open_step &&
+    if (!shard_rounds_are_repeated(chunk) || header->step != chunk->result.step) return false;
+    return header->round < chunk->result.round ||
+           (header->step == chunk->open.step &&
             shard_contribution_state(chunk, header->worker) != SHARD_CONTRIBUTION_NONE);
 }
 
@@ -33,8 +33,8 @@ void shard_push_again(struct shard_chunk *chunk, const struct weft_wire_header *
         shard_reply_passed(engine, arrival, header);
         return;
     }
-    if (!chunk->result_is_resendable || header->step != chunk->result_step ||
-        header->round != chunk->result_round || holds != shard_verdict_is_result(chunk)) {
+    if (!chunk->result.is_resendable || header->step != chunk->result.step ||
+        header->round != chunk->result.round || holds != shard_verdict_is_result(chunk)) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_STALE,
                            "step %" PRIu64 " round %u of tensor '%.30s' is over, steps up to %" PRIu64 " are",
                            header->step, header->round, chunk->tensor->name, chunk->closed_step);
@@ -56,7 +56,7 @@ void shard_push_again(struct shard_chunk *chunk, const struct weft_wire_header *
 
 static bool is_first(const struct shard_chunk *chunk)
 {
-    return chunk->arrived == 0 && chunk->round == 0;
+    return chunk->open.arrived == 0 && chunk->open.round == 0;
 }
 
 static float weight_decay_of(const struct weft_wire_header *header)
@@ -69,23 +69,23 @@ static float weight_decay_of(const struct weft_wire_header *header)
 static bool step_agrees(const struct shard_chunk *chunk, const struct weft_wire_header *header, char *text)
 {
     const float decay = weight_decay_of(header);
-    const bool has_decay = header->flags & WEFT_WIRE_DECAY, had_decay = chunk->flags & WEFT_WIRE_DECAY;
+    const bool has_decay = header->flags & WEFT_WIRE_DECAY, had_decay = chunk->open.flags & WEFT_WIRE_DECAY;
     const bool holds = header->kind == WEFT_WIRE_PUSH_HOLD;
-    const bool lr_differs = memcmp(&header->lr, &chunk->lr, sizeof chunk->lr) != 0;
+    const bool lr_differs = memcmp(&header->lr, &chunk->open.lr, sizeof chunk->open.lr) != 0;
     if (is_first(chunk)) return true;
-    if (holds != chunk->holds) {
+    if (holds != chunk->open.holds) {
         snprintf(text, SHARD_TEXT_BYTES,
                  "rank %u clips step %" PRIu64 " of '%.20s' by its norm, rank %u does not",
-                 holds ? header->worker : chunk->lr_worker, header->step, chunk->tensor->name,
-                 holds ? chunk->lr_worker : header->worker);
+                 holds ? header->worker : chunk->open.lr_worker, header->step, chunk->tensor->name,
+                 holds ? chunk->open.lr_worker : header->worker);
         return false;
     }
-    if (!lr_differs && has_decay == had_decay && memcmp(&decay, &chunk->weight_decay, sizeof decay) == 0)
+    if (!lr_differs && has_decay == had_decay && memcmp(&decay, &chunk->open.weight_decay, sizeof decay) == 0)
         return true;
     snprintf(text, SHARD_TEXT_BYTES,
              "%s of step %" PRIu64 " differs: rank %u has %.9g, rank %u has %.9g (tensor '%.16s')",
-             lr_differs ? "lr" : "decay", header->step, chunk->lr_worker,
-             (double)(lr_differs ? chunk->lr : chunk->weight_decay), header->worker,
+             lr_differs ? "lr" : "decay", header->step, chunk->open.lr_worker,
+             (double)(lr_differs ? chunk->open.lr : chunk->open.weight_decay), header->worker,
              (double)(lr_differs ? header->lr : decay), chunk->tensor->name);
     return false;
 }
@@ -93,8 +93,8 @@ static bool step_agrees(const struct shard_chunk *chunk, const struct weft_wire_
 /* With copies a worker may repeat a skipped step under each term, from its first round. */
 static bool is_skipped(const struct shard_chunk *chunk, const struct weft_wire_header *header)
 {
-    return shard_map_is_on(chunk->tensor->engine) && chunk->error_status == WEFT_ERR_SKIPPED &&
-           header->step == chunk->error_step;
+    return shard_map_is_on(chunk->tensor->engine) && chunk->error.status == WEFT_ERR_SKIPPED &&
+           header->step == chunk->error.step;
 }
 
 /* Is it the worker's first push of the open round? Otherwise replies to it and returns false. */
@@ -103,19 +103,19 @@ static bool push_is_due(struct shard_chunk *chunk, const struct weft_wire_header
 {
     struct shard_tensor *tensor = chunk->tensor;
     struct weft_shard_engine *engine = tensor->engine;
-    struct shard_contribution *contribution = &chunk->contributions[header->worker];
+    struct shard_contribution *contribution = &chunk->workers.contributions[header->worker];
     if (header->step <= chunk->closed_step || shard_verdict_is_due(chunk, header->step) ||
-        (header->step == chunk->open_step && header->round < chunk->round)) {
+        (header->step == chunk->open.step && header->round < chunk->open.round)) {
         shard_push_again(chunk, header, arrival);
         return false;
     }
     if (is_skipped(chunk, header)) {
         if (shard_replicate_holds(chunk)) shard_reply_defer(engine, arrival);
-        else shard_reply_refuse(engine, arrival, header, WEFT_ERR_SKIPPED, "%s", chunk->error_text);
+        else shard_reply_refuse(engine, arrival, header, WEFT_ERR_SKIPPED, "%s", chunk->error.text);
         return false;
     }
-    if (shard_error_is_unsent(chunk, header->worker) && header->step == chunk->error_step &&
-        header->round == chunk->error_round) {
+    if (shard_error_is_unsent(chunk, header->worker) && header->step == chunk->error.step &&
+        header->round == chunk->error.round) {
         /* the error is reported once, also if other workers have started a new attempt */
         shard_error_set_unsent(chunk, header->worker, false);
         shard_reply_note(chunk, header->worker, SHARD_REPLY_ERROR);
@@ -123,22 +123,22 @@ static bool push_is_due(struct shard_chunk *chunk, const struct weft_wire_header
         shard_engine_resume(engine);
         return false;
     }
-    if (chunk->open_step != 0 && header->step != chunk->open_step) {
-        shard_reply_refuse(engine, arrival, header, WEFT_ERR_MISMATCH,
-                           "rank %u pushes step %" PRIu64
-                           " of tensor '%.30s', rank %u has opened step %" PRIu64,
-                           header->worker, header->step, tensor->name, chunk->lr_worker, chunk->open_step);
+    if (chunk->open.step != 0 && header->step != chunk->open.step) {
+        shard_reply_refuse(
+            engine, arrival, header, WEFT_ERR_MISMATCH,
+            "rank %u pushes step %" PRIu64 " of tensor '%.30s', rank %u has opened step %" PRIu64,
+            header->worker, header->step, tensor->name, chunk->open.lr_worker, chunk->open.step);
         return false;
     }
-    if (header->round > chunk->round && header->step == chunk->error_step) {
+    if (header->round > chunk->open.round && header->step == chunk->error.step) {
         /* the round was dropped: report why round 0 is next */
-        shard_reply_refuse(engine, arrival, header, chunk->error_status, "%s", chunk->error_text);
+        shard_reply_refuse(engine, arrival, header, chunk->error.status, "%s", chunk->error.text);
         return false;
     }
-    if (header->round > chunk->round || header->step > SHARD_STEP_MAX) {
+    if (header->round > chunk->open.round || header->step > SHARD_STEP_MAX) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_STATE,
                            "push of step %" PRIu64 " round %u of tensor '%.30s', whose round %u is next",
-                           header->step, header->round, tensor->name, chunk->round);
+                           header->step, header->round, tensor->name, chunk->open.round);
         return false;
     }
     if (contribution->state != SHARD_CONTRIBUTION_NONE) {
@@ -156,7 +156,7 @@ static bool push_is_usable(struct shard_chunk *chunk, const struct weft_wire_hea
 {
     struct shard_tensor *tensor = chunk->tensor;
     if (tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && !chunk->initialised &&
-        chunk->phase != SHARD_PHASE_INSTALLING) {
+        chunk->open.phase != SHARD_PHASE_INSTALLING) {
         shard_reply_refuse(
             tensor->engine, arrival, header, WEFT_ERR_STATE,
             "tensor '%.40s' has an optimizer and no first weights: call weft_tensor_init first",
@@ -164,10 +164,11 @@ static bool push_is_usable(struct shard_chunk *chunk, const struct weft_wire_hea
         return false;
     }
     if (header->round > 0 &&
-        memcmp(&chunk->weights[header->worker], &header->weight, sizeof header->weight) != 0) {
+        memcmp(&chunk->workers.weights[header->worker], &header->weight, sizeof header->weight) != 0) {
         shard_reply_refuse(tensor->engine, arrival, header, WEFT_ERR_MISMATCH,
                            "rank %u's weight changed from %g to %g within step %" PRIu64, header->worker,
-                           (double)chunk->weights[header->worker], (double)header->weight, header->step);
+                           (double)chunk->workers.weights[header->worker], (double)header->weight,
+                           header->step);
         return false;
     }
     return true;
@@ -177,8 +178,8 @@ void shard_push_request(struct shard_chunk *chunk, const struct weft_wire_header
                         struct weft_arrival *arrival)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    struct shard_contribution *contribution = &chunk->contributions[header->worker];
-    if (chunk->phase == SHARD_PHASE_DRAINING) {
+    struct shard_contribution *contribution = &chunk->workers.contributions[header->worker];
+    if (chunk->open.phase == SHARD_PHASE_DRAINING) {
         shard_reply_defer(engine, arrival);
         return;
     }
@@ -190,36 +191,36 @@ void shard_push_request(struct shard_chunk *chunk, const struct weft_wire_header
 
     char text[SHARD_TEXT_BYTES];
     const bool agrees = step_agrees(chunk, header, text);
-    if (agrees && chunk->arrived == 0) {
-        chunk->lr = header->lr;
-        chunk->weight_decay = weight_decay_of(header);
-        chunk->lr_worker = header->worker;
-        chunk->open_step = header->step;
-        chunk->flags = 0;
-        chunk->holds = header->kind == WEFT_WIRE_PUSH_HOLD;
+    if (agrees && chunk->open.arrived == 0) {
+        chunk->open.lr = header->lr;
+        chunk->open.weight_decay = weight_decay_of(header);
+        chunk->open.lr_worker = header->worker;
+        chunk->open.step = header->step;
+        chunk->open.flags = 0;
+        chunk->open.holds = header->kind == WEFT_WIRE_PUSH_HOLD;
     }
-    chunk->flags |= header->flags;
+    chunk->open.flags |= header->flags;
     contribution->arrival = arrival;
     contribution->state = SHARD_CONTRIBUTION_ANNOUNCED;
     contribution->reply_wanted = header->kind == WEFT_WIRE_PUSH ? SHARD_REPLY_ACK : SHARD_REPLY_DATA;
     contribution->weight = header->weight;
     if (shard_half_is_pushed(chunk)) shard_half_push(chunk, header, contribution);
-    if (chunk->weights) chunk->weights[header->worker] = header->weight;
-    contribution->announced_ns = chunk->announced_ns = weft_now_ns(engine->env);
-    if (chunk->arrived == 0) chunk->opened_ns = chunk->announced_ns;
-    chunk->arrived++;
+    if (chunk->workers.weights) chunk->workers.weights[header->worker] = header->weight;
+    contribution->announced_ns = chunk->open.announced_ns = weft_now_ns(engine->env);
+    if (chunk->open.arrived == 0) chunk->open.opened_ns = chunk->open.announced_ns;
+    chunk->open.arrived++;
     shard_in_place_find(chunk, contribution);
     engine->stats.pushes++;
-    if (chunk->phase == SHARD_PHASE_IDLE) shard_round_enter(chunk, SHARD_PHASE_WAITING);
+    if (chunk->open.phase == SHARD_PHASE_IDLE) shard_round_enter(chunk, SHARD_PHASE_WAITING);
 
     if (!agrees) shard_round_drop(chunk, WEFT_ERR_MISMATCH, text);
     else if (header->flags & WEFT_WIRE_NOT_FINITE)
         shard_round_drop(chunk, WEFT_ERR_SKIPPED, "a gradient is not finite");
-    else if (chunk->phase == SHARD_PHASE_WAITING) {
+    else if (chunk->open.phase == SHARD_PHASE_WAITING) {
         shard_receive_queue(chunk);
         shard_receive_open_waiting(engine);
-    }
-    else if (chunk->phase == SHARD_PHASE_COLLECTING && (!chunk->lacks_slot || header->worker == chunk->next))
+    } else if (chunk->open.phase == SHARD_PHASE_COLLECTING &&
+               (!chunk->open.lacks_slot || header->worker == chunk->open.next))
         shard_receive_one(chunk, header->worker);
     shard_worker_left_check(chunk);
 }

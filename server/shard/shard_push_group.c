@@ -111,7 +111,7 @@ static const struct weft_arrival_ops entry_ops = {
 static void note_worker(struct weft_shard_engine *engine, const struct weft_wire_header *header,
                         uint32_t peer_id)
 {
-    if (header->worker < engine->workers && engine->worker[header->worker].endpoint == peer_id)
+    if (header->worker < engine->workers && engine->members.worker[header->worker].endpoint == peer_id)
         engine->groups.worker[header->worker].endpoint = peer_id;
 }
 
@@ -177,13 +177,14 @@ static void received(struct weft_completion *completion, enum weft_status status
 static bool refuse(struct weft_shard_engine *engine, struct weft_arrival *message, uint32_t number)
 {
     struct weft_peer *peer = weft_transport_peer(engine->transport, message->peer_id);
-    struct shard_reply *reply = engine->free_replies;
+    struct shard_reply *reply = engine->reply_pool.free_replies;
     if (peer && weft_peer_status(peer) == WEFT_OK) {
         uint8_t header[WEFT_WIRE_GROUP_HEADER_BYTES];
         if (!reply) return false;
-        weft_wire_group_encode(
-            &(struct weft_wire_group){.kind = WEFT_WIRE_GROUP_REFUSED, .job = engine->job, .number = number},
-            header);
+        weft_wire_group_encode(&(struct weft_wire_group){.kind = WEFT_WIRE_GROUP_REFUSED,
+                                                         .job = engine->settings.job,
+                                                         .number = number},
+                               header);
         const struct weft_message answer = {.tag = WEFT_TAG(WEFT_CHANNEL_RESULT_GROUP, number),
                                             .header = header,
                                             .header_bytes = sizeof header};
@@ -194,8 +195,8 @@ static bool refuse(struct weft_shard_engine *engine, struct weft_arrival *messag
             return false;
         }
         if (status >= 0) {
-            engine->free_replies = reply->next_free;
-            engine->replies_in_flight++;
+            engine->reply_pool.free_replies = reply->next_free;
+            engine->reply_pool.replies_in_flight++;
         }
     }
     weft_transport_discard(engine->transport, message);
@@ -235,7 +236,7 @@ static void handle(struct weft_shard_engine *engine, struct weft_arrival *messag
 {
     struct weft_wire_group group;
     if (weft_wire_group_decode(message->header, message->header_bytes, &group) < 0 ||
-        group.kind != WEFT_WIRE_GROUP_REQUESTS || group.job != engine->job ||
+        group.kind != WEFT_WIRE_GROUP_REQUESTS || group.job != engine->settings.job ||
         group.payload_bytes != message->payload_bytes) {
         engine->stats.refused++;
         weft_log(engine->env, WEFT_LOG_DEBUG, "server",
@@ -271,11 +272,11 @@ enum weft_status shard_groups_init(struct weft_shard_engine *engine, size_t rece
     weft_list_init(&groups->waiting);
     weft_list_init(&groups->accepted);
     weft_list_init(&groups->unsent);
-    groups->worker = weft_alloc_zero(engine->env, engine->workers_max * sizeof *groups->worker);
+    groups->worker = weft_alloc_zero(engine->env, engine->members.workers_max * sizeof *groups->worker);
     if (!groups->worker) return WEFT_ERR_NO_MEMORY;
-    for (uint32_t i = 0; i < engine->workers_max; i++) groups->worker[i].endpoint = UINT32_MAX;
+    for (uint32_t i = 0; i < engine->members.workers_max; i++) groups->worker[i].endpoint = UINT32_MAX;
     WEFT_TRY(shard_arena_init(&groups->memory, engine->env, share < POOL_BYTES_MAX ? share : POOL_BYTES_MAX,
-                              engine->maps));
+                              engine->settings.maps));
     weft_transport_handler(engine->transport, WEFT_CHANNEL_PUSH_GROUP, group_arrived, engine);
     return WEFT_OK;
 }

@@ -40,13 +40,13 @@ static bool in_slot(const struct shard_contribution *contribution)
  * false for all higher ranks. */
 static bool can_take_slot(const struct shard_chunk *chunk, uint32_t rank)
 {
-    const struct shard_slots *slots = &chunk->slots;
+    const struct shard_slots *slots = &chunk->open.slots;
     if (slots->count >= chunk->tensor->engine->workers) return true;
-    if (rank == chunk->next) return true;
+    if (rank == chunk->open.next) return true;
     if (slots->used == slots->count) return false; /* all lower ranks are in slots and will be folded */
-    uint32_t behind = slots->used - shard_round_partials(chunk, chunk->next);
-    for (uint32_t k = chunk->next; k < rank; k++) {
-        if (in_slot(&chunk->contributions[k])) behind--;
+    uint32_t behind = slots->used - shard_round_partials(chunk, chunk->open.next);
+    for (uint32_t k = chunk->open.next; k < rank; k++) {
+        if (in_slot(&chunk->workers.contributions[k])) behind--;
         else if (shard_round_partials(chunk, k) + 1 + behind + 1 > slots->count) return false;
     }
     return true;
@@ -58,8 +58,8 @@ static void received(struct weft_completion *completion, enum weft_status status
     struct shard_chunk *chunk = slot->chunk;
     struct weft_shard_engine *engine = chunk->tensor->engine;
     uint32_t worker = slot->worker;
-    WEFT_ASSERT(chunk->receiving > 0);
-    chunk->receiving--;
+    WEFT_ASSERT(chunk->open.receiving > 0);
+    chunk->open.receiving--;
     if (engine->closed) return;
 
     if (status < 0) {
@@ -68,17 +68,17 @@ static void received(struct weft_completion *completion, enum weft_status status
                  chunk->index, weft_reason_text(status));
         if (status == WEFT_ERR_PEER_LOST) shard_engine_worker_lost(engine, worker);
     }
-    if (chunk->phase == SHARD_PHASE_DRAINING) {
+    if (chunk->open.phase == SHARD_PHASE_DRAINING) {
         shard_round_finish_drain(chunk);
         return;
     }
-    struct shard_contribution *contribution = &chunk->contributions[worker];
+    struct shard_contribution *contribution = &chunk->workers.contributions[worker];
     WEFT_ASSERT(contribution->state == SHARD_CONTRIBUTION_RECEIVING);
     if (status < 0) {
         contribution->state = SHARD_CONTRIBUTION_NONE;
         contribution->slot = NULL;
-        chunk->arrived--;
-        shard_slots_free(&chunk->slots, slot);
+        chunk->open.arrived--;
+        shard_slots_free(&chunk->open.slots, slot);
         shard_receive_fill(chunk);
         shard_worker_left_check(chunk);
         return;
@@ -94,7 +94,7 @@ enum weft_status shard_receive_accept(struct shard_chunk *chunk, uint32_t worker
                                       void (*done)(struct weft_completion *, enum weft_status))
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    struct shard_contribution *contribution = &chunk->contributions[worker];
+    struct shard_contribution *contribution = &chunk->workers.contributions[worker];
     struct weft_arrival *arrival = contribution->arrival;
     slot->chunk = chunk;
     slot->worker = worker;
@@ -107,7 +107,7 @@ enum weft_status shard_receive_accept(struct shard_chunk *chunk, uint32_t worker
     contribution->arrival = NULL;
     contribution->slot = slot;
     contribution->state = SHARD_CONTRIBUTION_RECEIVING;
-    chunk->receiving++;
+    chunk->open.receiving++;
     weft_histogram_add(&engine->stats.push_wait,
                        weft_elapsed_ns(contribution->announced_ns, slot->accepted_ns));
     return status;
@@ -116,37 +116,37 @@ enum weft_status shard_receive_accept(struct shard_chunk *chunk, uint32_t worker
 bool shard_receive_one(struct shard_chunk *chunk, uint32_t worker)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    struct shard_contribution *contribution = &chunk->contributions[worker];
+    struct shard_contribution *contribution = &chunk->workers.contributions[worker];
     if (!can_take_slot(chunk, worker)) {
-        chunk->lacks_slot = true;
+        chunk->open.lacks_slot = true;
         return false;
     }
-    struct shard_slot *slot = shard_slots_alloc(&chunk->slots);
+    struct shard_slot *slot = shard_slots_alloc(&chunk->open.slots);
     struct weft_arrival *arrival = contribution->arrival;
     const enum weft_status status = shard_receive_accept(chunk, worker, slot, received);
     if (status >= 0) return true;
-    shard_slots_free(&chunk->slots, slot);
+    shard_slots_free(&chunk->open.slots, slot);
     if (status == WEFT_ERR_AGAIN) {
-        chunk->lacks_slot = true;
-        engine->accept_again = true;
+        chunk->open.lacks_slot = true;
+        engine->queues.accept_again = true;
         shard_engine_schedule_retry(engine);
         return false;
     }
     weft_transport_discard(engine->transport, arrival);
     contribution->arrival = NULL;
     contribution->state = SHARD_CONTRIBUTION_NONE;
-    chunk->arrived--;
-    engine->worker_left_check_due = engine->left_count > 0;
+    chunk->open.arrived--;
+    engine->members.worker_left_check_due = engine->members.left_count > 0;
     if (status == WEFT_ERR_PEER_LOST) shard_engine_worker_lost(engine, worker);
     return true;
 }
 
 void shard_receive_fill(struct shard_chunk *chunk)
 {
-    if (chunk->phase != SHARD_PHASE_COLLECTING) return;
-    chunk->lacks_slot = false;
-    for (uint32_t worker = chunk->next; worker < chunk->tensor->engine->workers; worker++)
-        if (chunk->contributions[worker].state == SHARD_CONTRIBUTION_ANNOUNCED &&
+    if (chunk->open.phase != SHARD_PHASE_COLLECTING) return;
+    chunk->open.lacks_slot = false;
+    for (uint32_t worker = chunk->open.next; worker < chunk->tensor->engine->workers; worker++)
+        if (chunk->workers.contributions[worker].state == SHARD_CONTRIBUTION_ANNOUNCED &&
             !shard_receive_one(chunk, worker))
             return;
 }
@@ -155,51 +155,53 @@ void shard_receive_fill(struct shard_chunk *chunk)
 static bool keeps_aggregate(const struct shard_chunk *chunk)
 {
     const struct weft_shard_engine *engine = chunk->tensor->engine;
-    return chunk->combiner && shard_map_is_on(engine) &&
+    return chunk->coding.combiner && shard_map_is_on(engine) &&
            !(engine->replication.mutants & WEFT_MUTANT_ROUND_OPENS_EARLY);
 }
 
 void shard_receive_queue(struct shard_chunk *chunk)
 {
-    WEFT_ASSERT(chunk->phase == SHARD_PHASE_WAITING);
+    WEFT_ASSERT(chunk->open.phase == SHARD_PHASE_WAITING);
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    if (!weft_list_empty(&chunk->waiting_link)) return;
-    if (chunk->arrived < engine->workers && (keeps_aggregate(chunk) || shard_in_place_is_possible(chunk)))
+    if (!weft_list_empty(&chunk->links.waiting)) return;
+    if (chunk->open.arrived < engine->workers &&
+        (keeps_aggregate(chunk) || shard_in_place_is_possible(chunk)))
         return;
-    weft_list_append(&engine->waiting, &chunk->waiting_link);
+    weft_list_append(&engine->queues.waiting, &chunk->links.waiting);
 }
 
 /* Opens a slot per worker (at most 8 spare ones) if half of the arena stays free, else the fewest slots. */
 static bool slots_open(struct shard_chunk *chunk)
 {
-    struct shard_arena *arena = &chunk->tensor->engine->arena;
+    struct shard_arena *arena = &chunk->tensor->engine->memory.arena;
     uint32_t least = shard_chunk_slots_min(chunk), most = chunk->tensor->engine->workers;
-    size_t bytes = shard_chunk_slot_bytes(chunk, chunk->round);
-    chunk->in_place = most == chunk->arrived && shard_in_place_is_possible(chunk);
-    if (chunk->in_place && shard_in_place_takes_spare(chunk)) return true;
-    if (chunk->in_place) return shard_slots_open(&chunk->slots, arena, 1, bytes);
+    size_t bytes = shard_chunk_slot_bytes(chunk, chunk->open.round);
+    chunk->open.in_place = most == chunk->open.arrived && shard_in_place_is_possible(chunk);
+    if (chunk->open.in_place && shard_in_place_takes_spare(chunk)) return true;
+    if (chunk->open.in_place) return shard_slots_open(&chunk->open.slots, arena, 1, bytes);
     if (least + 8 < most) most = least + 8;
     if (most > least && arena->used_bytes + shard_slots_bytes(most, bytes) <= arena->bytes / 2 &&
-        shard_slots_open(&chunk->slots, arena, most, bytes))
+        shard_slots_open(&chunk->open.slots, arena, most, bytes))
         return true;
-    return shard_slots_open(&chunk->slots, arena, least, bytes);
+    return shard_slots_open(&chunk->open.slots, arena, least, bytes);
 }
 
 static void open_rounds(struct weft_shard_engine *engine)
 {
     uint64_t summed = 0; /* elements */
-    while (!weft_list_empty(&engine->waiting)) {
-        struct shard_chunk *chunk = weft_list_first(&engine->waiting, struct shard_chunk, waiting_link);
-        const size_t used = engine->arena.used_bytes;
-        if ((used > 0 && used >= engine->round_bytes) || !slots_open(chunk)) return;
-        weft_tree_reduce_init(&chunk->fold, chunk->count);
+    while (!weft_list_empty(&engine->queues.waiting)) {
+        struct shard_chunk *chunk =
+            weft_list_first(&engine->queues.waiting, struct shard_chunk, links.waiting);
+        const size_t used = engine->memory.arena.used_bytes;
+        if ((used > 0 && used >= engine->settings.round_bytes) || !slots_open(chunk)) return;
+        weft_tree_reduce_init(&chunk->open.fold, chunk->count);
         shard_round_enter(chunk, SHARD_PHASE_COLLECTING);
-        if (!chunk->in_place) {
+        if (!chunk->open.in_place) {
             shard_receive_fill(chunk);
         } else if (shard_in_place_sum(chunk)) {
             summed += chunk->count * engine->workers;
             if (summed < WEFT_LOOP_SLICE) continue; /* small rounds share a step of the loop */
-            (void)weft_timer_start_now(engine->loop, &engine->open_timer);
+            (void)weft_timer_start_now(engine->loop, &engine->timers.open);
             return;
         }
     }
@@ -207,15 +209,16 @@ static void open_rounds(struct weft_shard_engine *engine)
 
 void shard_receive_open_waiting(struct weft_shard_engine *engine)
 {
-    if (engine->opening) return; /* a round in place closes inside the call, and its end resumes the engine */
-    engine->opening = true;
+    if (engine->queues.opening)
+        return; /* a round in place closes inside the call, and its end resumes the engine */
+    engine->queues.opening = true;
     engine->groups.corks++; /* results of small rounds that close here travel together */
     open_rounds(engine);
-    engine->opening = false;
-    if (--engine->groups.corks == 0 && engine->pump_again) shard_reply_pump(engine);
+    engine->queues.opening = false;
+    if (--engine->groups.corks == 0 && engine->reply_pool.pump_again) shard_reply_pump(engine);
 }
 
 void shard_receive_on_timer(struct weft_timer *timer)
 {
-    shard_receive_open_waiting(weft_container_of(timer, struct weft_shard_engine, open_timer));
+    shard_receive_open_waiting(weft_container_of(timer, struct weft_shard_engine, timers.open));
 }

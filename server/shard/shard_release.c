@@ -13,12 +13,14 @@ static bool contribution_is_idle(const struct shard_contribution *contribution)
 
 bool shard_chunk_is_unused(const struct shard_chunk *chunk)
 {
-    if (chunk->phase != SHARD_PHASE_IDLE || chunk->sends > 0 || chunk->replies_pending > 0 ||
-        chunk->hold.is_sending || chunk->copy.payload || chunk->copy.is_ack_sending || chunk->computing ||
-        chunk->install_buffer || shard_move_is_in_use(chunk->move) || !weft_list_empty(&chunk->held))
+    if (chunk->open.phase != SHARD_PHASE_IDLE || chunk->result.sends > 0 ||
+        chunk->result.replies_pending > 0 || chunk->hold.is_sending || chunk->copy.payload ||
+        chunk->copy.is_ack_sending || chunk->work.computing || chunk->installation.buffer ||
+        shard_move_is_in_use(chunk->move) || !weft_list_empty(&chunk->workers.held))
         return false;
-    for (uint32_t worker = 0; chunk->contributions && worker < chunk->tensor->engine->workers; worker++)
-        if (!contribution_is_idle(&chunk->contributions[worker])) return false;
+    for (uint32_t worker = 0; chunk->workers.contributions && worker < chunk->tensor->engine->workers;
+         worker++)
+        if (!contribution_is_idle(&chunk->workers.contributions[worker])) return false;
     return true;
 }
 
@@ -31,21 +33,21 @@ static bool tensor_is_idle(const struct shard_tensor *tensor)
 
 void shard_release_on_timer(struct weft_timer *timer)
 {
-    struct weft_shard_engine *engine = weft_container_of(timer, struct weft_shard_engine, release_timer);
-    for (uint32_t id = 0; engine->releasing > 0 && id < engine->tensor_capacity; id++) {
-        struct shard_tensor *tensor = engine->tensors[id];
+    struct weft_shard_engine *engine = weft_container_of(timer, struct weft_shard_engine, timers.release);
+    for (uint32_t id = 0; engine->table.releasing > 0 && id < engine->table.capacity; id++) {
+        struct shard_tensor *tensor = engine->table.tensors[id];
         if (!tensor || !tensor->released || !tensor_is_idle(tensor)) continue;
         for (uint32_t i = 0; i < tensor->chunk_count; i++) shard_table_count(&tensor->chunks[i], false);
-        engine->tensors[id] = NULL;
-        engine->releasing--;
+        engine->table.tensors[id] = NULL;
+        engine->table.releasing--;
         shard_table_drop(tensor);
     }
 }
 
 void shard_release_schedule(struct weft_shard_engine *engine)
 {
-    (void)weft_timer_start_now(engine->loop,
-                               &engine->release_timer); /* on WEFT_ERR_NO_MEMORY the next event tries again */
+    (void)weft_timer_start_now(
+        engine->loop, &engine->timers.release); /* on WEFT_ERR_NO_MEMORY the next event tries again */
 }
 
 void weft_shard_engine_release(struct weft_shard_engine *engine, uint32_t id)
@@ -54,7 +56,7 @@ void weft_shard_engine_release(struct weft_shard_engine *engine, uint32_t id)
     if (!tensor || engine->closed) return;
     shard_move_tensor_released(tensor);
     tensor->released = true;
-    engine->releasing++;
+    engine->table.releasing++;
     weft_shard_engine_snapshot_abandon(engine, "a tensor was freed");
     shard_engine_resume(engine);
 }

@@ -5,9 +5,9 @@
  *     refuse / result / values (at once, or deferred) -/
  *
  * A reply is only a completion. The transport copies the header; the payload is sent from the chunk's values
- * or the combiner's aggregate. A result therefore uses no memory per worker. chunk->sends counts such sends;
- * while it is above zero the memory is not written (shard_round.c). If no reply is free, or the transport
- * returns WEFT_ERR_AGAIN:
+ * or the combiner's aggregate. A result therefore uses no memory per worker. chunk->result.sends counts such
+ * sends; while it is above zero the memory is not written (shard_round.c). If no reply is free, or the
+ * transport returns WEFT_ERR_AGAIN:
  * - replies of a closed or dropped round stay pending in the chunk, one byte per worker;
  * - any other request is deferred: its arrival stays in a list and is handled again from the start later.
  *
@@ -21,20 +21,20 @@
 
 enum weft_status shard_reply_init(struct weft_shard_engine *engine, uint32_t count)
 {
-    engine->replies = weft_alloc_zero(engine->env, count * sizeof *engine->replies);
-    if (!engine->replies) return WEFT_ERR_NO_MEMORY;
+    engine->reply_pool.replies = weft_alloc_zero(engine->env, count * sizeof *engine->reply_pool.replies);
+    if (!engine->reply_pool.replies) return WEFT_ERR_NO_MEMORY;
     for (uint32_t i = 0; i < count; i++) {
-        engine->replies[i].engine = engine;
-        engine->replies[i].next_free = engine->free_replies;
-        engine->free_replies = &engine->replies[i];
+        engine->reply_pool.replies[i].engine = engine;
+        engine->reply_pool.replies[i].next_free = engine->reply_pool.free_replies;
+        engine->reply_pool.free_replies = &engine->reply_pool.replies[i];
     }
     return WEFT_OK;
 }
 
 void shard_reply_fini(struct weft_shard_engine *engine)
 {
-    weft_free_bytes(engine->env, engine->replies);
-    engine->replies = engine->free_replies = NULL;
+    weft_free_bytes(engine->env, engine->reply_pool.replies);
+    engine->reply_pool.replies = engine->reply_pool.free_replies = NULL;
 }
 
 void shard_reply_sent(struct weft_completion *completion, enum weft_status status)
@@ -45,12 +45,12 @@ void shard_reply_sent(struct weft_completion *completion, enum weft_status statu
     struct shard_version *version = reply->version;
     reply->chunk = NULL;
     reply->version = NULL;
-    reply->next_free = engine->free_replies;
-    engine->free_replies = reply;
-    engine->replies_in_flight--;
+    reply->next_free = engine->reply_pool.free_replies;
+    engine->reply_pool.free_replies = reply;
+    engine->reply_pool.replies_in_flight--;
     if (chunk) {
-        WEFT_ASSERT(chunk->sends > 0);
-        chunk->sends--;
+        WEFT_ASSERT(chunk->result.sends > 0);
+        chunk->result.sends--;
         if (version) shard_clock_send_ended(chunk, version);
         else if (chunk->clock) shard_clock_continue(chunk);
         else if (!engine->closed && !shard_result_is_in_use(chunk)) shard_round_result_released(chunk);
@@ -67,9 +67,9 @@ static bool send_result(struct weft_shard_engine *engine, uint32_t peer_id,
     struct weft_peer *peer = weft_transport_peer(engine->transport, peer_id);
     if (!peer || weft_peer_status(peer) < 0) return true;
     if (shard_result_group_add(engine, header, payload)) return true;
-    struct shard_reply *reply = engine->free_replies;
+    struct shard_reply *reply = engine->reply_pool.free_replies;
     if (!reply) {
-        engine->blocked = true;
+        engine->reply_pool.blocked = true;
         return false;
     }
     uint8_t bytes[WEFT_WIRE_HEADER_BYTES_MAX];
@@ -85,17 +85,17 @@ static bool send_result(struct weft_shard_engine *engine, uint32_t peer_id,
     weft_completion_init(&reply->completion, 1, shard_reply_sent);
     enum weft_status status = weft_transport_send(peer, &message, &reply->completion);
     if (status == WEFT_ERR_AGAIN) {
-        engine->blocked = true;
+        engine->reply_pool.blocked = true;
         shard_engine_schedule_retry(engine);
         return false;
     }
     if (status < 0) return true; /* lost between the two calls: no reply is needed */
-    engine->free_replies = reply->next_free;
-    engine->replies_in_flight++;
+    engine->reply_pool.free_replies = reply->next_free;
+    engine->reply_pool.replies_in_flight++;
     engine->stats.sent_bytes += message.header_bytes + message.payload_bytes;
     if (message.payload_bytes) {
         reply->chunk = chunk;
-        chunk->sends++;
+        chunk->result.sends++;
         if (chunk->clock && payload == chunk->values) reply->version = shard_clock_send_begins(chunk);
     }
     return true;
@@ -107,10 +107,10 @@ static struct weft_wire_header result_header(const struct shard_chunk *chunk, ui
     const struct weft_shard_engine *engine = chunk->tensor->engine;
     return (struct weft_wire_header){
         .kind = WEFT_WIRE_RESULT,
-        .codec = (uint8_t)chunk->codec.id,
+        .codec = (uint8_t)chunk->coding.codec.id,
         .dtype = (uint8_t)chunk->tensor->pull_dtype,
-        .job = engine->job,
-        .incarnation = engine->worker[worker].incarnation,
+        .job = engine->settings.job,
+        .incarnation = engine->members.worker[worker].incarnation,
         .worker = worker,
         .epoch = engine->epoch,
         .tensor = chunk->tensor->id,
@@ -133,11 +133,11 @@ static bool send_clock_reply(struct shard_chunk *chunk, uint32_t worker, enum sh
     struct weft_shard_engine *engine = chunk->tensor->engine;
     struct weft_wire_header header = result_header(chunk, worker);
     header.step = chunk->clock->worker[worker].reply_clock;
-    header.round = header.step > 0 ? 0 : chunk->result_round; /* 0: first weights, or a state */
+    header.round = header.step > 0 ? 0 : chunk->result.round; /* 0: first weights, or a state */
     if (kind == SHARD_REPLY_DATA) header.payload_bytes = chunk->count * sizeof(float);
-    if (kind == SHARD_REPLY_ERROR) header_text(&header, chunk->error_status, chunk->error_text);
-    const char *text = kind == SHARD_REPLY_ERROR ? chunk->error_text : "";
-    return send_result(engine, engine->worker[worker].endpoint, &header, text, chunk, chunk->values);
+    if (kind == SHARD_REPLY_ERROR) header_text(&header, chunk->error.status, chunk->error.text);
+    const char *text = kind == SHARD_REPLY_ERROR ? chunk->error.text : "";
+    return send_result(engine, engine->members.worker[worker].endpoint, &header, text, chunk, chunk->values);
 }
 
 static bool send_reply(struct shard_chunk *chunk, uint32_t worker, enum shard_reply_kind kind, float weight,
@@ -147,26 +147,28 @@ static bool send_reply(struct shard_chunk *chunk, uint32_t worker, enum shard_re
     struct weft_shard_engine *engine = chunk->tensor->engine;
     struct weft_wire_header header = result_header(chunk, worker);
     if (kind == SHARD_REPLY_ERROR) {
-        header.step = chunk->error_step;
-        header.round = chunk->error_round;
-        header_text(&header, chunk->error_status, chunk->error_text);
-        return send_result(engine, engine->worker[worker].endpoint, &header, chunk->error_text, NULL, NULL);
+        header.step = chunk->error.step;
+        header.round = chunk->error.round;
+        header_text(&header, chunk->error.status, chunk->error.text);
+        return send_result(engine, engine->members.worker[worker].endpoint, &header, chunk->error.text, NULL,
+                           NULL);
     }
-    header.step = chunk->result_step;
-    header.round = chunk->result_round;
-    header.lr = chunk->result_lr;
+    header.step = chunk->result.step;
+    header.round = chunk->result.round;
+    header.lr = chunk->result.lr;
     header.weight = weight;
-    header.weight_sum = chunk->result_weight_sum;
+    header.weight_sum = chunk->result.weight_sum;
     header.late_us = late_us;
-    header.payload_bytes = kind == SHARD_REPLY_DATA ? chunk->result_bytes : 0;
-    return send_result(engine, engine->worker[worker].endpoint, &header, "", chunk, chunk->result_data);
+    header.payload_bytes = kind == SHARD_REPLY_DATA ? chunk->result.bytes : 0;
+    return send_result(engine, engine->members.worker[worker].endpoint, &header, "", chunk,
+                       chunk->result.data);
 }
 
 /* ---- immediate replies ---- */
 
 void shard_reply_defer(struct weft_shard_engine *engine, struct weft_arrival *arrival)
 {
-    weft_list_append(&engine->deferred, &arrival->link);
+    weft_list_append(&engine->queues.deferred, &arrival->link);
 }
 
 void shard_reply_defer_all(struct weft_shard_engine *engine, struct weft_list *arrivals)
@@ -250,32 +252,33 @@ bool shard_reply_values(struct shard_chunk *chunk, struct weft_arrival *arrival,
 
 void shard_reply_note(struct shard_chunk *chunk, uint32_t worker, enum shard_reply_kind kind)
 {
-    struct shard_contribution *contribution = &chunk->contributions[worker];
-    if (contribution->reply_pending == SHARD_REPLY_NONE && chunk->replies_pending++ == 0) {
-        chunk->reply_cursor = 0;
+    struct shard_contribution *contribution = &chunk->workers.contributions[worker];
+    if (contribution->reply_pending == SHARD_REPLY_NONE && chunk->result.replies_pending++ == 0) {
+        chunk->result.reply_cursor = 0;
         if (!shard_replicate_holds(chunk))
-            weft_list_append(&chunk->tensor->engine->reply_queue, &chunk->reply_link);
+            weft_list_append(&chunk->tensor->engine->queues.reply_queue, &chunk->links.reply);
     }
     contribution->reply_pending = (uint8_t)kind;
-    if (worker < chunk->reply_cursor) chunk->reply_cursor = worker;
+    if (worker < chunk->result.reply_cursor) chunk->result.reply_cursor = worker;
 }
 
 /* false: blocked. */
 static bool pump_chunk(struct shard_chunk *chunk)
 {
-    while (chunk->replies_pending > 0) {
-        WEFT_ASSERT(chunk->reply_cursor < chunk->tensor->engine->workers);
-        struct shard_contribution *contribution = &chunk->contributions[chunk->reply_cursor];
+    while (chunk->result.replies_pending > 0) {
+        WEFT_ASSERT(chunk->result.reply_cursor < chunk->tensor->engine->workers);
+        struct shard_contribution *contribution = &chunk->workers.contributions[chunk->result.reply_cursor];
         if (contribution->reply_pending != SHARD_REPLY_NONE) {
-            if (!send_reply(chunk, chunk->reply_cursor, (enum shard_reply_kind)contribution->reply_pending,
-                            contribution->weight, contribution->late_us))
+            if (!send_reply(chunk, chunk->result.reply_cursor,
+                            (enum shard_reply_kind)contribution->reply_pending, contribution->weight,
+                            contribution->late_us))
                 return false;
             contribution->reply_pending = SHARD_REPLY_NONE;
-            chunk->replies_pending--;
+            chunk->result.replies_pending--;
         }
-        chunk->reply_cursor++;
+        chunk->result.reply_cursor++;
     }
-    weft_list_remove(&chunk->reply_link);
+    weft_list_remove(&chunk->links.reply);
     if (!shard_result_is_in_use(chunk)) shard_round_result_released(chunk);
     shard_contributions_release(chunk);
     return true;
@@ -284,28 +287,29 @@ static bool pump_chunk(struct shard_chunk *chunk)
 static void pump_deferred(struct weft_shard_engine *engine)
 {
     struct weft_list now;
-    weft_list_take(&now, &engine->deferred);
+    weft_list_take(&now, &engine->queues.deferred);
     while (!weft_list_empty(&now)) {
         struct weft_arrival *arrival = weft_list_first(&now, struct weft_arrival, link);
         weft_list_remove(&arrival->link);
-        if (engine->blocked) shard_reply_defer(engine, arrival);
+        if (engine->reply_pool.blocked) shard_reply_defer(engine, arrival);
         else shard_request_handle(engine, arrival);
     }
 }
 
 void shard_reply_pump(struct weft_shard_engine *engine)
 {
-    engine->pump_again = true;
-    if (engine->pumping || engine->groups.corks > 0) return;
-    engine->pumping = true;
-    engine->blocked = false;
-    while (engine->pump_again && !engine->blocked) {
-        engine->pump_again = false;
-        while (!weft_list_empty(&engine->reply_queue)) {
-            if (!pump_chunk(weft_list_first(&engine->reply_queue, struct shard_chunk, reply_link))) break;
+    engine->reply_pool.pump_again = true;
+    if (engine->reply_pool.pumping || engine->groups.corks > 0) return;
+    engine->reply_pool.pumping = true;
+    engine->reply_pool.blocked = false;
+    while (engine->reply_pool.pump_again && !engine->reply_pool.blocked) {
+        engine->reply_pool.pump_again = false;
+        while (!weft_list_empty(&engine->queues.reply_queue)) {
+            if (!pump_chunk(weft_list_first(&engine->queues.reply_queue, struct shard_chunk, links.reply)))
+                break;
         }
-        if (!engine->blocked) pump_deferred(engine);
+        if (!engine->reply_pool.blocked) pump_deferred(engine);
     }
     shard_result_groups_flush(engine);
-    engine->pumping = false;
+    engine->reply_pool.pumping = false;
 }

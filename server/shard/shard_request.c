@@ -35,14 +35,14 @@ static bool contribution_fits(struct shard_chunk *chunk, const struct weft_wire_
     struct shard_tensor *tensor = chunk->tensor;
     struct weft_shard_engine *engine = tensor->engine;
     bool dense = shard_chunk_is_dense(chunk);
-    if (header->codec != chunk->codec.id || (dense && header->dtype != tensor->dtype)) {
+    if (header->codec != chunk->coding.codec.id || (dense && header->dtype != tensor->dtype)) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_MISMATCH,
                            "rank %u pushes tensor '%.40s' with codec %u dtype %u, not %u and %u",
                            header->worker, tensor->name, header->codec, header->dtype,
-                           (unsigned)chunk->codec.id, (unsigned)tensor->dtype);
+                           (unsigned)chunk->coding.codec.id, (unsigned)tensor->dtype);
         return false;
     }
-    if (header->round >= chunk->rounds || header->step == 0) {
+    if (header->round >= chunk->coding.rounds || header->step == 0) {
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_INVALID,
                            "tensor '%.40s' has no step %" PRIu64 " round %u", tensor->name, header->step,
                            header->round);
@@ -84,7 +84,7 @@ static void dispatch_kind(struct shard_chunk *chunk, const struct weft_wire_head
         return;
     case WEFT_WIRE_STATE_PULL:
     case WEFT_WIRE_STATE_INIT:
-        if (chunk->clock && chunk->computing) shard_reply_defer(chunk->tensor->engine, arrival);
+        if (chunk->clock && chunk->work.computing) shard_reply_defer(chunk->tensor->engine, arrival);
         else shard_state_request(chunk, header, arrival);
         return;
     case WEFT_WIRE_PUSH_HOLD:
@@ -114,7 +114,7 @@ static void dispatch(struct shard_chunk *chunk, const struct weft_wire_header *h
         shard_verdict_request(chunk, header, arrival);
         return;
     }
-    if (!chunk->contributions && !chunk->clock && pushes &&
+    if (!chunk->workers.contributions && !chunk->clock && pushes &&
         (header->step <= chunk->closed_step || shard_verdict_is_due(chunk, header->step))) {
         /* Others may have begun the next step or push, whose chunks have all blocks and wait for this
          * worker. */
@@ -134,7 +134,7 @@ static void dispatch(struct shard_chunk *chunk, const struct weft_wire_header *h
 static bool is_current_epoch(struct weft_shard_engine *engine, const struct weft_wire_header *header,
                           struct weft_arrival *arrival)
 {
-    if (header->epoch < engine->newest_epoch) {
+    if (header->epoch < engine->epoch_change.newest_epoch) {
         drop(engine, arrival, "of an epoch that is over");
         return false;
     }
@@ -143,7 +143,7 @@ static bool is_current_epoch(struct weft_shard_engine *engine, const struct weft
         shard_reply_refuse(engine, arrival, header, engine->failed, "%s", engine->failed_text);
         return false;
     }
-    weft_list_append(&engine->newer_epoch, &arrival->link);
+    weft_list_append(&engine->epoch_change.newer_epoch, &arrival->link);
     return false;
 }
 
@@ -154,13 +154,16 @@ void shard_request_handle(struct weft_shard_engine *engine, struct weft_arrival 
         drop(engine, arrival, "not a request header of this version");
         return;
     }
-    if (engine->elastic && header.job == engine->job && !is_current_epoch(engine, &header, arrival)) return;
-    if (header.worker >= engine->workers || engine->worker[header.worker].endpoint != arrival->peer_id) {
+    if (engine->settings.elastic && header.job == engine->settings.job &&
+        !is_current_epoch(engine, &header, arrival))
+        return;
+    if (header.worker >= engine->workers ||
+        engine->members.worker[header.worker].endpoint != arrival->peer_id) {
         drop(engine, arrival, "its header names another worker");
         return;
     }
-    if (header.job != engine->job || header.epoch != engine->epoch ||
-        header.incarnation != engine->worker[header.worker].incarnation) {
+    if (header.job != engine->settings.job || header.epoch != engine->epoch ||
+        header.incarnation != engine->members.worker[header.worker].incarnation) {
         shard_reply_refuse(engine, arrival, &header, WEFT_ERR_STALE,
                            "rank %u speaks for another job, epoch (%u, here %u) or incarnation",
                            header.worker, header.epoch, engine->epoch);
@@ -178,7 +181,8 @@ void shard_request_handle(struct weft_shard_engine *engine, struct weft_arrival 
     if (!shard_engine_speaks(engine, &header)) {
         shard_reply_refuse(engine, arrival, &header, WEFT_ERR_VERSION,
                            "rank %u sent a message of wire version %u, this job has version %u",
-                           header.worker, weft_wire_version_of_header(&header), engine->wire_version);
+                           header.worker, weft_wire_version_of_header(&header),
+                           engine->settings.wire_version);
         return;
     }
     struct shard_tensor *tensor = shard_table_tensor(engine, header.tensor);

@@ -59,7 +59,7 @@ static bool send_group(struct shard_result_group *group)
     if (group->count > 1) {
         const uint32_t number = ++engine->groups.number;
         weft_wire_group_encode(&(struct weft_wire_group){.kind = WEFT_WIRE_GROUP_RESULTS,
-                                                         .job = engine->job,
+                                                         .job = engine->settings.job,
                                                          .number = number,
                                                          .count = group->count,
                                                          .payload_bytes = (uint32_t)group->used},
@@ -109,8 +109,8 @@ static struct shard_result_group *group_open(struct weft_shard_engine *engine,
 /* A further result to the worker may follow before the pump ends. */
 static bool gathers(const struct weft_shard_engine *engine)
 {
-    const struct weft_list *queue = &engine->reply_queue;
-    return engine->groups.corks > 0 || (engine->pumping && queue->next != queue->prev);
+    const struct weft_list *queue = &engine->queues.reply_queue;
+    return engine->groups.corks > 0 || (engine->reply_pool.pumping && queue->next != queue->prev);
 }
 
 bool shard_result_group_add(struct weft_shard_engine *engine, const struct weft_wire_header *header,
@@ -118,7 +118,7 @@ bool shard_result_group_add(struct weft_shard_engine *engine, const struct weft_
 {
     if (header->status < 0 || header->payload_bytes > SHARD_GROUP_ENTRY_BYTES_MAX) return false;
     struct shard_group_worker *worker = &engine->groups.worker[header->worker];
-    if (worker->endpoint != engine->worker[header->worker].endpoint) return false;
+    if (worker->endpoint != engine->members.worker[header->worker].endpoint) return false;
     const size_t bytes = weft_wire_group_entry_bytes((size_t)header->payload_bytes);
     struct shard_result_group *group = worker->open;
     if (group && (group->used + bytes > sizeof group->entries || group->count == WEFT_LIMIT_GROUP_ENTRIES ||
@@ -148,6 +148,6 @@ void shard_result_groups_flush(struct weft_shard_engine *engine)
         weft_list_prepend(&engine->groups.unsent, &group->link);
         break;
     }
-    for (uint32_t i = 0; engine->groups.open_count > 0 && i < engine->workers_max; i++)
+    for (uint32_t i = 0; engine->groups.open_count > 0 && i < engine->members.workers_max; i++)
         if (engine->groups.worker[i].open) close_open(engine, &engine->groups.worker[i]);
 }

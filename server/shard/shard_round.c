@@ -49,18 +49,18 @@ static bool phase_has_round(uint8_t phase)
 void shard_round_enter(struct shard_chunk *chunk, enum shard_phase phase)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    WEFT_ASSERT(legal_phases[phase] & 1 << chunk->phase);
-    WEFT_ASSERT(phase != SHARD_PHASE_IDLE || (chunk->receiving == 0 && !chunk->computing));
-    WEFT_ASSERT(phase != SHARD_PHASE_CLOSING || chunk->next == engine->workers);
-    if (phase == SHARD_PHASE_WAITING && chunk->phase == SHARD_PHASE_IDLE) {
-        chunk->first_ns = weft_now_ns(engine->env);
-        weft_list_append(&engine->rounds, &chunk->round_link);
+    WEFT_ASSERT(legal_phases[phase] & 1 << chunk->open.phase);
+    WEFT_ASSERT(phase != SHARD_PHASE_IDLE || (chunk->open.receiving == 0 && !chunk->work.computing));
+    WEFT_ASSERT(phase != SHARD_PHASE_CLOSING || chunk->open.next == engine->workers);
+    if (phase == SHARD_PHASE_WAITING && chunk->open.phase == SHARD_PHASE_IDLE) {
+        chunk->open.first_ns = weft_now_ns(engine->env);
+        weft_list_append(&engine->queues.rounds, &chunk->links.round);
         weft_event_ring_add(engine->events, "round", WEFT_EVENT_BEGIN, event_id(chunk), UINT32_MAX, 0,
                             WEFT_OK);
     }
-    weft_list_remove(&chunk->waiting_link);
-    if (!phase_has_round((uint8_t)phase)) weft_list_remove(&chunk->round_link);
-    chunk->phase = (uint8_t)phase;
+    weft_list_remove(&chunk->links.waiting);
+    if (!phase_has_round((uint8_t)phase)) weft_list_remove(&chunk->links.round);
+    chunk->open.phase = (uint8_t)phase;
     if (phase == SHARD_PHASE_IDLE) shard_contributions_release(chunk);
     if (phase != SHARD_PHASE_WAITING) return;
     shard_receive_queue(chunk);
@@ -70,7 +70,7 @@ void shard_round_enter(struct shard_chunk *chunk, enum shard_phase phase)
 void shard_round_resume(struct shard_chunk *chunk)
 {
     shard_round_enter(chunk, SHARD_PHASE_IDLE);
-    if (chunk->arrived > 0) shard_round_enter(chunk, SHARD_PHASE_WAITING);
+    if (chunk->open.arrived > 0) shard_round_enter(chunk, SHARD_PHASE_WAITING);
     shard_worker_left_check(chunk);
 }
 
@@ -78,7 +78,7 @@ void shard_round_resume(struct shard_chunk *chunk)
 
 static void release_freed(struct shard_chunk *chunk, float *const *freed, uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++) shard_slots_free(&chunk->slots, shard_slot_of(freed[i]));
+    for (uint32_t i = 0; i < count; i++) shard_slots_free(&chunk->open.slots, shard_slot_of(freed[i]));
 }
 
 static void drop_malformed(struct shard_chunk *chunk, uint32_t worker, enum weft_status status)
@@ -93,75 +93,75 @@ static void drop_malformed(struct shard_chunk *chunk, uint32_t worker, enum weft
 
 static void fold(struct weft_task *task)
 {
-    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
-    if (shard_half_is_pushed(chunk)) shard_half_widen(chunk, chunk->folding);
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, work.task);
+    if (shard_half_is_pushed(chunk)) shard_half_widen(chunk, chunk->work.folding);
     if (shard_chunk_is_dense(chunk))
-        chunk->freed_count =
-            weft_tree_reduce_add(&chunk->fold, shard_slot_data(chunk->folding), chunk->freed);
+        chunk->work.freed_count =
+            weft_tree_reduce_add(&chunk->open.fold, shard_slot_data(chunk->work.folding), chunk->work.freed);
     else
-        chunk->computed = weft_combiner_add(chunk->combiner, shard_slot_data(chunk->folding),
-                                            chunk->folding->payload_bytes);
+        chunk->work.computed = weft_combiner_add(chunk->coding.combiner, shard_slot_data(chunk->work.folding),
+                                            chunk->work.folding->payload_bytes);
 }
 
-/* Ends the fold of rank chunk->next. false: the contribution was not usable and the round was dropped. */
+/* Ends the fold of rank open.next. false: the contribution was not usable and the round was dropped. */
 static bool folded(struct shard_chunk *chunk)
 {
-    uint32_t worker = chunk->next;
-    struct shard_contribution *contribution = &chunk->contributions[worker];
+    uint32_t worker = chunk->open.next;
+    struct shard_contribution *contribution = &chunk->workers.contributions[worker];
     if (shard_chunk_is_dense(chunk)) {
-        release_freed(chunk, chunk->freed, chunk->freed_count);
-        WEFT_ASSERT(chunk->fold.depth == shard_round_partials(chunk, worker + 1));
+        release_freed(chunk, chunk->work.freed, chunk->work.freed_count);
+        WEFT_ASSERT(chunk->open.fold.depth == shard_round_partials(chunk, worker + 1));
     } else {
-        if (chunk->computed < 0) {
-            drop_malformed(chunk, worker, chunk->computed);
+        if (chunk->work.computed < 0) {
+            drop_malformed(chunk, worker, chunk->work.computed);
             return false;
         }
-        shard_slots_free(&chunk->slots, contribution->slot);
+        shard_slots_free(&chunk->open.slots, contribution->slot);
     }
     contribution->slot = NULL;
     contribution->state = SHARD_CONTRIBUTION_FOLDED;
-    chunk->next++;
+    chunk->open.next++;
     return true;
 }
 
 static void fold_done(struct weft_task *task)
 {
-    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
-    chunk->computing = false;
-    if (chunk->phase == SHARD_PHASE_DRAINING) shard_round_finish_drain(chunk);
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, work.task);
+    chunk->work.computing = false;
+    if (chunk->open.phase == SHARD_PHASE_DRAINING) shard_round_finish_drain(chunk);
     else if (folded(chunk)) shard_round_advance(chunk);
 }
 
 void shard_round_start_task(struct shard_chunk *chunk, void (*run)(struct weft_task *),
                             void (*done)(struct weft_task *), uint64_t elements)
 {
-    chunk->computing = true;
-    chunk->task.run = run;
-    chunk->task.done = done;
-    weft_loop_compute(chunk->tensor->engine->loop, &chunk->task, elements);
+    chunk->work.computing = true;
+    chunk->work.task.run = run;
+    chunk->work.task.done = done;
+    weft_loop_compute(chunk->tensor->engine->loop, &chunk->work.task, elements);
 }
 
-/* Folds rank chunk->next, which is HELD. false: not possible now, running as a task, or the round was
+/* Folds rank chunk->open.next, which is HELD. false: not possible now, running as a task, or the round was
  * dropped. */
 static bool fold_next(struct shard_chunk *chunk)
 {
-    struct shard_contribution *contribution = &chunk->contributions[chunk->next];
-    WEFT_ASSERT(chunk->closed_step < chunk->open_step);
-    if (!shard_chunk_is_dense(chunk) && chunk->next == 0) {
+    struct shard_contribution *contribution = &chunk->workers.contributions[chunk->open.next];
+    WEFT_ASSERT(chunk->closed_step < chunk->open.step);
+    if (!shard_chunk_is_dense(chunk) && chunk->open.next == 0) {
         if (shard_result_is_in_use(chunk)) return false; /* the aggregate is still being sent */
-        chunk->result_is_resendable = false;
-        weft_combiner_begin(chunk->combiner, chunk->round);
+        chunk->result.is_resendable = false;
+        weft_combiner_begin(chunk->coding.combiner, chunk->open.round);
     }
-    chunk->folding = contribution->slot;
+    chunk->work.folding = contribution->slot;
     /* Dense: rank r merges one partial sum per trailing zero bit of r + 1. */
-    const uint32_t merges = shard_chunk_is_dense(chunk) ? (uint32_t)__builtin_ctz(chunk->next + 1) : 1;
+    const uint32_t merges = shard_chunk_is_dense(chunk) ? (uint32_t)__builtin_ctz(chunk->open.next + 1) : 1;
     uint64_t elements = contribution->slot->payload_bytes / sizeof(float) * merges;
     if (shard_half_is_pushed(chunk)) elements = chunk->count * (merges + 1);
     if (elements > WEFT_LOOP_SLICE) {
         shard_round_start_task(chunk, fold, fold_done, elements);
         return false;
     }
-    fold(&chunk->task);
+    fold(&chunk->work.task);
     return folded(chunk);
 }
 
@@ -169,39 +169,43 @@ static float weight_sum(const struct shard_chunk *chunk)
 {
     double sum = 0;
     for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++)
-        sum += (double)chunk->contributions[worker].weight;
+        sum += (double)chunk->workers.contributions[worker].weight;
     return (float)sum;
 }
 
 static void optimise(struct shard_chunk *chunk, const float *grad, float grad_scale)
 {
     struct weft_optimizer rule = chunk->tensor->optimizer;
-    if (chunk->flags & WEFT_WIRE_DECAY) rule.weight_decay = chunk->weight_decay;
-    weft_optimizer_step(&rule, chunk->lr, chunk->open_step, chunk->values, chunk->states, grad, grad_scale,
-                        chunk->count);
+    if (chunk->open.flags & WEFT_WIRE_DECAY) rule.weight_decay = chunk->open.weight_decay;
+    weft_optimizer_step(&rule, chunk->open.lr, chunk->open.step, chunk->values, chunk->states, grad,
+                        grad_scale, chunk->count);
 }
 
 static enum weft_status close_dense(struct shard_chunk *chunk)
 {
-    float *sum = weft_tree_reduce_finish(&chunk->fold, chunk->freed, &chunk->freed_count);
+    float *sum = weft_tree_reduce_finish(&chunk->open.fold, chunk->work.freed, &chunk->work.freed_count);
     WEFT_ASSERT(sum != NULL);
     chunk->hold.sum = sum;
-    if (chunk->flags & WEFT_WIRE_CHECKED && !chunk->tensor->engine->kernels->finite_f32(sum, chunk->count))
+    if (chunk->open.flags & WEFT_WIRE_CHECKED &&
+        !chunk->tensor->engine->kernels->finite_f32(sum, chunk->count))
         return WEFT_ERR_SKIPPED;
-    if (chunk->holds) {
+    if (chunk->open.holds) {
         shard_verdict_hold(chunk, sum);
         return WEFT_OK;
     }
     if (shard_skip_needs_copy(chunk)) shard_skip_save(chunk);
-    if (chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) optimise(chunk, sum, chunk->grad_scale);
-    else chunk->tensor->engine->kernels->scale_f32(chunk->values, sum, chunk->grad_scale, chunk->count);
+    if (chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) optimise(chunk, sum, chunk->work.grad_scale);
+    else chunk->tensor->engine->kernels->scale_f32(chunk->values, sum, chunk->work.grad_scale, chunk->count);
     shard_half_round(chunk);
-    chunk->result_data = shard_chunk_result(chunk);
-    chunk->result_bytes = shard_chunk_result_bytes(chunk);
+    chunk->result.data = shard_chunk_result(chunk);
+    chunk->result.bytes = shard_chunk_result_bytes(chunk);
     return WEFT_OK;
 }
 
-static bool is_last_round(const struct shard_chunk *chunk) { return chunk->round + 1u == chunk->rounds; }
+static bool is_last_round(const struct shard_chunk *chunk)
+{
+    return chunk->open.round + 1u == chunk->coding.rounds;
+}
 
 static enum weft_status close_codec(struct shard_chunk *chunk)
 {
@@ -209,21 +213,21 @@ static enum weft_status close_codec(struct shard_chunk *chunk)
     const void *aggregate;
     size_t bytes;
     if (is_last_round(chunk) && shard_skip_needs_copy(chunk)) shard_skip_save(chunk);
-    WEFT_TRY(weft_combiner_close(chunk->combiner, &aggregate, &bytes));
+    WEFT_TRY(weft_combiner_close(chunk->coding.combiner, &aggregate, &bytes));
     if (is_last_round(chunk) && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) {
-        WEFT_TRY(weft_combiner_finish(chunk->combiner, chunk->grad_scale, chunk->scratch));
-        optimise(chunk, chunk->scratch, 1.0f);
+        WEFT_TRY(weft_combiner_finish(chunk->coding.combiner, chunk->work.grad_scale, chunk->work.scratch));
+        optimise(chunk, chunk->work.scratch, 1.0f);
     }
     if (is_last_round(chunk)) shard_replicate_save(chunk);
-    chunk->result_data = aggregate;
-    chunk->result_bytes = bytes;
+    chunk->result.data = aggregate;
+    chunk->result.bytes = bytes;
     return WEFT_OK;
 }
 
 static void close_values(struct weft_task *task)
 {
-    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
-    chunk->computed = shard_chunk_is_dense(chunk) ? close_dense(chunk) : close_codec(chunk);
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, work.task);
+    chunk->work.computed = shard_chunk_is_dense(chunk) ? close_dense(chunk) : close_codec(chunk);
 }
 
 /* Elements that a close processes. Chunks that need the engine's scratch all run on the same thread: this
@@ -233,18 +237,18 @@ static uint64_t close_elements(const struct shard_chunk *chunk)
     const struct shard_tensor *tensor = chunk->tensor;
     if (shard_chunk_is_dense(chunk)) {
         /* the remaining merges of the tree, then the scaling or the optimiser */
-        const uint32_t merges = chunk->fold.depth - 1;
+        const uint32_t merges = chunk->open.fold.depth - 1;
         return chunk->count *
                (merges + 1 + weft_optimizer_states(&tensor->optimizer) + (chunk->half != NULL));
     }
     if (is_last_round(chunk) && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE)
-        return tensor->engine->scratch_count;
-    return shard_chunk_contribution_bytes(chunk, chunk->round) / sizeof(float);
+        return tensor->engine->scratches.count;
+    return shard_chunk_contribution_bytes(chunk, chunk->open.round) / sizeof(float);
 }
 
 static uint32_t late_us(const struct shard_chunk *chunk, const struct shard_contribution *contribution)
 {
-    const uint64_t us = weft_elapsed_ns(contribution->announced_ns, chunk->announced_ns) / 1000;
+    const uint64_t us = weft_elapsed_ns(contribution->announced_ns, chunk->open.announced_ns) / 1000;
     return us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
 }
 
@@ -252,23 +256,24 @@ static uint32_t late_us(const struct shard_chunk *chunk, const struct shard_cont
 static void contributions_reset(struct shard_chunk *chunk, bool reply_wanted)
 {
     for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++) {
-        struct shard_contribution *contribution = &chunk->contributions[worker];
+        struct shard_contribution *contribution = &chunk->workers.contributions[worker];
         contribution->late_us = late_us(chunk, contribution);
         if (reply_wanted) shard_reply_note(chunk, worker, (enum shard_reply_kind)contribution->reply_wanted);
         contribution->state = SHARD_CONTRIBUTION_NONE;
         contribution->slot = NULL;
         contribution->source = NULL;
     }
-    chunk->arrived = chunk->next = chunk->sources = 0;
-    chunk->lacks_slot = chunk->in_place = false;
+    chunk->open.arrived = chunk->open.next = chunk->open.sources = 0;
+    chunk->open.lacks_slot = chunk->open.in_place = false;
 }
 
 static void count_times(struct weft_shard_engine *engine, const struct shard_chunk *chunk)
 {
     const uint64_t now_ns = weft_now_ns(engine->env);
-    weft_histogram_add(&engine->stats.round, weft_elapsed_ns(chunk->opened_ns, now_ns));
-    weft_histogram_add(&engine->stats.spread, weft_elapsed_ns(chunk->opened_ns, chunk->announced_ns));
-    weft_histogram_add(&engine->stats.close, weft_elapsed_ns(chunk->announced_ns, now_ns));
+    weft_histogram_add(&engine->stats.round, weft_elapsed_ns(chunk->open.opened_ns, now_ns));
+    weft_histogram_add(&engine->stats.spread,
+                       weft_elapsed_ns(chunk->open.opened_ns, chunk->open.announced_ns));
+    weft_histogram_add(&engine->stats.close, weft_elapsed_ns(chunk->open.announced_ns, now_ns));
 }
 
 /* The values are those of the closed step, or the aggregate is complete. */
@@ -277,35 +282,35 @@ void shard_round_closed(struct shard_chunk *chunk)
     struct shard_tensor *tensor = chunk->tensor;
     struct weft_shard_engine *engine = tensor->engine;
     bool last = is_last_round(chunk);
-    if (chunk->computed < 0) {
-        shard_round_drop(chunk, chunk->computed,
-                         chunk->computed == WEFT_ERR_SKIPPED
+    if (chunk->work.computed < 0) {
+        shard_round_drop(chunk, chunk->work.computed,
+                         chunk->work.computed == WEFT_ERR_SKIPPED
                              ? "the mean gradient is not finite"
                              : "the shard could not combine the contributions");
         return;
     }
     if (last) shard_replicate_close(chunk, chunk->closed_step);
-    shard_slots_close(&chunk->slots, &engine->arena);
-    chunk->result_step = chunk->open_step;
-    chunk->result_round = chunk->round;
-    chunk->result_lr = chunk->lr;
-    chunk->result_is_resendable = true;
+    shard_slots_close(&chunk->open.slots, &engine->memory.arena);
+    chunk->result.step = chunk->open.step;
+    chunk->result.round = chunk->open.round;
+    chunk->result.lr = chunk->open.lr;
+    chunk->result.is_resendable = true;
     if (last) {
-        if (chunk->holds) shard_verdict_closed(chunk, chunk->open_step);
-        else chunk->closed_step = chunk->open_step;
-        chunk->open_step = 0;
-        chunk->round = 0;
+        if (chunk->open.holds) shard_verdict_closed(chunk, chunk->open.step);
+        else chunk->closed_step = chunk->open.step;
+        chunk->open.step = 0;
+        chunk->open.round = 0;
         if (!shard_chunk_is_dense(chunk) && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE)
             shard_hash_step(chunk);
     } else {
-        chunk->round++;
+        chunk->open.round++;
         if (!shard_map_leads(chunk)) shard_map_forget_step(chunk);
     }
     engine->stats.rounds_closed++;
     count_times(engine, chunk);
-    engine->last_round_ns = chunk->announced_ns;
+    engine->last_round_ns = chunk->open.announced_ns;
     weft_event_ring_add(engine->events, "round", WEFT_EVENT_END, event_id(chunk), UINT32_MAX,
-                        chunk->result_bytes, WEFT_OK);
+                        chunk->result.bytes, WEFT_OK);
     contributions_reset(chunk, shard_map_leads(chunk));
     shard_round_enter(chunk, SHARD_PHASE_IDLE);
     if (last) shard_pull_reply_waiting(chunk);
@@ -315,26 +320,26 @@ void shard_round_closed(struct shard_chunk *chunk)
 
 static void close_done(struct weft_task *task)
 {
-    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
-    chunk->computing = false;
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, work.task);
+    chunk->work.computing = false;
     shard_round_closed(chunk);
 }
 
 bool shard_round_scale(struct shard_chunk *chunk)
 {
-    chunk->result_weight_sum = weight_sum(chunk);
-    chunk->grad_scale = weft_optimizer_grad_scale(&chunk->tensor->optimizer, chunk->result_weight_sum) *
+    chunk->result.weight_sum = weight_sum(chunk);
+    chunk->work.grad_scale = weft_optimizer_grad_scale(&chunk->tensor->optimizer, chunk->result.weight_sum) *
                         shard_half_unscale(chunk);
-    return isfinite(chunk->result_weight_sum) && isfinite(chunk->grad_scale);
+    return isfinite(chunk->result.weight_sum) && isfinite(chunk->work.grad_scale);
 }
 
 static void close_round(struct shard_chunk *chunk)
 {
-    WEFT_ASSERT(chunk->phase == SHARD_PHASE_CLOSING && !shard_result_is_in_use(chunk));
-    if (chunk->computing) return;
+    WEFT_ASSERT(chunk->open.phase == SHARD_PHASE_CLOSING && !shard_result_is_in_use(chunk));
+    if (chunk->work.computing) return;
     if (!shard_round_scale(chunk)) {
-        const bool is_zero = chunk->result_weight_sum == 0;
-        chunk->result_weight_sum = 0;
+        const bool is_zero = chunk->result.weight_sum == 0;
+        chunk->result.weight_sum = 0;
         shard_round_drop(chunk, is_zero ? WEFT_ERR_SKIPPED : WEFT_ERR_INVALID,
                          is_zero ? "the sample weights of all ranks are 0"
                                  : "the workers' sample weights are too large or too small to sum");
@@ -346,31 +351,31 @@ static void close_round(struct shard_chunk *chunk)
                          "no memory for a copy of what the step overwrites, which may be skipped or undone");
         return;
     }
-    if (chunk->holds && shard_verdict_reserve(chunk) < 0) {
+    if (chunk->open.holds && shard_verdict_reserve(chunk) < 0) {
         shard_round_drop(chunk, WEFT_ERR_NO_MEMORY, "no memory for the sum of a step with clip_norm");
         return;
     }
-    chunk->scratch = chunk->tensor->engine->scratch;
+    chunk->work.scratch = chunk->tensor->engine->scratches.scratch;
     uint64_t elements = close_elements(chunk);
     if (elements > WEFT_LOOP_SLICE) {
         shard_round_start_task(chunk, close_values, close_done, elements);
         return;
     }
-    close_values(&chunk->task);
+    close_values(&chunk->work.task);
     shard_round_closed(chunk);
 }
 
 void shard_round_advance(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    if (chunk->computing) return;
-    while (chunk->phase == SHARD_PHASE_COLLECTING && chunk->next < engine->workers &&
-           chunk->contributions[chunk->next].state == SHARD_CONTRIBUTION_HELD) {
+    if (chunk->work.computing) return;
+    while (chunk->open.phase == SHARD_PHASE_COLLECTING && chunk->open.next < engine->workers &&
+           chunk->workers.contributions[chunk->open.next].state == SHARD_CONTRIBUTION_HELD) {
         if (!fold_next(chunk)) return;
     }
-    if (chunk->phase != SHARD_PHASE_COLLECTING) return;
-    if (chunk->next < engine->workers) {
-        if (chunk->lacks_slot) shard_receive_fill(chunk);
+    if (chunk->open.phase != SHARD_PHASE_COLLECTING) return;
+    if (chunk->open.next < engine->workers) {
+        if (chunk->open.lacks_slot) shard_receive_fill(chunk);
         return;
     }
     shard_round_enter(chunk, SHARD_PHASE_CLOSING);
@@ -379,7 +384,7 @@ void shard_round_advance(struct shard_chunk *chunk)
 
 void shard_round_result_released(struct shard_chunk *chunk)
 {
-    if (chunk->phase == SHARD_PHASE_CLOSING) close_round(chunk);
+    if (chunk->open.phase == SHARD_PHASE_CLOSING) close_round(chunk);
     else shard_round_advance(chunk);
 }
 
@@ -388,24 +393,26 @@ void shard_round_result_released(struct shard_chunk *chunk)
 static void end_round(struct shard_chunk *chunk, enum weft_status status)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    const bool are_being_read = chunk->in_place && chunk->computing; /* shard_in_place_drained ends them */
+    const bool are_being_read =
+        chunk->open.in_place && chunk->work.computing; /* shard_in_place_drained ends them */
     for (uint32_t worker = 0; worker < engine->workers && !are_being_read; worker++) {
-        struct shard_contribution *contribution = &chunk->contributions[worker];
+        struct shard_contribution *contribution = &chunk->workers.contributions[worker];
         if (contribution->state != SHARD_CONTRIBUTION_ANNOUNCED) continue;
         weft_transport_discard(engine->transport, contribution->arrival);
         contribution->arrival = NULL;
     }
     contributions_reset(chunk, false);
-    chunk->open_step = 0;
-    chunk->round = 0; /* the retry begins at round 0 of the codec; earlier results of this attempt are not
+    chunk->open.step = 0;
+    chunk->open.round =
+        0; /* the retry begins at round 0 of the codec; earlier results of this attempt are not
                        * requested again */
     weft_event_ring_add(engine->events, "round", WEFT_EVENT_END, event_id(chunk), UINT32_MAX, 0, status);
-    if (chunk->phase != SHARD_PHASE_INSTALLING) {
+    if (chunk->open.phase != SHARD_PHASE_INSTALLING) {
         WEFT_ASSERT(!shard_round_is_closing(chunk));
-        if (chunk->receiving > 0 || chunk->computing) {
+        if (chunk->open.receiving > 0 || chunk->work.computing) {
             shard_round_enter(chunk, SHARD_PHASE_DRAINING);
         } else {
-            shard_slots_close(&chunk->slots, &engine->arena);
+            shard_slots_close(&chunk->open.slots, &engine->memory.arena);
             shard_round_enter(chunk, SHARD_PHASE_IDLE);
         }
     }
@@ -414,14 +421,14 @@ static void end_round(struct shard_chunk *chunk, enum weft_status status)
 void shard_round_drop(struct shard_chunk *chunk, enum weft_status status, const char *text)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    chunk->error_status = status;
-    chunk->error_step = chunk->open_step;
-    chunk->error_round = chunk->round;
-    snprintf(chunk->error_text, sizeof chunk->error_text, "%s", text);
+    chunk->error.status = status;
+    chunk->error.step = chunk->open.step;
+    chunk->error.round = chunk->open.round;
+    snprintf(chunk->error.text, sizeof chunk->error.text, "%s", text);
     /* after this answer a worker does not push the step again: the copy must know it */
-    if (status == WEFT_ERR_SKIPPED) shard_replicate(chunk, chunk->open_step, chunk->closed_step, 0, NULL);
+    if (status == WEFT_ERR_SKIPPED) shard_replicate(chunk, chunk->open.step, chunk->closed_step, 0, NULL);
     for (uint32_t worker = 0; worker < engine->workers; worker++) {
-        struct shard_contribution *contribution = &chunk->contributions[worker];
+        struct shard_contribution *contribution = &chunk->workers.contributions[worker];
         const bool is_unsent = contribution->state == SHARD_CONTRIBUTION_NONE;
         shard_error_set_unsent(chunk, worker, is_unsent);
         if (!is_unsent) shard_reply_note(chunk, worker, SHARD_REPLY_ERROR);
@@ -435,10 +442,10 @@ void shard_round_forget(struct shard_chunk *chunk) { end_round(chunk, WEFT_ERR_P
 void shard_round_finish_drain(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    WEFT_ASSERT(chunk->phase == SHARD_PHASE_DRAINING);
-    if (chunk->receiving > 0 || chunk->computing) return;
+    WEFT_ASSERT(chunk->open.phase == SHARD_PHASE_DRAINING);
+    if (chunk->open.receiving > 0 || chunk->work.computing) return;
     shard_in_place_drained(chunk);
-    shard_slots_close(&chunk->slots, &engine->arena);
+    shard_slots_close(&chunk->open.slots, &engine->memory.arena);
     shard_round_resume(chunk);
     shard_engine_resume(engine);
 }

@@ -28,7 +28,7 @@ static enum weft_status copy_reserve(struct weft_env *env, float **copy, const f
 
 static float *residual_of(const struct shard_chunk *chunk)
 {
-    return chunk->combiner ? weft_combiner_residual(chunk->combiner) : NULL;
+    return chunk->coding.combiner ? weft_combiner_residual(chunk->coding.combiner) : NULL;
 }
 
 /* A codec without an optimiser does not write the values. */
@@ -42,7 +42,7 @@ static float *overwritten_values(const struct shard_chunk *chunk)
 static enum weft_status mapped_reserve(struct weft_shard_engine *engine, size_t bytes, void **memory)
 {
     if (*memory) return WEFT_OK;
-    if (engine->maps) (void)weft_memory_alloc(engine->env, bytes, memory, NULL);
+    if (engine->settings.maps) (void)weft_memory_alloc(engine->env, bytes, memory, NULL);
     else *memory = weft_alloc_bytes(engine->env, bytes);
     return *memory ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
@@ -62,8 +62,8 @@ static enum weft_status values_reserve(struct shard_chunk *chunk)
 
 bool shard_skip_needs_copy(const struct shard_chunk *chunk)
 {
-    return chunk->flags & WEFT_WIRE_MAY_SKIP ||
-           (chunk->tensor->engine->elastic && shard_tensor_has_codec(chunk->tensor));
+    return chunk->open.flags & WEFT_WIRE_MAY_SKIP ||
+           (chunk->tensor->engine->settings.elastic && shard_tensor_has_codec(chunk->tensor));
 }
 
 enum weft_status shard_skip_reserve(struct shard_chunk *chunk)
@@ -112,7 +112,7 @@ static void undo(struct shard_chunk *chunk)
     if (residual) memcpy(residual, backup->residual, chunk->count * sizeof *residual);
     shard_hash_forget(chunk->tensor, chunk->closed_step);
     chunk->closed_step = backup->step;
-    chunk->result_is_resendable = false;
+    chunk->result.is_resendable = false;
     backup->valid = false;
 }
 
@@ -122,9 +122,10 @@ static bool is_after(uint64_t step, uint32_t good) { return (int32_t)((uint32_t)
 
 enum weft_status shard_skip_undo(struct shard_chunk *chunk, const struct weft_wire_header *header)
 {
-    if (header->skips == chunk->skips) return WEFT_OK;
-    if (chunk->phase == SHARD_PHASE_DRAINING || chunk->phase == SHARD_PHASE_APPLYING) return WEFT_ERR_AGAIN;
-    if (chunk->phase != SHARD_PHASE_IDLE) return WEFT_ERR_STATE;
+    if (header->skips == chunk->backup.skips) return WEFT_OK;
+    if (chunk->open.phase == SHARD_PHASE_DRAINING || chunk->open.phase == SHARD_PHASE_APPLYING)
+        return WEFT_ERR_AGAIN;
+    if (chunk->open.phase != SHARD_PHASE_IDLE) return WEFT_ERR_STATE;
     if (is_after(chunk->closed_step, header->good)) {
         if (!chunk->backup.valid || is_after(chunk->backup.step, header->good)) return WEFT_ERR_STATE;
         undo(chunk);
@@ -132,10 +133,10 @@ enum weft_status shard_skip_undo(struct shard_chunk *chunk, const struct weft_wi
     shard_verdict_forget(chunk);
     for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++)
         shard_error_set_unsent(chunk, worker, false);
-    chunk->error_step = 0;
-    chunk->open_step = 0; /* a codec's partly done step, left by the skip */
-    chunk->round = 0;
-    chunk->skips = header->skips;
+    chunk->error.step = 0;
+    chunk->open.step = 0; /* a codec's partly done step, left by the skip */
+    chunk->open.round = 0;
+    chunk->backup.skips = header->skips;
     return WEFT_OK;
 }
 

@@ -22,7 +22,7 @@ enum {
 
 struct shard_tensor *shard_table_tensor(struct weft_shard_engine *engine, uint32_t id)
 {
-    struct shard_tensor *tensor = id < engine->tensor_capacity ? engine->tensors[id] : NULL;
+    struct shard_tensor *tensor = id < engine->table.capacity ? engine->table.tensors[id] : NULL;
     return tensor && !tensor->released ? tensor : NULL;
 }
 
@@ -40,15 +40,16 @@ struct shard_chunk *shard_table_chunk(struct shard_tensor *tensor, uint32_t inde
 size_t shard_chunk_contribution_bytes(const struct shard_chunk *chunk, uint8_t round)
 {
     if (shard_chunk_is_dense(chunk)) return chunk->count * weft_dtype_bytes(chunk->tensor->dtype);
-    return weft_codec_contribution_bytes_max(&chunk->codec, &chunk->shape, round);
+    return weft_codec_contribution_bytes_max(&chunk->coding.codec, &chunk->coding.shape, round);
 }
 
 float *shard_chunk_state(const struct shard_chunk *chunk, uint8_t part)
 {
     if (part < WEFT_OPTIMIZER_STATES_MAX) return chunk->states[part];
     if (part == WEFT_WIRE_PART_WEIGHTS) return chunk->half ? chunk->values : NULL; /* else PULL has them */
-    return part == WEFT_WIRE_PART_RESIDUAL && chunk->combiner ? weft_combiner_residual(chunk->combiner)
-                                                              : NULL;
+    return part == WEFT_WIRE_PART_RESIDUAL && chunk->coding.combiner
+               ? weft_combiner_residual(chunk->coding.combiner)
+               : NULL;
 }
 
 size_t shard_chunk_slot_bytes(const struct shard_chunk *chunk, uint8_t round)
@@ -95,7 +96,8 @@ static enum weft_status consistency_parse(struct shard_tensor *tensor, const Wef
     WEFT_TRY(weft_consistency_parse(declare->consistency, &tensor->consistency, error));
     if (tensor->consistency.kind == WEFT_CONSISTENCY_BSP) return WEFT_OK;
     if (tensor->candidates.count == 1 && tensor->candidates.specs[0].id == WEFT_CODEC_DENSE &&
-        tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && !tensor->engine->elastic && !declare->skip_nonfinite)
+        tensor->optimizer.kind != WEFT_OPTIMIZER_NONE && !tensor->engine->settings.elastic &&
+        !declare->skip_nonfinite)
         return WEFT_OK;
     return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
                           "tensor '%s' has consistency %s: shards serve that for dense tensors with an "
@@ -184,44 +186,47 @@ static enum weft_status states_make(struct shard_chunk *chunk)
 static enum weft_status combiner_make(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    if (shard_chunk_is_dense(chunk) || chunk->combiner) return WEFT_OK;
-    return weft_combiner_create(engine->env, &chunk->codec, &chunk->shape, engine->workers, &chunk->combiner);
+    if (shard_chunk_is_dense(chunk) || chunk->coding.combiner) return WEFT_OK;
+    return weft_combiner_create(engine->env, &chunk->coding.codec, &chunk->coding.shape, engine->workers,
+                                &chunk->coding.combiner);
 }
 
 static enum weft_status chunk_make(struct shard_chunk *chunk, struct weft_error *error)
 {
     struct shard_tensor *tensor = chunk->tensor;
     struct weft_shard_engine *engine = tensor->engine;
-    weft_list_init(&chunk->waiting_link);
-    weft_list_init(&chunk->round_link);
-    weft_list_init(&chunk->reply_link);
+    weft_list_init(&chunk->links.waiting);
+    weft_list_init(&chunk->links.round);
+    weft_list_init(&chunk->links.reply);
     weft_list_init(&chunk->hold.link);
     weft_list_init(&chunk->copy.ack_link);
     weft_list_init(&chunk->copy.leave_link);
-    weft_list_init(&chunk->held);
-    weft_list_init(&chunk->held_link);
-    weft_task_init(&chunk->task);
+    weft_list_init(&chunk->workers.held);
+    weft_list_init(&chunk->links.held);
+    weft_task_init(&chunk->work.task);
 
-    for (uint8_t round = 0; round < chunk->rounds; round++) {
-        size_t needed =
-            shard_slots_bytes(slots_min(chunk, engine->workers_max), shard_chunk_slot_bytes(chunk, round));
-        if (needed > engine->arena.bytes)
+    for (uint8_t round = 0; round < chunk->coding.rounds; round++) {
+        size_t needed = shard_slots_bytes(slots_min(chunk, engine->members.workers_max),
+                                          shard_chunk_slot_bytes(chunk, round));
+        if (needed > engine->memory.arena.bytes)
             return weft_error_set(error, WEFT_ERR_LIMIT,
                                   "a chunk of tensor '%s' needs %zu bytes of receive memory for %u workers, "
                                   "the shard has %zu: raise "
                                   "the shard's receive memory or lower chunk_bytes",
-                                  tensor->name, needed, engine->workers_max, engine->arena.bytes);
+                                  tensor->name, needed, engine->members.workers_max,
+                                  engine->memory.arena.bytes);
     }
-    const size_t words = (engine->workers_max + 63) / 64;
-    chunk->errors_unsent = weft_alloc_zero(engine->env, words * sizeof *chunk->errors_unsent);
-    if (chunk->rounds > 1)
-        chunk->weights = weft_alloc_zero(engine->env, engine->workers_max * sizeof *chunk->weights);
-    if (!chunk->errors_unsent || (chunk->rounds > 1 && !chunk->weights) ||
-        (chunk->is_here && states_make(chunk) < 0))
+    const size_t words = (engine->members.workers_max + 63) / 64;
+    chunk->error.unsent = weft_alloc_zero(engine->env, words * sizeof *chunk->error.unsent);
+    if (chunk->coding.rounds > 1)
+        chunk->workers.weights =
+            weft_alloc_zero(engine->env, engine->members.workers_max * sizeof *chunk->workers.weights);
+    if (!chunk->error.unsent || (chunk->coding.rounds > 1 && !chunk->workers.weights) ||
+        (chunk->placement.is_here && states_make(chunk) < 0))
         return weft_error_set(error, WEFT_ERR_NO_MEMORY,
                               "no memory for a chunk of %llu elements of tensor '%s'",
                               (unsigned long long)chunk->count, tensor->name);
-    const enum weft_status status = chunk->is_here ? combiner_make(chunk) : WEFT_OK;
+    const enum weft_status status = chunk->placement.is_here ? combiner_make(chunk) : WEFT_OK;
     if (status < 0)
         return weft_error_set(error, status, "no combiner for tensor '%s': %s", tensor->name,
                               weft_reason_text(status));
@@ -239,13 +244,13 @@ static bool copy_fits(const struct shard_chunk *chunk)
 static enum weft_status coded_make(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    if (chunk->combiner && !chunk->hold.coded)
+    if (chunk->coding.combiner && !chunk->hold.coded)
         chunk->hold.coded = weft_alloc_bytes(engine->env, shard_replicate_coded_bytes_max(chunk));
-    if (shard_rounds_are_repeated(chunk) && !chunk->own_contributions)
-        chunk->own_contributions =
-            weft_alloc_array(engine->env, engine->workers_max, sizeof *chunk->own_contributions);
-    return (chunk->combiner && !chunk->hold.coded) ||
-                   (shard_rounds_are_repeated(chunk) && !chunk->own_contributions)
+    if (shard_rounds_are_repeated(chunk) && !chunk->workers.own_contributions)
+        chunk->workers.own_contributions = weft_alloc_array(engine->env, engine->members.workers_max,
+                                                            sizeof *chunk->workers.own_contributions);
+    return (chunk->coding.combiner && !chunk->hold.coded) ||
+                   (shard_rounds_are_repeated(chunk) && !chunk->workers.own_contributions)
                ? WEFT_ERR_NO_MEMORY
                : WEFT_OK;
 }
@@ -260,7 +265,7 @@ static enum weft_status chunk_make_copies(struct shard_chunk *chunk, struct weft
                               "copies: raise server.copy_bytes or lower chunk_bytes",
                               chunk->tensor->name, shard_replicate_bytes_max(chunk),
                               engine->replication.memory.bytes);
-    if (chunk->is_here && coded_make(chunk) < 0)
+    if (chunk->placement.is_here && coded_make(chunk) < 0)
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the copies of tensor '%s'",
                               chunk->tensor->name);
     return WEFT_OK;
@@ -276,7 +281,8 @@ static bool chunk_has_values(const struct shard_chunk *chunk)
 static void *results_alloc(const struct weft_shard_engine *engine, size_t count, size_t stride)
 {
     void *memory = NULL;
-    if (!engine->maps || stride <= VALUES_EAGER_BYTES) return weft_alloc_zero(engine->env, count * stride);
+    if (!engine->settings.maps || stride <= VALUES_EAGER_BYTES)
+        return weft_alloc_zero(engine->env, count * stride);
     (void)weft_memory_alloc(engine->env, count * stride, &memory, NULL);
     return memory;
 }
@@ -290,7 +296,7 @@ static enum weft_status halves_make(struct shard_tensor *tensor, size_t count, s
                               tensor->name);
     uint8_t *at = tensor->halves;
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {
-        if (!tensor->chunks[i].is_here) continue;
+        if (!tensor->chunks[i].placement.is_here) continue;
         tensor->chunks[i].half = (uint16_t *)(void *)at;
         at += tensor->half_stride;
     }
@@ -311,13 +317,13 @@ static enum weft_status values_make(struct shard_tensor *tensor, struct weft_err
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {
         const struct shard_chunk *chunk = &tensor->chunks[i];
         if (!chunk_has_values(chunk)) continue;
-        count += chunk->is_here;
+        count += chunk->placement.is_here;
         if (chunk->count > largest) largest = chunk->count;
     }
     tensor->values_stride = stride_of(largest, sizeof(float));
     tensor->half_stride = stride_of(largest, sizeof(uint16_t));
     if (count == 0) return WEFT_OK;
-    const bool is_mapped = engine->maps && tensor->values_stride > VALUES_EAGER_BYTES,
+    const bool is_mapped = engine->settings.maps && tensor->values_stride > VALUES_EAGER_BYTES,
                has_spare = is_mapped && count >= SPARE_CHUNKS_MIN && tensor->pull_dtype == WEFT_F32 &&
                            tensor->optimizer.kind == WEFT_OPTIMIZER_NONE;
     const size_t bytes = (count + has_spare) * tensor->values_stride;
@@ -327,7 +333,7 @@ static enum weft_status values_make(struct shard_tensor *tensor, struct weft_err
                               tensor->name);
     uint8_t *at = tensor->values;
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {
-        if (!chunk_has_values(&tensor->chunks[i]) || !tensor->chunks[i].is_here) continue;
+        if (!chunk_has_values(&tensor->chunks[i]) || !tensor->chunks[i].placement.is_here) continue;
         tensor->chunks[i].values = (float *)(void *)at;
         at += tensor->values_stride;
     }
@@ -338,7 +344,7 @@ static enum weft_status values_make(struct shard_tensor *tensor, struct weft_err
 static enum weft_status clocks_make(struct shard_tensor *tensor, struct weft_error *error)
 {
     for (uint32_t i = 0; i < tensor->chunk_count; i++)
-        if (tensor->chunks[i].is_here && shard_clock_reserve(&tensor->chunks[i]) < 0)
+        if (tensor->chunks[i].placement.is_here && shard_clock_reserve(&tensor->chunks[i]) < 0)
             return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the clocks of tensor '%s'",
                                   tensor->name);
     return WEFT_OK;
@@ -368,21 +374,21 @@ static enum weft_status chunks_make(struct shard_tensor *tensor, const Weft__Con
         if (!is_listed(engine, declared->chunks[i])) continue;
         struct shard_chunk *chunk = &tensor->chunks[tensor->chunk_count++];
         chunk->tensor = tensor;
-        chunk->is_here = shard_map_has(engine, declared->chunks[i]);
+        chunk->placement.is_here = shard_map_has(engine, declared->chunks[i]);
         chunk->index = (uint32_t)i;
-        chunk->slot = declared->chunks[i]->slot;
+        chunk->placement.slot = declared->chunks[i]->slot;
         chunk->offset = declared->chunks[i]->offset;
         chunk->count = declared->chunks[i]->count;
-        chunk->codec = tensor->candidates.specs[declared->chunks[i]->candidate];
-        chunk->shape = tensor->shape;
-        if (weft_codec_can_split(&chunk->codec)) {
-            chunk->codec = weft_codec_of_piece(&chunk->codec);
-            chunk->shape = (struct weft_shape){1, {chunk->count}};
+        chunk->coding.codec = tensor->candidates.specs[declared->chunks[i]->candidate];
+        chunk->coding.shape = tensor->shape;
+        if (weft_codec_can_split(&chunk->coding.codec)) {
+            chunk->coding.codec = weft_codec_of_piece(&chunk->coding.codec);
+            chunk->coding.shape = (struct weft_shape){1, {chunk->count}};
         }
-        chunk->rounds = weft_codec_rounds(&chunk->codec);
-        WEFT_ASSERT(chunk->rounds >= 1 && chunk->rounds <= WEFT_CODEC_ROUNDS_MAX);
-        chunk->is_at_home = declared->chunks[i]->endpoint == engine->endpoint;
-        tensor->home_count += chunk->is_at_home;
+        chunk->coding.rounds = weft_codec_rounds(&chunk->coding.codec);
+        WEFT_ASSERT(chunk->coding.rounds >= 1 && chunk->coding.rounds <= WEFT_CODEC_ROUNDS_MAX);
+        chunk->placement.is_at_home = declared->chunks[i]->endpoint == engine->endpoint;
+        tensor->home_count += chunk->placement.is_at_home;
         WEFT_TRY(chunk_make(chunk, error));
         WEFT_TRY(chunk_make_copies(chunk, error));
     }
@@ -402,14 +408,15 @@ static uint64_t longest(const struct shard_tensor *tensor)
  * least twice as large as the one before, so all old ones together are smaller than the newest. */
 static enum weft_status scratch_grow(struct weft_shard_engine *engine, uint64_t count)
 {
-    if (count <= engine->scratch_count) return WEFT_OK;
-    if (count < 2 * engine->scratch_count) count = 2 * engine->scratch_count;
+    if (count <= engine->scratches.count) return WEFT_OK;
+    if (count < 2 * engine->scratches.count) count = 2 * engine->scratches.count;
     float *scratch = weft_alloc_array(engine->env, count, sizeof(float));
     if (!scratch) return WEFT_ERR_NO_MEMORY;
-    WEFT_ASSERT(engine->retired_count < SHARD_SCRATCHES);
-    if (engine->scratch) engine->retired[engine->retired_count++] = engine->scratch;
-    engine->scratch = scratch;
-    engine->scratch_count = count;
+    WEFT_ASSERT(engine->scratches.retired_count < SHARD_SCRATCHES);
+    if (engine->scratches.scratch)
+        engine->scratches.retired[engine->scratches.retired_count++] = engine->scratches.scratch;
+    engine->scratches.scratch = scratch;
+    engine->scratches.count = count;
     return WEFT_OK;
 }
 
@@ -417,7 +424,7 @@ static enum weft_status scratch_grow(struct weft_shard_engine *engine, uint64_t 
 static enum weft_status scratch_make(const struct shard_tensor *tensor)
 {
     bool decodes = false;
-    for (uint32_t i = 0; i < tensor->chunk_count; i++) decodes |= tensor->chunks[i].combiner != NULL;
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) decodes |= tensor->chunks[i].coding.combiner != NULL;
     return decodes && tensor->optimizer.kind != WEFT_OPTIMIZER_NONE
                ? scratch_grow(tensor->engine, longest(tensor))
                : WEFT_OK;
@@ -425,15 +432,16 @@ static enum weft_status scratch_make(const struct shard_tensor *tensor)
 
 static enum weft_status capacity_grow(struct weft_shard_engine *engine, uint32_t id)
 {
-    if (id < engine->tensor_capacity) return WEFT_OK;
-    uint32_t capacity = engine->tensor_capacity ? engine->tensor_capacity : 64;
+    if (id < engine->table.capacity) return WEFT_OK;
+    uint32_t capacity = engine->table.capacity ? engine->table.capacity : 64;
     while (capacity <= id) capacity *= 2;
     struct shard_tensor **tensors = weft_alloc_zero(engine->env, capacity * sizeof *tensors);
     if (!tensors) return WEFT_ERR_NO_MEMORY;
-    if (engine->tensor_capacity) memcpy(tensors, engine->tensors, engine->tensor_capacity * sizeof *tensors);
-    weft_free_bytes(engine->env, engine->tensors);
-    engine->tensors = tensors;
-    engine->tensor_capacity = capacity;
+    if (engine->table.capacity)
+        memcpy(tensors, engine->table.tensors, engine->table.capacity * sizeof *tensors);
+    weft_free_bytes(engine->env, engine->table.tensors);
+    engine->table.tensors = tensors;
+    engine->table.capacity = capacity;
     return WEFT_OK;
 }
 
@@ -444,11 +452,11 @@ void shard_table_count(struct shard_chunk *chunk, bool is_here)
     if (is_here) {
         stats->chunks++;
         stats->weights_bytes += bytes;
-    } else if (chunk->is_here) {
+    } else if (chunk->placement.is_here) {
         stats->chunks--;
         stats->weights_bytes -= bytes;
     }
-    chunk->is_here = is_here;
+    chunk->placement.is_here = is_here;
 }
 
 /* `memory` of its own, unless the chunk has an array of the tensor's block. */
@@ -463,11 +471,11 @@ static enum weft_status own_values_reserve(struct shard_chunk *chunk)
 {
     const struct shard_tensor *tensor = chunk->tensor;
     if (!chunk_has_values(chunk)) return WEFT_OK;
-    WEFT_TRY(own_reserve(tensor->engine, tensor->values_stride, chunk->values, &chunk->own_values));
-    if (!chunk->values) chunk->values = chunk->own_values;
+    WEFT_TRY(own_reserve(tensor->engine, tensor->values_stride, chunk->values, &chunk->placement.own_values));
+    if (!chunk->values) chunk->values = chunk->placement.own_values;
     if (tensor->pull_dtype == WEFT_F32) return WEFT_OK;
-    WEFT_TRY(own_reserve(tensor->engine, tensor->half_stride, chunk->half, &chunk->own_half));
-    if (!chunk->half) chunk->half = chunk->own_half;
+    WEFT_TRY(own_reserve(tensor->engine, tensor->half_stride, chunk->half, &chunk->placement.own_half));
+    if (!chunk->half) chunk->half = chunk->placement.own_half;
     return WEFT_OK;
 }
 
@@ -484,7 +492,7 @@ static enum weft_status memory_make(struct shard_chunk *chunk)
 
 enum weft_status shard_table_reserve_chunk(struct shard_chunk *chunk)
 {
-    if (chunk->is_here) return WEFT_OK;
+    if (chunk->placement.is_here) return WEFT_OK;
     const enum weft_status status = memory_make(chunk);
     if (status < 0) shard_table_release_chunk(chunk);
     else shard_table_count(chunk, true);
@@ -495,13 +503,13 @@ static void codec_release(struct shard_chunk *chunk)
 {
     struct weft_env *env = chunk->tensor->engine->env;
     shard_contributions_drop(chunk);
-    weft_free_bytes(env, chunk->own_contributions);
+    weft_free_bytes(env, chunk->workers.own_contributions);
     weft_free_bytes(env, chunk->hold.coded);
-    weft_combiner_free(chunk->combiner);
-    chunk->own_contributions = NULL;
+    weft_combiner_free(chunk->coding.combiner);
+    chunk->workers.own_contributions = NULL;
     chunk->hold.coded = NULL;
     chunk->hold.coded_bytes = 0;
-    chunk->combiner = NULL;
+    chunk->coding.combiner = NULL;
 }
 
 void shard_table_release_chunk(struct shard_chunk *chunk)
@@ -513,22 +521,22 @@ void shard_table_release_chunk(struct shard_chunk *chunk)
         chunk->states[s] = NULL;
     }
     shard_clock_free(chunk);
-    if (chunk->own_values) { /* an undone step has exchanged its values with those of the backup */
+    if (chunk->placement.own_values) { /* an undone step has exchanged its values with those of the backup */
         shard_skip_free(chunk);
         chunk->backup = (struct shard_backup){0};
-        weft_memory_free(env, chunk->own_values);
-        weft_memory_free(env, chunk->own_half);
-        chunk->own_values = chunk->values = NULL;
-        chunk->own_half = NULL;
+        weft_memory_free(env, chunk->placement.own_values);
+        weft_memory_free(env, chunk->placement.own_half);
+        chunk->placement.own_values = chunk->values = NULL;
+        chunk->placement.own_half = NULL;
         chunk->half = NULL;
     }
     shard_verdict_free(chunk);
     codec_release(chunk);
     chunk->backup.valid = false;
-    chunk->result_is_resendable = chunk->initialised = false;
-    chunk->closed_step = chunk->open_step = chunk->result_step = chunk->error_step = 0;
-    chunk->skips = 0;
-    chunk->round = 0;
+    chunk->result.is_resendable = chunk->initialised = false;
+    chunk->closed_step = chunk->open.step = chunk->result.step = chunk->error.step = 0;
+    chunk->backup.skips = 0;
+    chunk->open.round = 0;
     chunk->copy.synced_term = 0;
 }
 
@@ -540,12 +548,12 @@ void shard_table_drop(struct shard_tensor *tensor)
         shard_skip_free(&tensor->chunks[i]);
         shard_clock_free(&tensor->chunks[i]);
         shard_verdict_free(&tensor->chunks[i]);
-        weft_free_bytes(env, tensor->chunks[i].install_buffer);
+        weft_free_bytes(env, tensor->chunks[i].installation.buffer);
         codec_release(&tensor->chunks[i]);
-        weft_free_bytes(env, tensor->chunks[i].errors_unsent);
-        weft_free_bytes(env, tensor->chunks[i].weights);
-        weft_memory_free(env, tensor->chunks[i].own_values);
-        weft_memory_free(env, tensor->chunks[i].own_half);
+        weft_free_bytes(env, tensor->chunks[i].error.unsent);
+        weft_free_bytes(env, tensor->chunks[i].workers.weights);
+        weft_memory_free(env, tensor->chunks[i].placement.own_values);
+        weft_memory_free(env, tensor->chunks[i].placement.own_half);
         weft_free_bytes(env, tensor->chunks[i].move);
         weft_list_remove(&tensor->chunks[i].copy.leave_link);
     }
@@ -583,21 +591,22 @@ enum weft_status shard_table_add(struct weft_shard_engine *engine, const Weft__C
         shard_table_drop(tensor);
         return status;
     }
-    engine->tensors[tensor->id] = tensor;
+    engine->table.tensors[tensor->id] = tensor;
     for (uint32_t i = 0; i < tensor->chunk_count; i++)
-        if (tensor->chunks[i].is_here) shard_table_count(&tensor->chunks[i], true);
+        if (tensor->chunks[i].placement.is_here) shard_table_count(&tensor->chunks[i], true);
     shard_move_tensor_added(tensor);
     return WEFT_OK;
 }
 
 void shard_table_free(struct weft_shard_engine *engine)
 {
-    for (uint32_t i = 0; i < engine->tensor_capacity; i++)
-        if (engine->tensors[i]) shard_table_drop(engine->tensors[i]);
-    weft_free_bytes(engine->env, engine->tensors);
-    weft_free_bytes(engine->env, engine->scratch);
-    while (engine->retired_count > 0) weft_free_bytes(engine->env, engine->retired[--engine->retired_count]);
-    engine->tensors = NULL;
-    engine->scratch = NULL;
-    engine->tensor_capacity = 0;
+    for (uint32_t i = 0; i < engine->table.capacity; i++)
+        if (engine->table.tensors[i]) shard_table_drop(engine->table.tensors[i]);
+    weft_free_bytes(engine->env, engine->table.tensors);
+    weft_free_bytes(engine->env, engine->scratches.scratch);
+    while (engine->scratches.retired_count > 0)
+        weft_free_bytes(engine->env, engine->scratches.retired[--engine->scratches.retired_count]);
+    engine->table.tensors = NULL;
+    engine->scratches.scratch = NULL;
+    engine->table.capacity = 0;
 }

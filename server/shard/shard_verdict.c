@@ -40,12 +40,12 @@ void shard_verdict_hold(struct shard_chunk *chunk, const float *sum)
     struct shard_verdict *held = chunk->verdict;
     memcpy(held->sum, sum, chunk->count * sizeof *sum);
     held->last.squares = chunk->tensor->engine->kernels->dot_f32(sum, sum, chunk->count);
-    held->scale = chunk->grad_scale;
-    held->lr = chunk->lr;
-    held->has_decay = chunk->flags & WEFT_WIRE_DECAY;
-    held->weight_decay = chunk->weight_decay;
-    chunk->result_data = &held->last.squares;
-    chunk->result_bytes = sizeof held->last.squares;
+    held->scale = chunk->work.grad_scale;
+    held->lr = chunk->open.lr;
+    held->has_decay = chunk->open.flags & WEFT_WIRE_DECAY;
+    held->weight_decay = chunk->open.weight_decay;
+    chunk->result.data = &held->last.squares;
+    chunk->result.bytes = sizeof held->last.squares;
 }
 
 void shard_verdict_closed(struct shard_chunk *chunk, uint64_t step)
@@ -56,7 +56,7 @@ void shard_verdict_closed(struct shard_chunk *chunk, uint64_t step)
 void shard_verdict_forget(struct shard_chunk *chunk)
 {
     if (!chunk->verdict) return;
-    if (chunk->verdict->step != 0) chunk->result_is_resendable = false;
+    if (chunk->verdict->step != 0) chunk->result.is_resendable = false;
     chunk->verdict->step = 0;
 }
 
@@ -79,7 +79,7 @@ void shard_verdict_updated(struct shard_chunk *chunk)
     held->step = 0;
     chunk->backup.valid = false;
     /* a worker may repeat its push under a new term: it lacks the squares of other chunks */
-    chunk->result_is_resendable = shard_map_is_on(chunk->tensor->engine);
+    chunk->result.is_resendable = shard_map_is_on(chunk->tensor->engine);
 }
 
 void shard_verdict_copied(struct shard_chunk *chunk, uint64_t step, bool has_verdict)
@@ -89,13 +89,13 @@ void shard_verdict_copied(struct shard_chunk *chunk, uint64_t step, bool has_ver
     held->step = 0;
     held->applied_step = has_verdict ? step : 0;
     if (!has_verdict) return;
-    chunk->result_data = &held->last.squares;
-    chunk->result_bytes = sizeof held->last.squares;
+    chunk->result.data = &held->last.squares;
+    chunk->result.bytes = sizeof held->last.squares;
 }
 
 static void apply(struct weft_task *task)
 {
-    shard_verdict_update(weft_container_of(task, struct shard_chunk, task));
+    shard_verdict_update(weft_container_of(task, struct shard_chunk, work.task));
 }
 
 /* Requests that were deferred meanwhile, the first one included, get the weights. */
@@ -112,8 +112,8 @@ static void applied(struct shard_chunk *chunk)
 
 static void apply_done(struct weft_task *task)
 {
-    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
-    chunk->computing = false;
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, work.task);
+    chunk->work.computing = false;
     applied(chunk);
 }
 
@@ -126,7 +126,7 @@ static void start(struct shard_chunk *chunk, float factor)
         shard_round_start_task(chunk, apply, apply_done, elements);
         return;
     }
-    apply(&chunk->task);
+    apply(&chunk->work.task);
     applied(chunk);
 }
 
@@ -146,9 +146,9 @@ void shard_verdict_request(struct shard_chunk *chunk, const struct weft_wire_hea
         shard_reply_refuse(engine, arrival, header, WEFT_ERR_INVALID,
                            "rank %u scales the mean of tensor '%.40s' by %g: at most 1", header->worker,
                            chunk->tensor->name, (double)factor);
-    } else if (chunk->phase == SHARD_PHASE_APPLYING) {
+    } else if (chunk->open.phase == SHARD_PHASE_APPLYING) {
         shard_reply_defer(engine, arrival);
-    } else if (shard_verdict_is_due(chunk, header->step) && chunk->phase == SHARD_PHASE_IDLE) {
+    } else if (shard_verdict_is_due(chunk, header->step) && chunk->open.phase == SHARD_PHASE_IDLE) {
         const bool is_first = !shard_result_is_in_use(chunk);
         shard_reply_defer(engine, arrival); /* until the update is made */
         if (is_first) start(chunk, factor);

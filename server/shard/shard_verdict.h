@@ -26,7 +26,7 @@ struct shard_verdict {
 static inline bool shard_verdict_is_possible(const struct shard_chunk *chunk)
 {
     return shard_chunk_is_dense(chunk) && chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE &&
-           !chunk->clock && !chunk->tensor->engine->elastic;
+           !chunk->clock && !chunk->tensor->engine->settings.elastic;
 }
 /* Allocates the memory of a sum. WEFT_ERR_NO_MEMORY. */
 enum weft_status shard_verdict_reserve(struct shard_chunk *chunk);
@@ -43,7 +43,7 @@ static inline bool shard_verdict_is_due(const struct shard_chunk *chunk, uint64_
 /* The last step had a verdict, and the result that may be requested again is its squares. */
 static inline bool shard_verdict_is_result(const struct shard_chunk *chunk)
 {
-    return chunk->verdict && chunk->result_data == &chunk->verdict->last.squares;
+    return chunk->verdict && chunk->result.data == &chunk->verdict->last.squares;
 }
 /* Updates the values with the held sum and last.factor. Any thread. */
 void shard_verdict_update(struct shard_chunk *chunk);

@@ -20,8 +20,9 @@
 static uint32_t leaver_missing(const struct shard_chunk *chunk)
 {
     const struct weft_shard_engine *engine = chunk->tensor->engine;
-    for (uint32_t worker = 0; engine->left_count > 0 && worker < engine->workers; worker++)
-        if (engine->worker[worker].left && shard_contribution_state(chunk, worker) == SHARD_CONTRIBUTION_NONE)
+    for (uint32_t worker = 0; engine->members.left_count > 0 && worker < engine->workers; worker++)
+        if (engine->members.worker[worker].left &&
+            shard_contribution_state(chunk, worker) == SHARD_CONTRIBUTION_NONE)
             return worker;
     return UINT32_MAX;
 }
@@ -30,8 +31,8 @@ static void refuse_pulls(struct shard_chunk *chunk, uint32_t leaver)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     /* the last one may release the contributions */
-    for (uint32_t worker = 0; worker < engine->workers && chunk->pulls_waiting > 0; worker++) {
-        struct weft_arrival *arrival = chunk->contributions[worker].pull;
+    for (uint32_t worker = 0; worker < engine->workers && chunk->workers.pulls_waiting > 0; worker++) {
+        struct weft_arrival *arrival = chunk->workers.contributions[worker].pull;
         struct weft_wire_header header;
         if (!arrival || weft_wire_decode(arrival->header, arrival->header_bytes, &header) != WEFT_OK)
             continue;
@@ -53,25 +54,25 @@ void shard_worker_left_check(struct shard_chunk *chunk)
         return;
     }
     const uint32_t leaver = leaver_missing(chunk);
-    const bool can_end = chunk->phase == SHARD_PHASE_IDLE || chunk->phase == SHARD_PHASE_WAITING ||
-                         chunk->phase == SHARD_PHASE_COLLECTING;
+    const bool can_end = chunk->open.phase == SHARD_PHASE_IDLE || chunk->open.phase == SHARD_PHASE_WAITING ||
+                         chunk->open.phase == SHARD_PHASE_COLLECTING;
     if (leaver == UINT32_MAX || !can_end || engine->failed < 0 || engine->closed ||
-        engine->newest_epoch > engine->epoch)
+        engine->epoch_change.newest_epoch > engine->epoch)
         return;
     refuse_pulls(chunk, leaver);
-    if (chunk->phase == SHARD_PHASE_IDLE || chunk->arrived == 0)
+    if (chunk->open.phase == SHARD_PHASE_IDLE || chunk->open.arrived == 0)
         return; /* the next contribution is refused */
     char text[SHARD_TEXT_BYTES];
     snprintf(text, sizeof text, "step %" PRIu64 " of '%.24s' chunk %u: rank %u left before it pushed",
-             chunk->open_step, chunk->tensor->name, chunk->index, leaver);
+             chunk->open.step, chunk->tensor->name, chunk->index, leaver);
     weft_log(engine->env, WEFT_LOG_WARN, "server", "%s", text);
     shard_round_drop(chunk, WEFT_ERR_PEER_LOST, text);
 }
 
 void shard_worker_left_check_all(struct weft_shard_engine *engine)
 {
-    for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
-        struct shard_tensor *tensor = engine->tensors[id];
+    for (uint32_t id = 0; id < engine->table.capacity; id++) {
+        struct shard_tensor *tensor = engine->table.tensors[id];
         for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++)
             shard_worker_left_check(&tensor->chunks[i]);
     }
@@ -80,12 +81,13 @@ void shard_worker_left_check_all(struct weft_shard_engine *engine)
 void weft_shard_engine_worker_left(struct weft_shard_engine *engine, uint32_t endpoint)
 {
     if (engine->closed) return;
-    for (uint32_t i = 0; engine->enters_epoch && i < engine->next_workers; i++)
-        if (engine->next_worker[i].endpoint == endpoint) engine->next_worker[i].left = true;
+    for (uint32_t i = 0; engine->epoch_change.enters_epoch && i < engine->epoch_change.next_workers; i++)
+        if (engine->epoch_change.next_worker[i].endpoint == endpoint)
+            engine->epoch_change.next_worker[i].left = true;
     for (uint32_t i = 0; i < engine->workers; i++) {
-        if (engine->worker[i].endpoint != endpoint || engine->worker[i].left) continue;
-        engine->worker[i].left = true;
-        engine->left_count++;
+        if (engine->members.worker[i].endpoint != endpoint || engine->members.worker[i].left) continue;
+        engine->members.worker[i].left = true;
+        engine->members.left_count++;
     }
     shard_worker_left_check_all(engine);
     shard_engine_resume(engine);

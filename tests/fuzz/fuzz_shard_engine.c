@@ -132,16 +132,16 @@ static void check_quiet(struct fleet *fleet)
     struct weft_shard_engine_stats stats;
     weft_shard_engine_stats(fleet->shard[0].engine, &stats);
     expect(stats.receive_bytes_used == 0 && stats.receive_bytes_peak <= fleet->options.receive_bytes_max);
-    expect(fleet->shard[0].engine->replies_in_flight == 0);
+    expect(fleet->shard[0].engine->reply_pool.replies_in_flight == 0);
     expect(fleet->shard[0].engine->groups.memory.used_bytes == 0);
-    expect(weft_list_empty(&fleet->shard[0].engine->deferred) &&
-           weft_list_empty(&fleet->shard[0].engine->pulls));
+    expect(weft_list_empty(&fleet->shard[0].engine->queues.deferred) &&
+           weft_list_empty(&fleet->shard[0].engine->queues.pulls));
     for (uint32_t c = 0; c < fleet->chunk_count; c++) {
         const struct shard_chunk *chunk = fleet_shard_chunk(fleet, c);
-        expect(chunk->phase == SHARD_PHASE_IDLE && chunk->arrived == 0 && chunk->replies_pending == 0 &&
-               chunk->sends == 0);
+        expect(chunk->open.phase == SHARD_PHASE_IDLE && chunk->open.arrived == 0 &&
+               chunk->result.replies_pending == 0 && chunk->result.sends == 0);
         expect(chunk->closed_step <= UINT64_MAX / 2);
-        expect(!chunk->contributions);
+        expect(!chunk->workers.contributions);
     }
 }
 

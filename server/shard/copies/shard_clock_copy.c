@@ -31,7 +31,8 @@ enum shard_copy_next shard_clock_copy_next(struct shard_chunk *chunk, const stru
         *status_out = WEFT_ERR_STATE;
         return SHARD_COPY_ANSWER;
     }
-    if (chunk->sends > 0) return SHARD_COPY_WAIT; /* results of this engine, which led the slot before */
+    if (chunk->result.sends > 0)
+        return SHARD_COPY_WAIT; /* results of this engine, which led the slot before */
     chunk->copy.rank = rank;
     if (request->payload_bytes > 0) return SHARD_COPY_RECEIVE;
     apply_change(chunk, rank, false);

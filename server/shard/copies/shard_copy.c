@@ -96,12 +96,13 @@ static void optimise(struct shard_chunk *chunk, const float *grad, float grad_sc
 static void apply_coded(struct shard_chunk *chunk, float grad_scale)
 {
     const struct shard_copy *copy = &chunk->copy;
-    weft_combiner_step_load(chunk->combiner, copy->payload, (size_t)copy->request.payload_bytes,
-                            &chunk->result_data, &chunk->result_bytes);
+    weft_combiner_step_load(chunk->coding.combiner, copy->payload, (size_t)copy->request.payload_bytes,
+                            &chunk->result.data, &chunk->result.bytes);
     if (chunk->tensor->optimizer.kind == WEFT_OPTIMIZER_NONE) return;
-    const enum weft_status status = weft_combiner_finish(chunk->combiner, grad_scale, chunk->scratch);
+    const enum weft_status status =
+        weft_combiner_finish(chunk->coding.combiner, grad_scale, chunk->work.scratch);
     WEFT_ASSERT(status == WEFT_OK);
-    optimise(chunk, chunk->scratch, 1.0f);
+    optimise(chunk, chunk->work.scratch, 1.0f);
 }
 
 static bool is_change(const struct weft_wire_header *request, enum weft_wire_change change)
@@ -120,7 +121,7 @@ static void apply_verdict(struct shard_chunk *chunk)
 
 static void apply(struct weft_task *task)
 {
-    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, work.task);
     const struct shard_copy *copy = &chunk->copy;
     const struct weft_wire_header *request = &copy->request;
     const size_t bytes = chunk->count * sizeof(float);
@@ -130,9 +131,9 @@ static void apply(struct weft_task *task)
         return;
     }
     if (is_change(request, WEFT_WIRE_CHANGE_HELD)) {
-        chunk->grad_scale = grad_scale;
-        chunk->lr = request->lr;
-        chunk->weight_decay = request->weight;
+        chunk->work.grad_scale = grad_scale;
+        chunk->open.lr = request->lr;
+        chunk->open.weight_decay = request->weight;
         shard_verdict_hold(chunk, copy->payload);
         return;
     }
@@ -142,7 +143,7 @@ static void apply(struct weft_task *task)
     }
     if (copy->saves) shard_skip_save(chunk);
     if (request->step == 0) memcpy(place_of(chunk, request->round), copy->payload, bytes);
-    else if (chunk->combiner) apply_coded(chunk, grad_scale);
+    else if (chunk->coding.combiner) apply_coded(chunk, grad_scale);
     else if (chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) optimise(chunk, copy->payload, grad_scale);
     else memcpy(chunk->values, copy->payload, bytes);
     shard_half_round(chunk);
@@ -161,15 +162,15 @@ static void applied(struct shard_chunk *chunk)
     } else {
         if (is_held) shard_verdict_closed(chunk, request->step);
         else chunk->closed_step = request->step;
-        chunk->result_step = request->step;
-        chunk->result_round = (uint8_t)(chunk->rounds - 1);
-        chunk->result_lr = chunk->lr = request->lr;
-        chunk->result_weight_sum = request->weight_sum;
-        if (!chunk->combiner && !is_held) {
-            chunk->result_data = shard_chunk_result(chunk);
-            chunk->result_bytes = shard_chunk_result_bytes(chunk);
+        chunk->result.step = request->step;
+        chunk->result.round = (uint8_t)(chunk->coding.rounds - 1);
+        chunk->result.lr = chunk->open.lr = request->lr;
+        chunk->result.weight_sum = request->weight_sum;
+        if (!chunk->coding.combiner && !is_held) {
+            chunk->result.data = shard_chunk_result(chunk);
+            chunk->result.bytes = shard_chunk_result_bytes(chunk);
         }
-        chunk->result_is_resendable =
+        chunk->result.is_resendable =
             !(chunk->tensor->engine->replication.mutants & WEFT_MUTANT_RESULT_NOT_KEPT);
     }
     end(chunk);
@@ -177,8 +178,8 @@ static void applied(struct shard_chunk *chunk)
 
 static void apply_done(struct weft_task *task)
 {
-    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
-    chunk->computing = false;
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, work.task);
+    chunk->work.computing = false;
     applied(chunk);
     shard_engine_resume(chunk->tensor->engine);
 }
@@ -188,9 +189,9 @@ static uint64_t apply_elements(const struct shard_chunk *chunk)
 {
     const uint32_t states = weft_optimizer_states(&chunk->tensor->optimizer);
     if (is_change(&chunk->copy.request, WEFT_WIRE_CHANGE_HELD)) return 2 * chunk->count;
-    if (!chunk->combiner || chunk->copy.request.step == 0) return chunk->count * (1 + states);
-    if (chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) return chunk->tensor->engine->scratch_count;
-    return weft_combiner_residual(chunk->combiner) ? chunk->count
+    if (!chunk->coding.combiner || chunk->copy.request.step == 0) return chunk->count * (1 + states);
+    if (chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) return chunk->tensor->engine->scratches.count;
+    return weft_combiner_residual(chunk->coding.combiner) ? chunk->count
                                                    : chunk->copy.request.payload_bytes / sizeof(float);
 }
 
@@ -199,7 +200,7 @@ static void start_apply(struct shard_chunk *chunk)
     struct weft_shard_engine *engine = chunk->tensor->engine;
     const struct weft_wire_header *request = &chunk->copy.request;
     chunk->backup.valid = false;
-    chunk->flags = request->flags;
+    chunk->open.flags = request->flags;
     chunk->copy.saves =
         request->step > 0 && shard_skip_needs_copy(chunk) && is_change(request, WEFT_WIRE_CHANGE_STEP);
     /* without memory for it the step cannot be undone after a fail-over; requests then get WEFT_ERR_STATE */
@@ -209,13 +210,13 @@ static void start_apply(struct shard_chunk *chunk)
                  (unsigned long long)request->step, chunk->tensor->name);
         chunk->copy.saves = false;
     }
-    chunk->scratch = engine->scratch;
+    chunk->work.scratch = engine->scratches.scratch;
     const uint64_t elements = apply_elements(chunk);
     if (elements > WEFT_LOOP_SLICE) {
         shard_round_start_task(chunk, apply, apply_done, elements);
         return;
     }
-    apply(&chunk->task);
+    apply(&chunk->work.task);
     applied(chunk);
 }
 
@@ -231,14 +232,15 @@ static bool is_copied_from(const struct shard_chunk *chunk, const struct weft_wi
 
 static bool is_coded(const struct shard_chunk *chunk, const struct weft_wire_header *request)
 {
-    return chunk->combiner && request->step > 0;
+    return chunk->coding.combiner && request->step > 0;
 }
 
 static enum weft_status payload_check(const struct shard_chunk *chunk)
 {
     const struct shard_copy *copy = &chunk->copy;
     if (!is_coded(chunk, &copy->request)) return WEFT_OK;
-    return weft_combiner_step_check(chunk->combiner, copy->payload, (size_t)copy->request.payload_bytes);
+    return weft_combiner_step_check(chunk->coding.combiner, copy->payload,
+                                    (size_t)copy->request.payload_bytes);
 }
 
 static void received(struct weft_completion *completion, enum weft_status status)
@@ -287,10 +289,10 @@ static bool receive(struct shard_chunk *chunk, struct weft_arrival *arrival)
 
 void shard_copy_note_skip(struct shard_chunk *chunk, uint64_t step)
 {
-    chunk->error_status = WEFT_ERR_SKIPPED;
-    chunk->error_step = step;
-    chunk->error_round = 0;
-    snprintf(chunk->error_text, sizeof chunk->error_text, "a gradient or the mean is not finite");
+    chunk->error.status = WEFT_ERR_SKIPPED;
+    chunk->error.step = step;
+    chunk->error.round = 0;
+    snprintf(chunk->error.text, sizeof chunk->error.text, "a gradient or the mean is not finite");
     for (uint32_t worker = 0; worker < chunk->tensor->engine->workers; worker++)
         shard_error_set_unsent(chunk, worker, true);
 }
@@ -306,7 +308,7 @@ static bool follow_skips(struct shard_chunk *chunk, const struct weft_wire_heade
 static bool request_fits(const struct shard_chunk *chunk, const struct weft_wire_header *request)
 {
     const uint64_t bytes = request->payload_bytes;
-    const enum weft_codec_id codec = request->step > 0 ? chunk->codec.id : WEFT_CODEC_DENSE;
+    const enum weft_codec_id codec = request->step > 0 ? chunk->coding.codec.id : WEFT_CODEC_DENSE;
     if (request->step > SHARD_STEP_MAX || request->codec != codec || request->dtype != WEFT_F32) return false;
     if (request->step == 0 && !place_of(chunk, request->round)) return false;
     if (bytes == 0) return request->step > 0;
@@ -343,7 +345,7 @@ static enum shard_copy_next classify(struct shard_chunk *chunk, const struct wef
         return SHARD_COPY_ANSWER;
     }
     if (request->term > shard_map_term(chunk)) return SHARD_COPY_WAIT;
-    if (!chunk->is_here || !is_copied_from(chunk, request)) return SHARD_COPY_DROP;
+    if (!chunk->placement.is_here || !is_copied_from(chunk, request)) return SHARD_COPY_DROP;
     if (!request_fits(chunk, request)) return SHARD_COPY_DROP;
     const bool has_payload = request->payload_bytes > 0;
     *status_out = WEFT_OK;
@@ -373,9 +375,9 @@ static bool handle(struct weft_shard_engine *engine, struct weft_arrival *arriva
     struct weft_wire_header header;
     struct shard_chunk *chunk = NULL;
     enum weft_status status = weft_wire_decode(arrival->header, arrival->header_bytes, &header);
-    const bool is_ours = status == WEFT_OK && weft_wire_is_between_shards(header.kind) &&
-                         header.job == engine->job && header.payload_bytes == arrival->payload_bytes &&
-                         shard_engine_speaks(engine, &header);
+    const bool is_ours =
+        status == WEFT_OK && weft_wire_is_between_shards(header.kind) && header.job == engine->settings.job &&
+        header.payload_bytes == arrival->payload_bytes && shard_engine_speaks(engine, &header);
     struct shard_tensor *tensor = is_ours ? shard_table_tensor(engine, header.tensor) : NULL;
     if (tensor) chunk = shard_table_chunk(tensor, header.chunk);
     enum shard_copy_next next = SHARD_COPY_DROP;

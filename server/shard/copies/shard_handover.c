@@ -13,16 +13,17 @@
 static bool is_quiet(const struct shard_chunk *chunk)
 {
     if (chunk->tensor->engine->replication.mutants & WEFT_MUTANT_QUIET_EARLY) return true;
-    return chunk->phase == SHARD_PHASE_IDLE && !chunk->computing && !chunk->hold.is_due &&
+    return chunk->open.phase == SHARD_PHASE_IDLE && !chunk->work.computing && !chunk->hold.is_due &&
            !shard_move_holds(chunk->move) && !chunk->copy.payload;
 }
 
 static bool slot_is_quiet(struct weft_shard_engine *engine, uint32_t slot)
 {
-    for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
-        const struct shard_tensor *tensor = engine->tensors[id];
+    for (uint32_t id = 0; id < engine->table.capacity; id++) {
+        const struct shard_tensor *tensor = engine->table.tensors[id];
         for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++)
-            if (tensor->chunks[i].slot == slot && tensor->chunks[i].is_here && !is_quiet(&tensor->chunks[i]))
+            if (tensor->chunks[i].placement.slot == slot && tensor->chunks[i].placement.is_here &&
+                !is_quiet(&tensor->chunks[i]))
                 return false;
     }
     return true;
@@ -36,10 +37,10 @@ void weft_shard_engine_hand_over(struct weft_shard_engine *engine, uint32_t slot
     if (at->is_reported || !at->is_quiet) engine->replication.quiet_count++;
     at->is_quiet = true;
     at->is_reported = false;
-    for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
-        struct shard_tensor *tensor = engine->tensors[id];
+    for (uint32_t id = 0; id < engine->table.capacity; id++) {
+        struct shard_tensor *tensor = engine->table.tensors[id];
         for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++)
-            if (tensor->chunks[i].slot == slot && tensor->chunks[i].is_here)
+            if (tensor->chunks[i].placement.slot == slot && tensor->chunks[i].placement.is_here)
                 shard_map_stop_leading(&tensor->chunks[i]);
     }
     shard_engine_resume(engine);

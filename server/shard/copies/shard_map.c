@@ -53,7 +53,7 @@ bool shard_map_admits(struct shard_chunk *chunk, const struct weft_wire_header *
     if (!shard_map_is_on(engine) && header->term == 0) return true;
     if (header->term > term && shard_map_is_on(engine)) {
         weft_list_append(&engine->replication.newer_terms, &arrival->link);
-    } else if (header->term != term || !shard_map_leads(chunk) || !chunk->is_here) {
+    } else if (header->term != term || !shard_map_leads(chunk) || !chunk->placement.is_here) {
         weft_transport_discard(engine->transport, arrival);
     } else if (shard_map_slot(chunk)->is_quiet) {
         weft_list_append(&engine->replication.newer_terms, &arrival->link); /* until the next Map */
@@ -69,8 +69,8 @@ bool shard_map_admits(struct shard_chunk *chunk, const struct weft_wire_header *
 void shard_map_forget_step(struct shard_chunk *chunk)
 {
     if (chunk->tensor->engine->replication.mutants & WEFT_MUTANT_STEP_KEPT_OPEN) return;
-    chunk->open_step = 0;
-    chunk->round = 0;
+    chunk->open.step = 0;
+    chunk->open.round = 0;
 }
 
 /* A close that is running ends. */
@@ -80,11 +80,11 @@ void shard_map_stop_leading(struct shard_chunk *chunk)
     shard_members_clear_replies(chunk);
     if (chunk->clock) shard_clock_stop_leading(chunk);
     else if (!shard_round_is_closing(chunk)) {
-        if (chunk->arrived > 0 || !weft_list_empty(&chunk->round_link)) shard_round_forget(chunk);
+        if (chunk->open.arrived > 0 || !weft_list_empty(&chunk->links.round)) shard_round_forget(chunk);
         shard_map_forget_step(chunk);
     }
-    for (uint32_t worker = 0; chunk->pulls_waiting > 0 && worker < engine->workers; worker++) {
-        struct weft_arrival *arrival = chunk->contributions[worker].pull;
+    for (uint32_t worker = 0; chunk->workers.pulls_waiting > 0 && worker < engine->workers; worker++) {
+        struct weft_arrival *arrival = chunk->workers.contributions[worker].pull;
         if (!arrival) continue;
         shard_engine_pull_removed(engine, arrival);
         weft_transport_discard(engine->transport, arrival);
@@ -105,10 +105,10 @@ static void chunk_changed(struct shard_chunk *chunk, const struct shard_map_slot
 static void chunks_changed(struct weft_shard_engine *engine, uint32_t slot,
                            const struct shard_map_slot *before)
 {
-    for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
-        struct shard_tensor *tensor = engine->tensors[id];
+    for (uint32_t id = 0; id < engine->table.capacity; id++) {
+        struct shard_tensor *tensor = engine->table.tensors[id];
         for (uint32_t i = 0; tensor && i < tensor->chunk_count; i++)
-            if (tensor->chunks[i].slot == slot) chunk_changed(&tensor->chunks[i], before);
+            if (tensor->chunks[i].placement.slot == slot) chunk_changed(&tensor->chunks[i], before);
     }
 }
 

@@ -93,8 +93,8 @@ static void add_state(struct parts *parts, const struct shard_chunk *chunk, cons
 /* A worker may request the result of the last step again. During an open step all have it. */
 static bool has_result(const struct shard_chunk *chunk)
 {
-    return chunk->result_is_resendable && chunk->result_step == chunk->closed_step &&
-           chunk->result_round + 1u == chunk->rounds &&
+    return chunk->result.is_resendable && chunk->result.step == chunk->closed_step &&
+           chunk->result.round + 1u == chunk->coding.rounds &&
            !(chunk->tensor->engine->replication.mutants & WEFT_MUTANT_COPY_WITHOUT_RESULT);
 }
 
@@ -102,16 +102,16 @@ static uint32_t parts_of(const struct shard_chunk *chunk, struct parts *parts)
 {
     const uint32_t mutants = chunk->tensor->engine->replication.mutants;
     const struct shard_backup *backup = &chunk->backup;
-    const float *residual = chunk->combiner ? weft_combiner_residual(chunk->combiner) : NULL;
+    const float *residual = chunk->coding.combiner ? weft_combiner_residual(chunk->coding.combiner) : NULL;
     parts->count = 0;
     if (backup->valid) add_array(parts, chunk, backup->values, WEFT_WIRE_PART_WEIGHTS, WEFT_WIRE_COPY_BEFORE);
     for (uint8_t s = 0; s < WEFT_OPTIMIZER_STATES_MAX && !(mutants & WEFT_MUTANT_COPY_WITHOUT_STATES); s++)
         add_state(parts, chunk, chunk->states[s], backup->states[s], s);
     if (!(mutants & WEFT_MUTANT_COPY_WITHOUT_RESIDUAL))
         add_state(parts, chunk, residual, backup->residual, WEFT_WIRE_PART_RESIDUAL);
-    if (chunk->combiner && has_result(chunk))
+    if (chunk->coding.combiner && has_result(chunk))
         parts->all[parts->count++] =
-            (struct part){chunk->result_data, chunk->result_bytes, WEFT_WIRE_PART_RESULT, 0};
+            (struct part){chunk->result.data, chunk->result.bytes, WEFT_WIRE_PART_RESULT, 0};
     if (has_verdict(chunk))
         parts->all[parts->count++] =
             (struct part){&chunk->verdict->last, sizeof chunk->verdict->last, WEFT_WIRE_PART_VERDICT, 0};
@@ -129,24 +129,25 @@ static struct weft_wire_header header_of(const struct shard_chunk *chunk, const 
 {
     const struct weft_shard_engine *engine = chunk->tensor->engine;
     const bool is_before = part->flags & WEFT_WIRE_COPY_BEFORE,
-               is_skipped = chunk->error_status == WEFT_ERR_SKIPPED;
+               is_skipped = chunk->error.status == WEFT_ERR_SKIPPED;
     return (struct weft_wire_header){
         .kind = WEFT_WIRE_COPY,
-        .codec = part->round == WEFT_WIRE_PART_RESULT ? (uint8_t)chunk->codec.id : (uint8_t)WEFT_CODEC_DENSE,
+        .codec = part->round == WEFT_WIRE_PART_RESULT ? (uint8_t)chunk->coding.codec.id
+                                                      : (uint8_t)WEFT_CODEC_DENSE,
         .dtype = WEFT_F32,
         .round = part->round,
         .flags = part->flags,
-        .skips = chunk->skips,
-        .job = engine->job,
-        .incarnation = is_skipped && !is_before ? chunk->error_step : 0,
+        .skips = chunk->backup.skips,
+        .job = engine->settings.job,
+        .incarnation = is_skipped && !is_before ? chunk->error.step : 0,
         .epoch = engine->epoch,
         .tensor = chunk->tensor->id,
         .chunk = chunk->index,
         .step = is_before ? chunk->backup.step : chunk->closed_step,
         .payload_bytes = part->bytes,
         .weight = part->round == WEFT_WIRE_PART_WEIGHTS && !is_before && has_verdict(chunk),
-        .lr = chunk->result_lr,
-        .weight_sum = chunk->result_weight_sum,
+        .lr = chunk->result.lr,
+        .weight_sum = chunk->result.weight_sum,
         .term = shard_map_term(chunk),
     };
 }
@@ -158,7 +159,7 @@ static void let_close(struct shard_chunk_move *at)
     struct shard_chunk *chunk = at->chunk;
     if (!at->is_started) return;
     at->is_started = false;
-    chunk->sends--;
+    chunk->result.sends--;
     if (chunk->tensor->engine->closed) return;
     if (chunk->clock) shard_clock_schedule(chunk);
     else if (!shard_result_is_in_use(chunk)) shard_round_result_released(chunk);
@@ -167,8 +168,8 @@ static void let_close(struct shard_chunk_move *at)
 static bool can_start(const struct shard_chunk_move *at)
 {
     const struct shard_chunk *chunk = at->chunk;
-    return chunk->tensor->engine->epoch >= at->epoch_least && !chunk->computing &&
-           chunk->phase != SHARD_PHASE_INSTALLING && chunk->phase != SHARD_PHASE_APPLYING &&
+    return chunk->tensor->engine->epoch >= at->epoch_least && !chunk->work.computing &&
+           chunk->open.phase != SHARD_PHASE_INSTALLING && chunk->open.phase != SHARD_PHASE_APPLYING &&
            !chunk->copy.payload && !(chunk->verdict && chunk->verdict->step != 0);
 }
 
@@ -211,8 +212,8 @@ static enum weft_status send_part(struct shard_chunk_move *at, const struct part
         at->is_changed = false;
         at->part = 0;
         at->step = chunk->closed_step;
-        at->skips = chunk->skips;
-        chunk->sends++;
+        at->skips = chunk->backup.skips;
+        chunk->result.sends++;
     }
     const struct weft_wire_header header = header_of(chunk, part);
     weft_completion_init(&at->sent, 1, sent);
@@ -231,7 +232,7 @@ static enum weft_status send_part(struct shard_chunk_move *at, const struct part
 /* A skipped step has changed the chunk since the first part. */
 static bool has_changed(const struct shard_chunk_move *at)
 {
-    return at->is_changed || at->step != at->chunk->closed_step || at->skips != at->chunk->skips;
+    return at->is_changed || at->step != at->chunk->closed_step || at->skips != at->chunk->backup.skips;
 }
 
 static void ack_received(struct shard_chunk_move *at)
@@ -342,7 +343,7 @@ static void add_tensor(struct shard_move *move, struct shard_tensor *tensor)
 {
     for (uint32_t i = 0; i < tensor->chunk_count && move->failed == WEFT_OK; i++) {
         struct shard_chunk *chunk = &tensor->chunks[i];
-        if (chunk->slot == move->slot && (!chunk->move || !chunk->move->move))
+        if (chunk->placement.slot == move->slot && (!chunk->move || !chunk->move->move))
             move->failed = add_chunk(move, chunk);
     }
 }
@@ -377,8 +378,9 @@ void weft_shard_engine_copy(struct weft_shard_engine *engine, uint32_t slot, uin
     weft_list_init(&move->changes);
     weft_list_init(&move->link);
     weft_list_append(&engine->replication.moves, &move->link);
-    for (uint32_t id = 0; id < engine->tensor_capacity; id++)
-        if (engine->tensors[id] && !engine->tensors[id]->released) add_tensor(move, engine->tensors[id]);
+    for (uint32_t id = 0; id < engine->table.capacity; id++)
+        if (engine->table.tensors[id] && !engine->table.tensors[id]->released)
+            add_tensor(move, engine->table.tensors[id]);
     shard_engine_resume(engine);
 }
 

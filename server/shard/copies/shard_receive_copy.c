@@ -32,13 +32,13 @@ static struct place place_of(const struct shard_chunk *chunk, const struct weft_
         return is_before || !chunk->clock
                    ? (struct place){NULL, 0}
                    : (struct place){chunk->clock->counts, shard_clock_counts_bytes(chunk)};
-    if (request->round == WEFT_WIRE_PART_RESULT && chunk->combiner && !is_before)
+    if (request->round == WEFT_WIRE_PART_RESULT && chunk->coding.combiner && !is_before)
         return (struct place){chunk->hold.coded, shard_replicate_coded_bytes_max(chunk)};
     if (request->round == WEFT_WIRE_PART_WEIGHTS) data = is_before ? backup->values : chunk->values;
     else if (request->round < WEFT_OPTIMIZER_STATES_MAX)
         data = is_before ? backup->states[request->round] : chunk->states[request->round];
-    else if (request->round == WEFT_WIRE_PART_RESIDUAL && chunk->combiner)
-        data = is_before ? backup->residual : weft_combiner_residual(chunk->combiner);
+    else if (request->round == WEFT_WIRE_PART_RESIDUAL && chunk->coding.combiner)
+        data = is_before ? backup->residual : weft_combiner_residual(chunk->coding.combiner);
     return (struct place){data, data ? chunk->count * sizeof *data : 0};
 }
 
@@ -62,7 +62,7 @@ static bool part_fits(const struct shard_chunk *chunk, const struct weft_wire_he
 
 static bool codec_fits(const struct shard_chunk *chunk, const struct weft_wire_header *request)
 {
-    const enum weft_codec_id codec = is_result(request) ? chunk->codec.id : WEFT_CODEC_DENSE;
+    const enum weft_codec_id codec = is_result(request) ? chunk->coding.codec.id : WEFT_CODEC_DENSE;
     return request->codec == codec && request->dtype == WEFT_F32;
 }
 
@@ -74,7 +74,7 @@ enum shard_copy_next shard_receive_copy_judge(struct shard_chunk *chunk,
     const struct shard_map_slot *slot = shard_map_slot(chunk);
     *status_out = WEFT_ERR_STALE;
     /* sends: of results, by an engine that led the slot before */
-    if (shard_copy_is_busy(chunk) || chunk->sends > 0) return SHARD_COPY_WAIT;
+    if (shard_copy_is_busy(chunk) || chunk->result.sends > 0) return SHARD_COPY_WAIT;
     if (request->term < slot->term) return SHARD_COPY_ANSWER;
     if (request->term > slot->term) return SHARD_COPY_WAIT;
     if (slot->leader != request->worker || slot->copy == engine->endpoint + 1 ||
@@ -98,20 +98,20 @@ enum shard_copy_next shard_receive_copy_judge(struct shard_chunk *chunk,
 static void complete(struct shard_chunk *chunk, const struct weft_wire_header *request)
 {
     const bool has_result = request->flags & WEFT_WIRE_COPY_RESULT;
-    chunk->closed_step = chunk->result_step = request->step;
-    chunk->result_round = (uint8_t)(chunk->rounds - 1);
-    chunk->result_lr = chunk->lr = request->lr;
-    chunk->result_weight_sum = request->weight_sum;
-    chunk->result_data = chunk->combiner ? chunk->hold.coded : shard_chunk_result(chunk);
-    chunk->result_bytes = chunk->combiner ? chunk->hold.coded_bytes : shard_chunk_result_bytes(chunk);
-    chunk->result_is_resendable = has_result && chunk->result_bytes > 0;
+    chunk->closed_step = chunk->result.step = request->step;
+    chunk->result.round = (uint8_t)(chunk->coding.rounds - 1);
+    chunk->result.lr = chunk->open.lr = request->lr;
+    chunk->result.weight_sum = request->weight_sum;
+    chunk->result.data = chunk->coding.combiner ? chunk->hold.coded : shard_chunk_result(chunk);
+    chunk->result.bytes = chunk->coding.combiner ? chunk->hold.coded_bytes : shard_chunk_result_bytes(chunk);
+    chunk->result.is_resendable = has_result && chunk->result.bytes > 0;
     shard_verdict_copied(chunk, request->step, request->weight > 0);
     if (chunk->clock) shard_clock_copied(chunk);
     chunk->initialised = request->flags & WEFT_WIRE_COPY_FIRST;
     chunk->backup.valid = request->flags & WEFT_WIRE_COPY_UNDO;
-    chunk->skips = request->skips;
-    chunk->error_step = 0;
-    chunk->error_status = WEFT_OK;
+    chunk->backup.skips = request->skips;
+    chunk->error.step = 0;
+    chunk->error.status = WEFT_OK;
     if (request->incarnation > 0) shard_copy_note_skip(chunk, request->incarnation);
     chunk->copy.synced_term = request->term;
 }
@@ -119,15 +119,15 @@ static void complete(struct shard_chunk *chunk, const struct weft_wire_header *r
 /* Results of 16 bits are not sent. */
 static void round_values(struct weft_task *task)
 {
-    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, work.task);
     shard_half_round(chunk);
     if (chunk->copy.request.flags & WEFT_WIRE_COPY_UNDO) shard_half_round_backup(chunk);
 }
 
 static void rounded(struct weft_task *task)
 {
-    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, task);
-    chunk->computing = false;
+    struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, work.task);
+    chunk->work.computing = false;
     if (chunk->tensor->engine->closed) return;
     complete(chunk, &chunk->copy.request);
     shard_copy_answer(chunk, &chunk->copy.request, WEFT_OK);
@@ -150,7 +150,7 @@ static void part_received(struct shard_chunk *chunk)
         return;
     }
     if (is_weights(request) && !is_before) {
-        round_values(&chunk->task);
+        round_values(&chunk->work.task);
         complete(chunk, request);
     }
     shard_copy_answer(chunk, request, WEFT_OK);
@@ -176,7 +176,7 @@ static void begin(struct shard_chunk *chunk)
     weft_list_remove(&chunk->copy.leave_link);
     chunk->copy.synced_term = 0;
     chunk->closed_step = 0;
-    chunk->result_is_resendable = chunk->backup.valid = false;
+    chunk->result.is_resendable = chunk->backup.valid = false;
     shard_map_forget_step(chunk);
 }
 
@@ -222,7 +222,7 @@ static bool is_needed(const struct shard_chunk *chunk)
 void shard_copy_leave(struct shard_chunk *chunk)
 {
     struct shard_replication *replication = &chunk->tensor->engine->replication;
-    if (!chunk->is_here || is_needed(chunk)) return;
+    if (!chunk->placement.is_here || is_needed(chunk)) return;
     weft_list_remove(&chunk->copy.leave_link);
     weft_list_append(&replication->leaving, &chunk->copy.leave_link);
 }

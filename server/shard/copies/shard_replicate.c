@@ -23,7 +23,7 @@ static void release(struct shard_chunk *chunk)
     struct weft_shard_engine *engine = chunk->tensor->engine;
     struct shard_hold *hold = &chunk->hold;
     if (hold->is_due || hold->is_sending || shard_move_is_in_use(chunk->move)) return;
-    shard_slots_close(&hold->slots, &engine->arena);
+    shard_slots_close(&hold->slots, &engine->memory.arena);
     if (chunk->clock && !engine->closed) shard_clock_replicated(chunk);
     else if (!engine->closed && !shard_result_is_in_use(chunk)) shard_round_result_released(chunk);
 }
@@ -33,8 +33,8 @@ void shard_replicate_check(struct shard_chunk *chunk)
     struct weft_shard_engine *engine = chunk->tensor->engine;
     if (engine->closed) return;
     if (!shard_replicate_holds(chunk)) {
-        if (chunk->replies_pending > 0 && weft_list_empty(&chunk->reply_link))
-            weft_list_append(&engine->reply_queue, &chunk->reply_link);
+        if (chunk->result.replies_pending > 0 && weft_list_empty(&chunk->links.reply))
+            weft_list_append(&engine->queues.reply_queue, &chunk->links.reply);
         shard_pull_reply_waiting(chunk);
     }
     release(chunk);
@@ -84,13 +84,13 @@ enum weft_status shard_replicate_change(struct shard_chunk *chunk, uint32_t endp
     const struct shard_hold *hold = &chunk->hold;
     const struct weft_wire_header header = {
         .kind = WEFT_WIRE_REPLICATE,
-        .codec = hold->step > 0 ? (uint8_t)chunk->codec.id : (uint8_t)WEFT_CODEC_DENSE,
+        .codec = hold->step > 0 ? (uint8_t)chunk->coding.codec.id : (uint8_t)WEFT_CODEC_DENSE,
         .dtype = WEFT_F32,
         .round = hold->part,
         .flags = hold->flags,
-        .skips = chunk->skips,
-        .good = chunk->skips ? (uint32_t)hold->step_before : 0,
-        .job = engine->job,
+        .skips = chunk->backup.skips,
+        .good = chunk->backup.skips ? (uint32_t)hold->step_before : 0,
+        .job = engine->settings.job,
         .incarnation = hold->step_before,
         .worker = hold->worker,
         .epoch = engine->epoch,
@@ -98,9 +98,9 @@ enum weft_status shard_replicate_change(struct shard_chunk *chunk, uint32_t endp
         .chunk = chunk->index,
         .step = hold->step,
         .payload_bytes = hold->payload_bytes,
-        .lr = chunk->lr,
-        .weight = hold->flags & WEFT_WIRE_DECAY ? chunk->weight_decay : 0,
-        .weight_sum = chunk->result_weight_sum,
+        .lr = chunk->open.lr,
+        .weight = hold->flags & WEFT_WIRE_DECAY ? chunk->open.weight_decay : 0,
+        .weight_sum = chunk->result.weight_sum,
         .term = shard_map_term(chunk),
     };
     WEFT_TRY(shard_replicate_send(engine, endpoint, &header, hold->payload, completion));
@@ -149,12 +149,12 @@ void shard_replicate(struct shard_chunk *chunk, uint64_t step, uint64_t step_bef
     hold->step = step;
     hold->step_before = step_before;
     hold->part = part;
-    hold->flags = step > 0 && payload ? chunk->flags & (WEFT_WIRE_MAY_SKIP | WEFT_WIRE_DECAY) : 0;
+    hold->flags = step > 0 && payload ? chunk->open.flags & (WEFT_WIRE_MAY_SKIP | WEFT_WIRE_DECAY) : 0;
     hold->payload = payload;
     hold->payload_bytes = shard_replicate_payload_bytes(chunk, step, part, payload != NULL);
     hold->is_due = has_copy;
     hold->due_ns = weft_now_ns(engine->env);
-    weft_list_remove(&chunk->reply_link); /* replies of an earlier step wait, too */
+    weft_list_remove(&chunk->links.reply); /* replies of an earlier step wait, too */
     weft_list_remove(&hold->link);
     if (has_copy) weft_list_append(&engine->replication.unsent, &hold->link);
 }
@@ -168,10 +168,11 @@ size_t shard_replicate_payload_bytes(const struct shard_chunk *chunk, uint64_t s
 
 size_t shard_replicate_coded_bytes_max(const struct shard_chunk *chunk)
 {
-    if (!chunk->combiner) return 0;
-    const size_t all = weft_combiner_step_bytes_max(chunk->combiner, chunk->tensor->engine->workers_max),
+    if (!chunk->coding.combiner) return 0;
+    const size_t all = weft_combiner_step_bytes_max(chunk->coding.combiner,
+                                                    chunk->tensor->engine->members.workers_max),
                  /* may be longer: top-k of few elements */
-        one = weft_combiner_step_bytes_max(chunk->combiner, 1);
+        one = weft_combiner_step_bytes_max(chunk->coding.combiner, 1);
     return all > one ? all : one;
 }
 
@@ -185,27 +186,27 @@ size_t shard_replicate_bytes_max(const struct shard_chunk *chunk)
 void shard_replicate_save(struct shard_chunk *chunk)
 {
     if (chunk->hold.coded)
-        chunk->hold.coded_bytes = weft_combiner_step_save(chunk->combiner, chunk->hold.coded);
+        chunk->hold.coded_bytes = weft_combiner_step_save(chunk->coding.combiner, chunk->hold.coded);
 }
 
 void shard_replicate_close(struct shard_chunk *chunk, uint64_t step_before)
 {
     struct shard_hold *hold = &chunk->hold;
     const bool updates = chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE;
-    if (chunk->holds) {
+    if (chunk->open.holds) {
         if (!(chunk->tensor->engine->replication.mutants & WEFT_MUTANT_SUM_NOT_COPIED))
-            shard_replicate(chunk, chunk->open_step, step_before, WEFT_WIRE_CHANGE_HELD, chunk->verdict->sum);
+            shard_replicate(chunk, chunk->open.step, step_before, WEFT_WIRE_CHANGE_HELD, chunk->verdict->sum);
         return;
     }
-    shard_replicate(chunk, chunk->open_step, step_before, 0,
-                    chunk->combiner ? hold->coded
+    shard_replicate(chunk, chunk->open.step, step_before, 0,
+                    chunk->coding.combiner ? hold->coded
                     : updates       ? hold->sum
                                     : chunk->values);
     if (!hold->is_due && !shard_move_holds(chunk->move)) return;
-    if (chunk->combiner) hold->payload_bytes = hold->coded_bytes;
-    if (chunk->combiner || !updates) return;
-    chunk->hold.slots = chunk->slots;
-    chunk->slots = (struct shard_slots){0};
+    if (chunk->coding.combiner) hold->payload_bytes = hold->coded_bytes;
+    if (chunk->coding.combiner || !updates) return;
+    chunk->hold.slots = chunk->open.slots;
+    chunk->open.slots = (struct shard_slots){0};
 }
 
 /* A higher term is known to the copy: another engine leads the slot, and its Map is on the way. */

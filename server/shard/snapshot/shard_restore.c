@@ -16,7 +16,8 @@
 static float *destination_of(const struct shard_chunk *chunk, uint8_t part)
 {
     if (part == WEFT_PIECE_VALUES) return chunk->values;
-    if (part == WEFT_PIECE_RESIDUAL) return chunk->combiner ? weft_combiner_residual(chunk->combiner) : NULL;
+    if (part == WEFT_PIECE_RESIDUAL)
+        return chunk->coding.combiner ? weft_combiner_residual(chunk->coding.combiner) : NULL;
     return part - WEFT_PIECE_STATE < WEFT_OPTIMIZER_STATES_MAX ? chunk->states[part - WEFT_PIECE_STATE]
                                                                : NULL;
 }

@@ -57,7 +57,8 @@ struct shard_snapshot {
 static float *part_of(const struct shard_chunk *chunk, uint32_t part)
 {
     if (part == WEFT_PIECE_VALUES) return chunk->values;
-    if (part == WEFT_PIECE_RESIDUAL) return chunk->combiner ? weft_combiner_residual(chunk->combiner) : NULL;
+    if (part == WEFT_PIECE_RESIDUAL)
+        return chunk->coding.combiner ? weft_combiner_residual(chunk->coding.combiner) : NULL;
     return part - WEFT_PIECE_STATE < WEFT_OPTIMIZER_STATES_MAX ? chunk->states[part - WEFT_PIECE_STATE]
                                                                : NULL;
 }
@@ -88,7 +89,7 @@ static void group_add(struct shard_snapshot *snapshot, struct shard_chunk *chunk
     }
     snapshot->entries[snapshot->entry_count] =
         (struct capture_entry){.chunk = chunk, .group = snapshot->group_count - 1};
-    chunk->capture = ++snapshot->entry_count;
+    chunk->links.capture = ++snapshot->entry_count;
     group->count++;
     group->left++;
     group->bytes += bytes;
@@ -99,13 +100,13 @@ static bool lay_out(struct shard_snapshot *snapshot)
 {
     struct weft_shard_engine *engine = snapshot->engine;
     uint32_t chunks = 0;
-    for (uint32_t id = 0; id < engine->tensor_capacity; id++)
-        if (is_captured(engine->tensors[id])) chunks += engine->tensors[id]->chunk_count;
+    for (uint32_t id = 0; id < engine->table.capacity; id++)
+        if (is_captured(engine->table.tensors[id])) chunks += engine->table.tensors[id]->chunk_count;
     snapshot->entries = weft_alloc_zero(engine->env, (chunks + 1) * sizeof *snapshot->entries);
     snapshot->groups = weft_alloc_zero(engine->env, (chunks + 1) * sizeof *snapshot->groups);
     if (!snapshot->entries || !snapshot->groups) return false;
-    for (uint32_t id = 0; id < engine->tensor_capacity; id++) {
-        struct shard_tensor *tensor = engine->tensors[id];
+    for (uint32_t id = 0; id < engine->table.capacity; id++) {
+        struct shard_tensor *tensor = engine->table.tensors[id];
         for (uint32_t i = 0; is_captured(tensor) && i < tensor->chunk_count; i++) {
             struct shard_chunk *chunk = &tensor->chunks[i];
             if (chunk->values && shard_map_leads(chunk)) group_add(snapshot, chunk); /* no copies */
@@ -202,7 +203,7 @@ void shard_snapshot_forget(struct weft_shard_engine *engine)
     engine->snapshot = NULL;
     weft_timer_stop(engine->loop, &snapshot->timer);
     for (uint32_t i = 0; snapshot->entries && i < snapshot->entry_count; i++)
-        if (snapshot->entries[i].chunk) snapshot->entries[i].chunk->capture = 0;
+        if (snapshot->entries[i].chunk) snapshot->entries[i].chunk->links.capture = 0;
     for (uint32_t i = 0; i < snapshot->group_count; i++) group_free(snapshot, &snapshot->groups[i]);
     weft_free_bytes(engine->env, snapshot->entries);
     weft_free_bytes(engine->env, snapshot->groups);
@@ -246,7 +247,7 @@ static void capture_chunk(struct shard_snapshot *snapshot, struct capture_entry 
 {
     struct capture_group *group = &snapshot->groups[entry->group];
     copy_chunk(group, entry, entry->chunk->clock ? snapshot->step : entry->chunk->closed_step);
-    entry->chunk->capture = 0;
+    entry->chunk->links.capture = 0;
     entry->chunk = NULL;
     if (--group->left > 0) return;
     group_hand_over(snapshot, group);
@@ -257,8 +258,9 @@ static void capture_chunk(struct shard_snapshot *snapshot, struct capture_entry 
 static bool is_final(const struct shard_snapshot *snapshot, const struct shard_chunk *chunk)
 {
     const bool is_settled = !chunk->backup.valid || chunk->closed_step < snapshot->step ||
-                            (snapshot->knows_skips && chunk->skips == snapshot->skips);
-    return chunk->phase == SHARD_PHASE_IDLE && chunk->open_step == 0 && !chunk->computing && is_settled;
+                            (snapshot->knows_skips && chunk->backup.skips == snapshot->skips);
+    return chunk->open.phase == SHARD_PHASE_IDLE && chunk->open.step == 0 && !chunk->work.computing &&
+           is_settled;
 }
 
 /* Captures the chunks of a group that are final. WEFT_ERR_AGAIN: no memory is free. */
@@ -278,8 +280,8 @@ static enum weft_status capture_group(struct shard_snapshot *snapshot, uint32_t 
 void shard_snapshot_capture(struct shard_chunk *chunk)
 {
     struct shard_snapshot *snapshot = chunk->tensor->engine->snapshot;
-    if (!snapshot || chunk->capture == 0) return;
-    struct capture_entry *entry = &snapshot->entries[chunk->capture - 1];
+    if (!snapshot || chunk->links.capture == 0) return;
+    struct capture_entry *entry = &snapshot->entries[chunk->links.capture - 1];
     if (is_final(snapshot, chunk) && group_reserve(snapshot, &snapshot->groups[entry->group]) == WEFT_OK)
         capture_chunk(snapshot, entry);
 }
@@ -360,8 +362,8 @@ bool shard_snapshot_admit(struct shard_chunk *chunk, const struct weft_wire_head
         snapshot->cursor = 0;
         pass(snapshot);
     }
-    if (engine->snapshot != snapshot || chunk->capture == 0) return true;
-    struct capture_entry *entry = &snapshot->entries[chunk->capture - 1];
+    if (engine->snapshot != snapshot || chunk->links.capture == 0) return true;
+    struct capture_entry *entry = &snapshot->entries[chunk->links.capture - 1];
     const enum weft_status status = group_reserve(snapshot, &snapshot->groups[entry->group]);
     if (status == WEFT_ERR_AGAIN) {
         block(snapshot);

@@ -308,7 +308,7 @@ static void handed_over(struct fleet *fleet, uint32_t chunk_number)
     chunk->hands_over = false;
     if (fleet->shard[leader].killed) return; /* its loss is on the way */
     if (step_at(fleet, leader, chunk_number) != step_at(fleet, chunk->shard, chunk_number) ||
-        fleet_chunk_at(fleet, chunk->shard, chunk_number)->computing)
+        fleet_chunk_at(fleet, chunk->shard, chunk_number)->work.computing)
         fleet->unheld++; /* one of them is a step ahead */
     chunk->copy = chunk->shard + 1;
     chunk->shard = leader;
@@ -443,16 +443,17 @@ static bool is_as_leader(struct fleet *fleet, uint32_t chunk_number, const struc
     const struct fleet_chunk *chunk = &fleet->chunk[chunk_number];
     const struct shard_chunk *leader = fleet_shard_chunk(fleet, chunk_number);
     const size_t bytes = chunk->count * sizeof(float);
-    const float *residual = copy->combiner ? weft_combiner_residual(copy->combiner) : NULL;
+    const float *residual = copy->coding.combiner ? weft_combiner_residual(copy->coding.combiner) : NULL;
     if (fleet->shard[chunk->shard].killed) return true;
     if (copy->clock &&
         memcmp(copy->clock->counts, leader->clock->counts, shard_clock_counts_bytes(copy)) != 0)
         return false;
-    if (residual && memcmp(residual, weft_combiner_residual(leader->combiner), bytes) != 0) return false;
+    if (residual && memcmp(residual, weft_combiner_residual(leader->coding.combiner), bytes) != 0)
+        return false;
     if (copy->half && memcmp(copy->half, leader->half, chunk->count * sizeof *copy->half) != 0) return false;
-    return !copy->result_is_resendable || !leader->result_is_resendable ||
-           (copy->result_bytes == leader->result_bytes &&
-            memcmp(copy->result_data, leader->result_data, copy->result_bytes) == 0);
+    return !copy->result.is_resendable || !leader->result.is_resendable ||
+           (copy->result.bytes == leader->result.bytes &&
+            memcmp(copy->result.data, leader->result.data, copy->result.bytes) == 0);
 }
 
 uint32_t fleet_wrong_copies(struct fleet *fleet, uint64_t step)

@@ -479,7 +479,7 @@ static void engine_create(struct fleet_shard *shard)
     WEFT_ASSERT(status == WEFT_OK);
     const struct fleet_options *options = &shard->fleet->options;
     if (options->state_blocks == 0) return;
-    struct shard_arena *pool = &shard->engine->contribution_memory;
+    struct shard_arena *pool = &shard->engine->memory.contributions;
     const size_t block = (options->workers * sizeof(struct shard_contribution) + 63) / 64 * 64;
     shard_arena_fini(pool, shard->engine->env);
     status = shard_arena_init(pool, shard->engine->env, options->state_blocks * block, false);

@@ -88,7 +88,7 @@ static void finish(struct world *world, struct fleet_request *requests, uint32_t
     fleet_settle(world->fleet, WEFT_SECONDS(1));
     weft_shard_engine_stats(world->fleet->shard[0].engine, &stats);
     assert_int_equal(stats.receive_bytes_used, 0);
-    assert_true(!fleet_shard_chunk(world->fleet, 0)->contributions);
+    assert_true(!fleet_shard_chunk(world->fleet, 0)->workers.contributions);
     for (uint32_t i = 0; i < count; i++) free(requests[i].out);
     fleet_free(world->fleet);
 }

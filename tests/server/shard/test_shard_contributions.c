@@ -38,7 +38,7 @@ static void few_blocks_suffice(void **state)
                                         .repeat_percent = 20,
                                         .state_blocks = blocks};
         struct fleet *fleet = fleet_create(&options);
-        const struct shard_arena *pool = &fleet->shard[0].engine->contribution_memory;
+        const struct shard_arena *pool = &fleet->shard[0].engine->memory.contributions;
         fleet_install(fleet);
         assert_true(fleet_train(fleet, 1, 3));
         fleet_settle(fleet, WEFT_SECONDS(1));
@@ -47,7 +47,7 @@ static void few_blocks_suffice(void **state)
         assert_int_equal(fleet_wrong_values(fleet), 0);
         assert_int_equal(pool->peak_bytes, pool->bytes);
         assert_int_equal(pool->used_bytes, 0);
-        assert_true(weft_list_empty(&fleet->shard[0].engine->held_chunks));
+        assert_true(weft_list_empty(&fleet->shard[0].engine->queues.held_chunks));
         fleet_free(fleet);
     }
 }
@@ -63,16 +63,16 @@ static void held_requests_are_refused(void **state)
     fleet_install(fleet);
     for (uint32_t c = 0; c < 3; c++) fleet_push(fleet, 0, c, WEFT_WIRE_PUSH_PULL, 1, &requests[c]);
     fleet_settle(fleet, WEFT_MS(10));
-    assert_non_null(fleet_shard_chunk(fleet, 0)->contributions);
-    assert_null(fleet_shard_chunk(fleet, 1)->contributions);
-    assert_false(weft_list_empty(&fleet_shard_chunk(fleet, 1)->held));
+    assert_non_null(fleet_shard_chunk(fleet, 0)->workers.contributions);
+    assert_null(fleet_shard_chunk(fleet, 1)->workers.contributions);
+    assert_false(weft_list_empty(&fleet_shard_chunk(fleet, 1)->workers.held));
     weft_shard_engine_fail(fleet->shard[0].engine, WEFT_ERR_ABORTED, "the job has ended");
     for (uint32_t c = 0; c < 3; c++) {
         assert_true(fleet_await(fleet, &requests[c]));
         assert_int_equal(requests[c].status, WEFT_ERR_ABORTED);
     }
     fleet_settle(fleet, WEFT_SECONDS(1));
-    assert_int_equal(fleet->shard[0].engine->contribution_memory.used_bytes, 0);
+    assert_int_equal(fleet->shard[0].engine->memory.contributions.used_bytes, 0);
     fleet_free(fleet);
 }
 

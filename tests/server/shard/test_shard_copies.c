@@ -239,8 +239,8 @@ static bool ends_after_fail_over(uint32_t map_mutants)
     fleet->worker[1].deaf_chunk = 1 + 2;
     fleet_train_begin(fleet, 1, 3);
     assert_false(fleet_train_end(fleet, weft_sim_now_ns(fleet->sim) + WEFT_MS(10)));
-    assert_int_equal(chunk_at(fleet, 0, 0)->round, 1); /* all have pushed round 0 */
-    assert_int_equal(chunk_at(fleet, 0, 2)->round, 1);
+    assert_int_equal(chunk_at(fleet, 0, 0)->open.round, 1); /* all have pushed round 0 */
+    assert_int_equal(chunk_at(fleet, 0, 2)->open.round, 1);
     fleet_kill_shard(fleet, 0);
     fleet_fail_over(fleet, 0, 0);
     const bool ends = fleet_train_end(fleet, weft_sim_now_ns(fleet->sim) + WEFT_SECONDS(1));
@@ -331,8 +331,8 @@ static void new_copy_follows_an_epoch(bool copy_is_first)
     assert_int_equal(leader->closed_step, 2);
     assert_memory_equal(copy->values, reference_values(fleet->reference, 0, 2), bytes);
     assert_memory_equal(copy->states[0], leader->states[0], bytes);
-    assert_memory_equal(weft_combiner_residual(copy->combiner), weft_combiner_residual(leader->combiner),
-                        bytes);
+    assert_memory_equal(weft_combiner_residual(copy->coding.combiner),
+                        weft_combiner_residual(leader->coding.combiner), bytes);
     fleet_free(fleet);
 }
 

@@ -88,7 +88,7 @@ static void values_wait_for_their_readers(void **state)
     for (uint32_t rank = 0; rank < 2; rank++)
         fleet_push(fleet, rank, MAIN, WEFT_WIRE_PUSH_PULL, 1, &push[rank]);
     fleet_settle(fleet, WEFT_SECONDS(1));
-    assert_int_equal(fleet_shard_chunk(fleet, MAIN)->phase, SHARD_PHASE_CLOSING);
+    assert_int_equal(fleet_shard_chunk(fleet, MAIN)->open.phase, SHARD_PHASE_CLOSING);
     assert_int_equal(fleet_shard_chunk(fleet, MAIN)->closed_step, 0);
     header = fleet_header(fleet, 0, MAIN, WEFT_WIRE_PULL, 0);
     fleet_send(fleet, 0, 0, &late, &header, NULL, 0); /* waits for the close: it must not delay it */
@@ -143,8 +143,8 @@ static void aggregate_waits_for_its_readers(void **state)
     for (uint32_t rank = 0; rank < 2; rank++) codec_push(fleet, rank, HALF, 2, 0, 0, &second[rank]);
     fleet_settle(fleet, WEFT_SECONDS(1));
     assert_int_equal(fleet_shard_chunk(fleet, HALF)->closed_step, 1);
-    assert_int_equal(fleet_shard_chunk(fleet, HALF)->phase, SHARD_PHASE_COLLECTING);
-    assert_int_equal(fleet_shard_chunk(fleet, HALF)->next, 0);
+    assert_int_equal(fleet_shard_chunk(fleet, HALF)->open.phase, SHARD_PHASE_COLLECTING);
+    assert_int_equal(fleet_shard_chunk(fleet, HALF)->open.next, 0);
     fleet_hold(fleet, 1, false);
     expect_aggregate(fleet, &first[1], HALF, 1, 0);
     for (uint32_t rank = 0; rank < 2; rank++) expect_aggregate(fleet, &second[rank], HALF, 2, 0);
@@ -243,16 +243,16 @@ static void few_replies_are_enough(void **state)
                                     .repeat_percent = 50};
     struct fleet *fleet = fleet_create(&options);
     struct weft_shard_engine *engine = fleet->shard[0].engine;
-    struct shard_reply *rest = engine->free_replies->next_free;
-    engine->free_replies->next_free = NULL;
+    struct shard_reply *rest = engine->reply_pool.free_replies->next_free;
+    engine->reply_pool.free_replies->next_free = NULL;
     fleet_install(fleet);
     assert_true(fleet_train(fleet, 1, 6));
     for (uint32_t w = 0; w < 6; w++) assert_int_equal(fleet->worker[w].failure, WEFT_OK);
     assert_int_equal(fleet->wrong, 0);
     assert_int_equal(fleet_wrong_values(fleet), 0);
     fleet_settle(fleet, WEFT_SECONDS(1));
-    assert_non_null(engine->free_replies);
-    engine->free_replies->next_free = rest;
+    assert_non_null(engine->reply_pool.free_replies);
+    engine->reply_pool.free_replies->next_free = rest;
     fleet_free(fleet);
 }
 

@@ -35,12 +35,12 @@ static void check_idle(struct fleet *fleet)
         const struct weft_shard_engine *engine = fleet->shard[s].engine;
         if (fleet->shard[s].killed) continue;
         assert_int_equal(engine->groups.memory.used_bytes, 0);
-        assert_int_equal(engine->arena.used_bytes, 0);
+        assert_int_equal(engine->memory.arena.used_bytes, 0);
         assert_int_equal(engine->groups.open_count, 0);
         assert_int_equal(engine->groups.corks, 0);
         assert_true(weft_list_empty(&engine->groups.waiting) && weft_list_empty(&engine->groups.unsent) &&
                     weft_list_empty(&engine->groups.accepted));
-        assert_int_equal(engine->replies_in_flight, 0);
+        assert_int_equal(engine->reply_pool.replies_in_flight, 0);
         assert_int_equal(fleet->shard[s].allocations, fleet->shard[s].allocations_declared);
     }
 }
@@ -149,7 +149,7 @@ static void a_malformed_entry_ends_the_group(void **state)
         assert_true(fleet_await(fleet, &good) && good.status == WEFT_OK);
         assert_true(fleet_await(fleet, &other) && other.status == WEFT_OK);
         assert_int_equal(fleet_shard_chunk(fleet, 0)->closed_step, 1);
-        assert_int_equal(fleet_shard_chunk(fleet, 2)->arrived, 0);
+        assert_int_equal(fleet_shard_chunk(fleet, 2)->open.arrived, 0);
         assert_false(bad.done);
         fleet_request_free(fleet, &good);
         fleet_request_free(fleet, &other);
@@ -191,11 +191,11 @@ static void a_lost_worker_returns_the_memory(void **state)
         memset(requests, 0, sizeof requests);
         for (uint32_t c = 0; c < 4; c++) fleet_push(fleet, 0, c, WEFT_WIRE_PUSH_PULL, 1, &requests[c]);
         fleet_settle(fleet, WEFT_MS(10));
-        assert_int_equal(fleet_shard_chunk(fleet, 3)->arrived, 1);
+        assert_int_equal(fleet_shard_chunk(fleet, 3)->open.arrived, 1);
         assert_true(fleet->shard[0].engine->groups.memory.used_bytes > 0);
         fleet_kill_worker(fleet, 0);
         check_idle(fleet);
-        assert_int_equal(fleet_shard_chunk(fleet, 3)->arrived, 0);
+        assert_int_equal(fleet_shard_chunk(fleet, 3)->open.arrived, 0);
         fleet_free(fleet);
     }
 }
@@ -220,7 +220,7 @@ static void a_lost_contribution_is_not_used(void **state)
     fleet_settle(fleet, WEFT_MS(10));
     for (uint32_t c = 0; c < 2; c++) {
         assert_int_equal(fleet_shard_chunk(fleet, c)->closed_step, 0);
-        assert_int_equal(fleet_shard_chunk(fleet, c)->arrived, 1);
+        assert_int_equal(fleet_shard_chunk(fleet, c)->open.arrived, 1);
     }
     fleet->worker[1].open = NULL;
     fleet_free(fleet);

@@ -114,12 +114,12 @@ static void a_lost_contribution_is_not_used(void **state)
     for (uint32_t rank = 0; rank < 2; rank++)
         fleet_push(fleet, rank, 0, WEFT_WIRE_PUSH_PULL, 1, &requests[rank]);
     fleet_settle(fleet, WEFT_MS(10));
-    assert_int_equal(chunk->phase, SHARD_PHASE_WAITING);
+    assert_int_equal(chunk->open.phase, SHARD_PHASE_WAITING);
     fleet_kill_worker(fleet, 0);
     fleet_push(fleet, 2, 0, WEFT_WIRE_PUSH_PULL, 1, &requests[2]);
     fleet_settle(fleet, WEFT_MS(10));
-    assert_int_equal(chunk->phase, SHARD_PHASE_WAITING);
-    assert_int_equal(chunk->arrived, 2);
+    assert_int_equal(chunk->open.phase, SHARD_PHASE_WAITING);
+    assert_int_equal(chunk->open.arrived, 2);
     assert_int_equal(chunk->closed_step, 0);
     assert_ptr_equal(chunk->values, values);
     assert_non_null(chunk->tensor->spare);
@@ -159,9 +159,9 @@ static void a_round_dropped_during_its_sum(void **state)
     }
     fleet_settle(fleet, WEFT_SECONDS(1));
     const struct shard_chunk *chunk = fleet_shard_chunk(fleet, 0);
-    assert_int_equal(chunk->phase, SHARD_PHASE_IDLE);
+    assert_int_equal(chunk->open.phase, SHARD_PHASE_IDLE);
     assert_int_equal(chunk->closed_step, 0);
-    assert_null(chunk->contributions);
+    assert_null(chunk->workers.contributions);
     for (uint32_t rank = 0; rank < 2; rank++) assert_false(requests[rank].sending);
     assert_int_equal(stats_of(fleet).receive_bytes_used, 0);
     fleet_free(fleet);
@@ -175,7 +175,7 @@ static void rounds_stay_within_round_bytes(void **state)
         struct fleet_options options = {
             .seed = 7, .shards = 1, .workers = 3, .tensors = tensors, .tensor_count = 1, .think_ns = 100000};
         struct fleet *fleet = fleet_create(&options);
-        fleet->shard[0].engine->round_bytes = limits[i];
+        fleet->shard[0].engine->settings.round_bytes = limits[i];
         train(fleet, 3);
         const uint64_t peak = stats_of(fleet).receive_bytes_peak;
         if (limits[i] <= 1) assert_int_equal(peak, round);

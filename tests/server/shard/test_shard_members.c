@@ -51,7 +51,7 @@ static void follow_all(struct fleet *fleet, uint32_t epoch, const uint64_t *inca
 static void follow(struct fleet *fleet, uint32_t epoch)
 {
     const uint32_t endpoints[] = {fleet->worker[0].endpoint, fleet->worker[2].endpoint};
-    const struct shard_worker *workers = engine_of(fleet)->worker;
+    const struct shard_worker *workers = engine_of(fleet)->members.worker;
     const uint64_t incarnations[] = {workers[0].incarnation,
                                      workers[engine_of(fleet)->workers - 1].incarnation};
     struct weft_error error = {0};
@@ -94,9 +94,9 @@ static void finish(struct fleet *fleet, struct fleet_request *requests, uint32_t
     fleet_settle(fleet, WEFT_SECONDS(1));
     weft_shard_engine_stats(engine_of(fleet), &stats);
     assert_int_equal(stats.receive_bytes_used, 0);
-    assert_true(weft_list_empty(&engine_of(fleet)->pulls) &&
-                weft_list_empty(&engine_of(fleet)->newer_epoch) &&
-                weft_list_empty(&engine_of(fleet)->deferred));
+    assert_true(weft_list_empty(&engine_of(fleet)->queues.pulls) &&
+                weft_list_empty(&engine_of(fleet)->epoch_change.newer_epoch) &&
+                weft_list_empty(&engine_of(fleet)->queues.deferred));
     /* every request's buffer is free */
     for (uint32_t i = 0; i < count; i++) assert_false(requests[i].sending);
     for (uint32_t i = 0; i < count; i++) fleet_request_free(fleet, &requests[i]);
@@ -141,7 +141,7 @@ static void who_rested_counts_again(void **state)
     struct fleet *fleet = start();
     struct fleet_request r[12];
     uint64_t incarnations[WORKERS];
-    for (uint32_t w = 0; w < WORKERS; w++) incarnations[w] = engine_of(fleet)->worker[w].incarnation;
+    for (uint32_t w = 0; w < WORKERS; w++) incarnations[w] = engine_of(fleet)->members.worker[w].incarnation;
     for (uint32_t w = 0; w < WORKERS; w++)
         send_request(fleet, w, w, FLEET_EPOCH, MEAN, WEFT_WIRE_PUSH_PULL, 1, (float)(3 * w), &r[w]);
     for (uint32_t w = 0; w < WORKERS; w++) expect_all(fleet, &r[w], MEAN, 3);
@@ -170,10 +170,10 @@ static void epochs_before_get_no_answer_and_epochs_behind_wait(void **state)
     send_request(fleet, 0, 0, FLEET_EPOCH + 1, MEAN, WEFT_WIRE_PUSH_PULL, 1, 4, &r[0]);
     fleet_settle(fleet, WEFT_MS(1));
     assert_false(r[0].answered);
-    assert_false(weft_list_empty(&engine_of(fleet)->newer_epoch));
+    assert_false(weft_list_empty(&engine_of(fleet)->epoch_change.newer_epoch));
     fleet_kill_worker(fleet, LOST);
     weft_shard_engine_leave_epoch(engine_of(fleet), FLEET_EPOCH + 1);
-    assert_false(weft_list_empty(&engine_of(fleet)->newer_epoch));
+    assert_false(weft_list_empty(&engine_of(fleet)->epoch_change.newer_epoch));
     /* it is in an epoch that the shard has left */
     send_request(fleet, 2, 2, FLEET_EPOCH, MEAN, WEFT_WIRE_PUSH_PULL, 1, 1000, &r[1]);
     fleet_settle(fleet, WEFT_MS(1));
@@ -195,10 +195,10 @@ static void pulls_and_answers_are_forgotten(void **state)
     send_request(fleet, 0, 0, FLEET_EPOCH, MEAN, WEFT_WIRE_PULL, 1, 0, &r[0]);
     send_request(fleet, 2, 2, FLEET_EPOCH, MEAN, WEFT_WIRE_PULL, 1, 0, &r[1]);
     fleet_settle(fleet, WEFT_MS(1));
-    assert_false(weft_list_empty(&engine_of(fleet)->pulls));
+    assert_false(weft_list_empty(&engine_of(fleet)->queues.pulls));
     fleet_kill_worker(fleet, LOST);
     weft_shard_engine_leave_epoch(engine_of(fleet), FLEET_EPOCH + 1);
-    assert_true(weft_list_empty(&engine_of(fleet)->pulls));
+    assert_true(weft_list_empty(&engine_of(fleet)->queues.pulls));
     follow(fleet, FLEET_EPOCH + 1);
     send_request(fleet, 0, 0, FLEET_EPOCH + 1, MEAN, WEFT_WIRE_PUSH_PULL, 1, 2, &r[2]);
     send_request(fleet, 2, 1, FLEET_EPOCH + 1, MEAN, WEFT_WIRE_PUSH_PULL, 1, 4, &r[3]);
@@ -216,11 +216,11 @@ static void members_come_when_all_is_quiet(void **state)
     for (uint32_t w = 0; w < WORKERS; w++)
         send_request(fleet, w, w, FLEET_EPOCH, LONG, WEFT_WIRE_PUSH_PULL, 1, 7, &r[w]);
     struct shard_chunk *chunk = fleet_shard_chunk(fleet, LONG);
-    for (int i = 0; i < 100000 && chunk->receiving < 2; i++) fleet_settle(fleet, 100);
-    assert_true(chunk->receiving >= 2);
+    for (int i = 0; i < 100000 && chunk->open.receiving < 2; i++) fleet_settle(fleet, 100);
+    assert_true(chunk->open.receiving >= 2);
     weft_shard_engine_leave_epoch(engine_of(fleet), FLEET_EPOCH + 1);
     follow(fleet, FLEET_EPOCH + 1);
-    assert_int_equal(chunk->phase, SHARD_PHASE_DRAINING);
+    assert_int_equal(chunk->open.phase, SHARD_PHASE_DRAINING);
     assert_int_equal(engine_of(fleet)->epoch, FLEET_EPOCH);
     send_request(fleet, 0, 0, FLEET_EPOCH + 1, LONG, WEFT_WIRE_PUSH_PULL, 1, 2, &r[3]);
     send_request(fleet, 2, 1, FLEET_EPOCH + 1, LONG, WEFT_WIRE_PUSH_PULL, 1, 4, &r[4]);
@@ -239,14 +239,14 @@ static void requests_of_the_old_epoch_get_no_reply(void **state)
     struct fleet_request r[6];
     send_request(fleet, 0, 0, FLEET_EPOCH, LONG, WEFT_WIRE_INIT, 0, 9, &r[0]);
     struct shard_chunk *chunk = fleet_shard_chunk(fleet, LONG);
-    for (int i = 0; i < 100000 && chunk->phase != SHARD_PHASE_INSTALLING; i++) fleet_settle(fleet, 100);
-    assert_int_equal(chunk->phase, SHARD_PHASE_INSTALLING);
+    for (int i = 0; i < 100000 && chunk->open.phase != SHARD_PHASE_INSTALLING; i++) fleet_settle(fleet, 100);
+    assert_int_equal(chunk->open.phase, SHARD_PHASE_INSTALLING);
     weft_shard_engine_leave_epoch(engine_of(fleet), FLEET_EPOCH + 1);
     follow(fleet, FLEET_EPOCH + 1);
     assert_int_equal(engine_of(fleet)->epoch, FLEET_EPOCH);
     fleet_settle(fleet, WEFT_SECONDS(1));
     assert_int_equal(engine_of(fleet)->epoch, FLEET_EPOCH + 1);
-    assert_int_equal(chunk->replies_pending, 0);
+    assert_int_equal(chunk->result.replies_pending, 0);
     assert_false(r[0].answered);
     send_request(fleet, 0, 0, FLEET_EPOCH + 1, LONG, WEFT_WIRE_PULL, 0, 0, &r[1]);
     expect_all(fleet, &r[1], LONG, 9);

@@ -77,15 +77,15 @@ static void waits_for_its_sends(void **state)
     fleet_settle(fleet, WEFT_SECONDS(1));
     struct shard_chunk *chunk = fleet_shard_chunk(fleet, 0);
     assert_int_equal(chunk->closed_step, 2);
-    assert_true(chunk->sends > 0);
+    assert_true(chunk->result.sends > 0);
     weft_shard_engine_release(shard->engine, 0);
     fleet_settle(fleet, WEFT_SECONDS(1));
-    assert_int_equal(shard->engine->releasing, 1);
+    assert_int_equal(shard->engine->table.releasing, 1);
     fleet_hold(fleet, 1, false);
     assert_true(fleet_await(fleet, &request[1]));
     assert_int_equal(request[1].result.status, WEFT_OK);
     fleet_settle(fleet, WEFT_SECONDS(1));
-    assert_int_equal(shard->engine->releasing, 0);
+    assert_int_equal(shard->engine->table.releasing, 0);
     for (uint32_t w = 0; w < WORKERS; w++) fleet_request_free(fleet, &request[w]);
     fleet_free(fleet);
 }

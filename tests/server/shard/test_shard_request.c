@@ -127,7 +127,7 @@ static void open_rounds_are_counted(void **state)
     struct fleet *fleet = start(3, true);
     struct fleet_request r[3] = {0};
     assert_int_equal(stats_of(fleet).rounds_open, 0);
-    assert_int_equal(stats_of(fleet).oldest_round_ns, 0);
+    assert_int_equal(stats_of(fleet).oldest_round.ns, 0);
     assert_int_equal(stats_of(fleet).last_round_ns, 0);
     fleet_push(fleet, 1, CHUNK_MEAN, WEFT_WIRE_PUSH_PULL, 1, &r[1]);
     fleet_settle(fleet, WEFT_SECONDS(4));
@@ -135,13 +135,13 @@ static void open_rounds_are_counted(void **state)
     fleet_settle(fleet, WEFT_SECONDS(1));
     struct weft_shard_engine_stats stats = stats_of(fleet);
     assert_int_equal(stats.rounds_open, 1);
-    assert_int_equal(stats.oldest_round_missing, 1);
-    assert_true(stats.oldest_round_ns > WEFT_SECONDS(4) && stats.oldest_round_ns < WEFT_SECONDS(6));
+    assert_int_equal(stats.oldest_round.missing, 1);
+    assert_true(stats.oldest_round.ns > WEFT_SECONDS(4) && stats.oldest_round.ns < WEFT_SECONDS(6));
     assert_true(stats.receive_bytes_used > 0 && stats.receive_bytes_used <= stats.receive_bytes_max);
     fleet_push(fleet, 2, CHUNK_MEAN, WEFT_WIRE_PUSH_PULL, 1, &r[2]);
     for (int w = 0; w < 3; w++) assert_true(fleet_await(fleet, &r[w]));
     stats = stats_of(fleet);
-    assert_int_equal(stats.rounds_open + stats.oldest_round_ns + stats.oldest_round_missing, 0);
+    assert_int_equal(stats.rounds_open + stats.oldest_round.ns + stats.oldest_round.missing, 0);
     assert_true(stats.last_round_ns > 0 && stats.last_round_ns < WEFT_SECONDS(1));
     assert_int_equal(weft_histogram_count(&stats.round), 1);
     assert_true(stats.round.sum_ns > WEFT_SECONDS(5) && stats.round.sum_ns < WEFT_SECONDS(6));
@@ -168,7 +168,7 @@ static void a_push_without_memory_counts_its_wait(void **state)
 {
     struct fleet *fleet = start(2, true);
     struct fleet_request r[3] = {0};
-    struct shard_arena *arena = &fleet->shard[0].engine->arena;
+    struct shard_arena *arena = &fleet->shard[0].engine->memory.arena;
     fleet_push(fleet, 0, CHUNK_MEAN, WEFT_WIRE_PUSH_PULL, 1, &r[0]);
     fleet_settle(fleet, WEFT_SECONDS(1));
     assert_true(longest(stats_of(fleet).push_wait) < WEFT_SECONDS(1));
@@ -289,7 +289,7 @@ static void states_out_of_range_change_nothing(void **state)
         header.codec = WEFT_CODEC_DENSE;
         header.round = chunk == 0 ? SECOND : WEFT_WIRE_PART_RESIDUAL;
         const struct shard_chunk *at = fleet_shard_chunk(fleet, chunk);
-        const float *kept = chunk == 0 ? at->states[SECOND] : weft_combiner_residual(at->combiner);
+        const float *kept = chunk == 0 ? at->states[SECOND] : weft_combiner_residual(at->coding.combiner);
         float good[200];
         for (int i = 0; i < 200; i++) good[i] = (float)i * 0x1p100f;
         for (size_t wrong = 0; wrong <= sizeof bits / sizeof *bits; wrong++) {

@@ -54,15 +54,15 @@ static void train_and_check(struct fleet_options *options, uint64_t steps)
         assert_int_equal(weft_histogram_count(&stats.push_receive), stats.rounds_closed * options->workers);
         assert_true(stats.receive_bytes_peak <=
                     (options->receive_bytes_max ? options->receive_bytes_max : 4u << 20));
-        assert_true(weft_list_empty(&fleet->shard[s].engine->deferred));
-        assert_int_equal(fleet->shard[s].engine->replies_in_flight, 0);
+        assert_true(weft_list_empty(&fleet->shard[s].engine->queues.deferred));
+        assert_int_equal(fleet->shard[s].engine->reply_pool.replies_in_flight, 0);
         /* the data path allocates nothing */
         assert_int_equal(fleet->shard[s].allocations, fleet->shard[s].allocations_declared);
     }
     for (uint32_t c = 0; c < fleet->chunk_count; c++) {
         struct shard_chunk *chunk = fleet_shard_chunk(fleet, c);
         assert_int_equal(chunk->closed_step, steps);
-        assert_null(chunk->contributions);
+        assert_null(chunk->workers.contributions);
     }
     fleet_free(fleet);
 }

@@ -308,12 +308,12 @@ static void check_clocks(bool by_update)
     struct weft_shard_engine *engine = fleet->shard[fleet->chunk[0].shard].engine;
     assert_true(weft_shard_engine_snapshot_arm(engine, 7, STEP, &ops, &newest));
     assert_int_equal(newest, 0);
-    chunk->computing = !by_update; /* an update is under way */
+    chunk->work.computing = !by_update; /* an update is under way */
     weft_shard_engine_snapshot_passed(engine, 7);
     fleet_settle(fleet, WEFT_MS(10));
     assert_int_equal(owner.ended, 0);
     assert_int_equal(owner.refused > 0, by_update);
-    chunk->computing = false;
+    chunk->work.computing = false;
     owner.used = 0;
     if (by_update) assert_true(fleet_train(fleet, STEP, LAST));
     fleet_settle(fleet, WEFT_SECONDS(1));

@@ -119,7 +119,7 @@ static void lose(struct trial *trial, uint64_t committed)
     for (uint32_t rank = 0; rank < trial->count; rank++) {
         const uint32_t worker = trial->workers[rank];
         endpoints[rank] = trial->fleet->worker[worker].endpoint;
-        incarnations[rank] = engine->worker[worker].incarnation;
+        incarnations[rank] = engine->members.worker[worker].incarnation;
         weft_codec_abandon(trial->codecs[worker]);
         weft_codec_set_ranks(trial->codecs[worker], trial->count);
     }
@@ -142,7 +142,7 @@ static void assert_same(const float *a, const float *b)
 /* The residual of the sums is scaled to the number of workers. */
 static void check_residual(const struct trial *trial, const float *before)
 {
-    const float *residual = weft_combiner_residual(chunk_of(trial)->combiner);
+    const float *residual = weft_combiner_residual(chunk_of(trial)->coding.combiner);
     for (uint32_t i = 0; residual && i < ELEMS; i++)
         assert_true(residual[i] == before[i] * ((float)trial->count / WORKERS));
 }
@@ -155,7 +155,7 @@ static void check_undone(const struct fleet_tensor_spec *tensor)
     for (uint32_t t = 0; t < 2; t++) {
         start(&trials[t], tensor);
         for (uint64_t step = 1; step <= 2; step++) run_step(&trials[t], step), commit(&trials[t]);
-        const float *now = weft_combiner_residual(chunk_of(&trials[t])->combiner);
+        const float *now = weft_combiner_residual(chunk_of(&trials[t])->coding.combiner);
         if (now) memcpy(residual, now, sizeof residual);
         if (t == 1) run_step(&trials[t], 3);
         assert_int_equal(chunk_of(&trials[t])->closed_step, 2 + t);
@@ -167,7 +167,7 @@ static void check_undone(const struct fleet_tensor_spec *tensor)
     const struct shard_chunk *a = chunk_of(&trials[0]), *b = chunk_of(&trials[1]);
     assert_same(a->values, b->values);
     assert_same(a->states[0], b->states[0]);
-    assert_same(weft_combiner_residual(a->combiner), weft_combiner_residual(b->combiner));
+    assert_same(weft_combiner_residual(a->coding.combiner), weft_combiner_residual(b->coding.combiner));
     for (uint32_t t = 0; t < 2; t++) end(&trials[t]);
 }
 
@@ -198,7 +198,7 @@ static void closed_rounds_are_forgotten(void **state)
     float mean[ELEMS];
     start(&trial, &tensor);
     run_round(&trial, 1, 0);
-    assert_int_equal(chunk_of(&trial)->round, 1);
+    assert_int_equal(chunk_of(&trial)->open.round, 1);
     lose(&trial, 0);
     run_step(&trial, 1);
     assert_int_equal(weft_codec_finish(trial.codecs[0], 0.5f, mean), WEFT_OK);
