@@ -31,7 +31,7 @@ void coordinator_send_to(struct weft_coordinator *coordinator, uint64_t connecti
                          const Weft__Control__Control *message)
 {
     if (!coordinator_records_commit(coordinator)) return;
-    coordinator->options.send(coordinator->options.context, connection, message);
+    coordinator->options.net.send(coordinator->options.context, connection, message);
 }
 
 void coordinator_send(struct weft_coordinator *coordinator, const struct coordinator_member *member,
@@ -43,24 +43,25 @@ void coordinator_send(struct weft_coordinator *coordinator, const struct coordin
 
 void coordinator_send_same(struct weft_coordinator *coordinator, const Weft__Control__Control *message)
 {
-    if (coordinator->options.send_same) coordinator->options.send_same(coordinator->options.context, message);
+    if (coordinator->options.net.send_same)
+        coordinator->options.net.send_same(coordinator->options.context, message);
 }
 
 void coordinator_broadcast(struct weft_coordinator *coordinator, const Weft__Control__Control *message,
                            const struct coordinator_member *except)
 {
     coordinator_send_same(coordinator, message);
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        if (coordinator->members[i] != except && !coordinator->members[i]->newcomer)
-            coordinator_send(coordinator, coordinator->members[i], message);
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        if (coordinator->membership.members[i] != except && !coordinator->membership.members[i]->newcomer)
+            coordinator_send(coordinator, coordinator->membership.members[i], message);
     coordinator_send_same(coordinator, NULL);
 }
 
 static void send_to_observers(struct weft_coordinator *coordinator, const Weft__Control__Control *message)
 {
-    for (size_t i = 0; i < coordinator->connection_count; i++)
-        if (coordinator->connections[i]->state == CONNECTION_OBSERVER)
-            coordinator_send_to(coordinator, coordinator->connections[i]->id, message);
+    for (size_t i = 0; i < coordinator->membership.connection_count; i++)
+        if (coordinator->membership.connections[i]->state == CONNECTION_OBSERVER)
+            coordinator_send_to(coordinator, coordinator->membership.connections[i]->id, message);
 }
 
 void coordinator_send_abort(struct weft_coordinator *coordinator, uint64_t connection,
@@ -79,7 +80,7 @@ void coordinator_close_connection(struct weft_coordinator *coordinator,
                                   struct coordinator_connection *connection, const char *why)
 {
     connection->state = CONNECTION_CLOSING;
-    coordinator->options.close(coordinator->options.context, connection->id, why);
+    coordinator->options.net.close(coordinator->options.context, connection->id, why);
 }
 
 /* Sends Abort and closes the connection. The job continues. */
@@ -127,10 +128,11 @@ void coordinator_end(struct weft_coordinator *coordinator, enum weft_status stat
     coordinator_enter(coordinator, COORDINATOR_ENDED);
     coordinator->end_status = status;
     /* newcomers wait for an admission that cannot happen now */
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        if (coordinator->members[i]->newcomer && coordinator->members[i]->connection &&
-            coordinator->members[i]->state < MEMBER_LEFT)
-            coordinator_send_abort(coordinator, coordinator->members[i]->connection, WEFT_ERR_CLOSED,
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        if (coordinator->membership.members[i]->newcomer && coordinator->membership.members[i]->connection &&
+            coordinator->membership.members[i]->state < MEMBER_LEFT)
+            coordinator_send_abort(coordinator, coordinator->membership.members[i]->connection,
+                                   WEFT_ERR_CLOSED,
                                    text[0] ? text : "the job ended before it let this worker in");
     snprintf(coordinator->end.text, sizeof coordinator->end.text, "%s", text);
     if (status != WEFT_OK)
@@ -148,15 +150,15 @@ void coordinator_abort(struct weft_coordinator *coordinator, const struct coordi
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        struct coordinator_member *member = coordinator->members[i];
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++) {
+        struct coordinator_member *member = coordinator->membership.members[i];
         if (member != except && member->connection && member->state < MEMBER_LEFT &&
             !member->record.is_awaited)
             coordinator_send_abort(coordinator, member->connection, status, text);
     }
-    for (size_t i = 0; i < coordinator->connection_count; i++)
-        if (coordinator->connections[i]->state == CONNECTION_OBSERVER)
-            coordinator_send_abort(coordinator, coordinator->connections[i]->id, status, text);
+    for (size_t i = 0; i < coordinator->membership.connection_count; i++)
+        if (coordinator->membership.connections[i]->state == CONNECTION_OBSERVER)
+            coordinator_send_abort(coordinator, coordinator->membership.connections[i]->id, status, text);
     coordinator_end(coordinator, status, text);
 }
 
@@ -197,12 +199,12 @@ void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordi
     bool goes_on = coordinator_shrink_begin(coordinator, member);
     if (!goes_on && !coordinator_records_end(coordinator)) return;
     char text[COORDINATOR_LABEL_BYTES + 160 + sizeof COORDINATOR_SHARDS_AHEAD_TEXT + sizeof no_copy];
-    const bool beyond = !goes_on && !member->joined && coordinator_shards_are_ahead(coordinator);
+    const bool beyond = !goes_on && !member->agreement.joined && coordinator_shards_are_ahead(coordinator);
     snprintf(text, sizeof text, "%s lost: %.140s%s%s", member->label, why, no_copy,
              beyond ? "; " COORDINATOR_SHARDS_AHEAD_TEXT : "");
     Weft__Control__MemberLost lost;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    coordinator_fill_lost(&lost, member, text, goes_on ? coordinator->epoch : 0);
+    coordinator_fill_lost(&lost, member, text, goes_on ? coordinator->epochs.epoch : 0);
     message.body_case = WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST;
     message.member_lost = &lost;
     coordinator_broadcast(coordinator, &message, member);
@@ -223,7 +225,7 @@ void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordi
 static void tick_joining(struct weft_coordinator *coordinator, uint64_t now_ns)
 {
     if (coordinator->state >= COORDINATOR_RUNNING ||
-        weft_elapsed_ns(coordinator->created_ns, now_ns) <= coordinator->options.join_ns)
+        weft_elapsed_ns(coordinator->process.created_ns, now_ns) <= coordinator->options.join_ns)
         return;
     char missing[400];
     coordinator_describe_missing(coordinator, missing, sizeof missing);
@@ -243,14 +245,15 @@ void weft_coordinator_paused(struct weft_coordinator *coordinator, uint64_t paus
     weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "this process was stopped for %.1f s",
              (double)pause_ns / 1e9);
     uint64_t now_ns = weft_now_ns(coordinator->env);
-    coordinator->paused_ns = now_ns;
-    coordinator->pause_ns = pause_ns;
-    for (size_t i = 0; i < coordinator->connection_count; i++) {
-        shift_time(&coordinator->connections[i]->last_received_ns, pause_ns, now_ns);
-        shift_time(&coordinator->connections[i]->opened_ns, pause_ns, now_ns);
+    coordinator->process.paused_ns = now_ns;
+    coordinator->process.pause_ns = pause_ns;
+    for (size_t i = 0; i < coordinator->membership.connection_count; i++) {
+        shift_time(&coordinator->membership.connections[i]->last_received_ns, pause_ns, now_ns);
+        shift_time(&coordinator->membership.connections[i]->opened_ns, pause_ns, now_ns);
     }
-    shift_time(&coordinator->created_ns, pause_ns, now_ns);
-    if (coordinator->shrink_began_ns > 0) shift_time(&coordinator->shrink_began_ns, pause_ns, now_ns);
+    shift_time(&coordinator->process.created_ns, pause_ns, now_ns);
+    if (coordinator->epochs.shrink_began_ns > 0)
+        shift_time(&coordinator->epochs.shrink_began_ns, pause_ns, now_ns);
 }
 
 /* The member may only be suspended or cut off from the network. The Abort explains to it why the job went on
@@ -286,8 +289,8 @@ void weft_coordinator_tick(struct weft_coordinator *coordinator)
     uint64_t now_ns = weft_now_ns(coordinator->env);
     char silent[64];
     if (coordinator_records_is_fenced(coordinator)) return;
-    for (size_t i = 0; i < coordinator->connection_count; i++) {
-        struct coordinator_connection *connection = coordinator->connections[i];
+    for (size_t i = 0; i < coordinator->membership.connection_count; i++) {
+        struct coordinator_connection *connection = coordinator->membership.connections[i];
         if (connection->state == CONNECTION_NEW && weft_elapsed_ns(connection->opened_ns, now_ns) > HELLO_NS)
             coordinator_refuse(coordinator, connection, WEFT_ERR_DEADLINE, "no Hello within %llu s",
                                (unsigned long long)(HELLO_NS / WEFT_SECONDS(1)));
@@ -324,7 +327,7 @@ void weft_coordinator_options_init(struct weft_coordinator_options *options)
 enum weft_status weft_coordinator_create(struct weft_env *env, const struct weft_coordinator_options *options,
                                          struct weft_coordinator **out)
 {
-    WEFT_ASSERT(options->size == sizeof *options && options->send && options->close);
+    WEFT_ASSERT(options->size == sizeof *options && options->net.send && options->net.close);
     if (options->workers == 0 || options->workers > WEFT_LIMIT_WORKERS || options->shards > WEFT_LIMIT_SHARDS)
         return WEFT_ERR_INVALID;
     if (!options->job || options->job[0] == 0 || strlen(options->job) > WEFT_LIMIT_NAME_BYTES)
@@ -339,13 +342,14 @@ enum weft_status weft_coordinator_create(struct weft_env *env, const struct weft
     coordinator->options = *options;
     coordinator->state = COORDINATOR_JOINING;
     coordinator->refusals = (struct weft_log_limit){.component = "coordinator", .burst = REFUSALS_LOGGED};
-    coordinator->created_ns = weft_now_ns(env);
-    coordinator->report_ns = weft_deadline_ns(coordinator->created_ns, WEFT_WAIT_REASON_FIRST_NS);
+    coordinator->process.created_ns = weft_now_ns(env);
+    coordinator->process.report_ns =
+        weft_deadline_ns(coordinator->process.created_ns, WEFT_WAIT_REASON_FIRST_NS);
     coordinator->job_id = weft_random_u64(env);
     coordinator->transport_nonce = weft_random_u64(env);
-    coordinator->next_incarnation = 1;
-    coordinator->epoch = coordinator->epoch_in_force = COORDINATOR_EPOCH;
-    coordinator->committed = options->restored_step;
+    coordinator->membership.next_incarnation = 1;
+    coordinator->epochs.epoch = coordinator->epochs.epoch_in_force = COORDINATOR_EPOCH;
+    coordinator->epochs.committed = options->snapshots.restored_step;
     bool with_secret = options->secret && options->secret[0];
     coordinator->job = weft_alloc_text(env, options->job);
     coordinator->secret = with_secret ? weft_alloc_text(env, options->secret) : NULL;
@@ -354,14 +358,16 @@ enum weft_status weft_coordinator_create(struct weft_env *env, const struct weft
     coordinator->options.host = coordinator->host;
     coordinator->options.secret = coordinator->secret;
     uint32_t most = options->workers_max > options->workers ? options->workers_max : options->workers;
-    coordinator->member_capacity = most + options->shards;
-    coordinator->next_rank_order = coordinator->workers_at_start = options->workers;
-    coordinator->members = weft_alloc_zero(env, coordinator->member_capacity * sizeof *coordinator->members);
-    coordinator->workers = weft_alloc_zero(env, most * sizeof *coordinator->workers);
-    coordinator->shards = weft_alloc_zero(env, (options->shards + 1) * sizeof *coordinator->shards);
+    coordinator->membership.member_capacity = most + options->shards;
+    coordinator->membership.next_rank_order = coordinator->membership.workers_at_start = options->workers;
+    coordinator->membership.members = weft_alloc_zero(env, coordinator->membership.member_capacity *
+                                                               sizeof *coordinator->membership.members);
+    coordinator->membership.workers = weft_alloc_zero(env, most * sizeof *coordinator->membership.workers);
+    coordinator->membership.shards =
+        weft_alloc_zero(env, (options->shards + 1) * sizeof *coordinator->membership.shards);
     if (!coordinator->job || !coordinator->host || (with_secret && !coordinator->secret) ||
-        !coordinator->members || !coordinator->workers || !coordinator->shards ||
-        coordinator_snapshot_init(coordinator) < 0) {
+        !coordinator->membership.members || !coordinator->membership.workers ||
+        !coordinator->membership.shards || coordinator_snapshot_init(coordinator) < 0) {
         weft_coordinator_free(coordinator);
         return WEFT_ERR_NO_MEMORY;
     }
@@ -373,13 +379,13 @@ void weft_coordinator_free(struct weft_coordinator *coordinator)
 {
     if (!coordinator) return;
     struct weft_env *env = coordinator->env;
-    for (size_t i = 0; i < coordinator->connection_count; i++)
-        weft_free_bytes(env, coordinator->connections[i]);
-    for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        coordinator_addresses_free(coordinator, coordinator->members[i]);
-        weft_free_bytes(coordinator->env, coordinator->members[i]->report_open);
-        weft_free_bytes(coordinator->env, coordinator->members[i]->operations_seen);
-        weft_free_bytes(env, coordinator->members[i]);
+    for (size_t i = 0; i < coordinator->membership.connection_count; i++)
+        weft_free_bytes(env, coordinator->membership.connections[i]);
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++) {
+        coordinator_addresses_free(coordinator, coordinator->membership.members[i]);
+        weft_free_bytes(coordinator->env, coordinator->membership.members[i]->figures.report_open);
+        weft_free_bytes(coordinator->env, coordinator->membership.members[i]->figures.operations_seen);
+        weft_free_bytes(env, coordinator->membership.members[i]);
     }
     coordinator_tensors_free(coordinator);
     coordinator_slots_free(coordinator);
@@ -387,11 +393,11 @@ void weft_coordinator_free(struct weft_coordinator *coordinator)
     coordinator_host_health_free(coordinator);
     weft_free_bytes(env, coordinator->records.shrunk);
     weft_free_bytes(env, coordinator->snapshot.answered);
-    weft_free_bytes(env, coordinator->endpoints);
-    weft_free_bytes(env, coordinator->connections);
-    weft_free_bytes(env, coordinator->members);
-    weft_free_bytes(env, coordinator->workers);
-    weft_free_bytes(env, coordinator->shards);
+    weft_free_bytes(env, coordinator->table.endpoints);
+    weft_free_bytes(env, coordinator->membership.connections);
+    weft_free_bytes(env, coordinator->membership.members);
+    weft_free_bytes(env, coordinator->membership.workers);
+    weft_free_bytes(env, coordinator->membership.shards);
     weft_free_bytes(env, coordinator->job);
     weft_free_bytes(env, coordinator->secret);
     weft_free_bytes(env, coordinator->host);

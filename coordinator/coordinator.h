@@ -27,6 +27,40 @@ struct weft_snapshot_bytes {
     const uint8_t *data; /* (bytes,) valid during the call */
     size_t bytes;
 };
+/* Snapshots of the shards. */
+struct weft_coordinator_snapshots {
+    /* Every so many steps, or ns; 0 and 0: none. The driver reports the end of a commit
+     * (weft_coordinator_snapshot_committed). */
+    uint64_t steps, period_ns;
+    uint64_t last_ns;        /* of a candidate: when the last snapshot began, on its clock; 0: unknown */
+    uint64_t restored_step;  /* the shards restore the snapshot of this step; 0: none */
+    uint32_t restored_parts; /* 1 + the largest rank with a part in the restored snapshot; 0: none */
+};
+/* What a coordinator calls for snapshots; `context` is that of the options. Unused without snapshots. */
+struct weft_coordinator_snapshot_calls {
+    /* A new snapshot of the step begins: forget the pieces of the one before. */
+    void (*begin)(void *context, uint64_t step);
+    /* Pieces that a shard has stored. */
+    void (*pieces)(void *context, const Weft__Control__SnapPieces *pieces);
+    /* Store these bytes, then call weft_coordinator_snapshot_stored, not inside this call. NULL: snapshots
+     * have no parts of workers. */
+    void (*part)(void *context, const struct weft_snapshot_bytes *bytes);
+    /* Read the rank's part in the restored snapshot from `offset` on, then call
+     * weft_coordinator_snapshot_fetched, not inside this call. */
+    void (*fetch)(void *context, uint32_t member, uint32_t rank, uint64_t offset);
+    /* All shards and workers have stored everything: write the manifest. */
+    void (*commit)(void *context, uint64_t step);
+};
+/* What a coordinator calls for its connections. */
+struct weft_coordinator_net_calls {
+    /* Sends one control message; packs it before returning. send and close must not call back into the
+     * coordinator. */
+    void (*send)(void *context, uint64_t connection, const Weft__Control__Control *message);
+    /* Sends of this message, which does not change, to many members begin; NULL: they end. Pairs may nest.
+     * May be NULL. */
+    void (*send_same)(void *context, const Weft__Control__Control *message);
+    void (*close)(void *context, uint64_t connection, const char *why);
+};
 struct weft_coordinator_options {
     size_t size;
     const char *job;          /* members of another job are refused */
@@ -55,31 +89,9 @@ struct weft_coordinator_options {
                                * same */
     uint64_t pid;             /* process, so a lost coordinator means that this member is lost. Default "",
                                * 0 */
-    /* Snapshots of the shards: every so many steps, or ns; 0 and 0: none. The driver reports the end of a
-     * commit (weft_coordinator_snapshot_committed). */
-    uint64_t snapshot_steps, snapshot_ns;
-    uint64_t restored_step; /* the shards restore the snapshot of this step; 0: none */
-    uint64_t snapshot_last_ns; /* of a candidate: when the last snapshot began, on its clock; 0: unknown */
-    /* A new snapshot of the step begins: forget the pieces of the one before. Unused without snapshots. */
-    void (*snapshot_begin)(void *context, uint64_t step);
-    /* Pieces that a shard has stored. */
-    void (*snapshot_pieces)(void *context, const Weft__Control__SnapPieces *pieces);
-    /* Store these bytes, then call weft_coordinator_snapshot_stored, not inside this call. NULL: snapshots
-     * have no parts of workers. */
-    void (*snapshot_part)(void *context, const struct weft_snapshot_bytes *bytes);
-    uint32_t restored_parts; /* 1 + the largest rank with a part in the restored snapshot; 0: none */
-    /* Read the rank's part in the restored snapshot from `offset` on, then call
-     * weft_coordinator_snapshot_fetched, not inside this call. */
-    void (*snapshot_fetch)(void *context, uint32_t member, uint32_t rank, uint64_t offset);
-    /* All shards and workers have stored everything: write the manifest. */
-    void (*snapshot_commit)(void *context, uint64_t step);
-    /* Sends one control message; packs it before returning. send and close must not call back into the
-     * coordinator. */
-    void (*send)(void *context, uint64_t connection, const Weft__Control__Control *message);
-    /* Sends of this message, which does not change, to many members begin; NULL: they end. Pairs may nest.
-     * May be NULL. */
-    void (*send_same)(void *context, const Weft__Control__Control *message);
-    void (*close)(void *context, uint64_t connection, const char *why);
+    struct weft_coordinator_snapshots snapshots;
+    struct weft_coordinator_snapshot_calls snapshot_calls;
+    struct weft_coordinator_net_calls net;
     /* The job has ended: WEFT_OK if it finished, otherwise the status and sentence of the failure. Called
      * once. */
     void (*ended)(void *context, enum weft_status status, const char *text);

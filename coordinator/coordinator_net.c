@@ -166,31 +166,31 @@ static void on_ended(void *context, enum weft_status status, const char *text)
 static void on_snapshot_begin(void *context, uint64_t step)
 {
     struct weft_coordinator_server *server = context;
-    server->snapshot_begin(server->context, step);
+    server->snapshot_calls.begin(server->context, step);
 }
 
 static void on_snapshot_pieces(void *context, const Weft__Control__SnapPieces *pieces)
 {
     struct weft_coordinator_server *server = context;
-    server->snapshot_pieces(server->context, pieces);
+    server->snapshot_calls.pieces(server->context, pieces);
 }
 
 static void on_snapshot_part(void *context, const struct weft_snapshot_bytes *bytes)
 {
     struct weft_coordinator_server *server = context;
-    server->snapshot_part(server->context, bytes);
+    server->snapshot_calls.part(server->context, bytes);
 }
 
 static void on_snapshot_fetch(void *context, uint32_t member, uint32_t rank, uint64_t offset)
 {
     struct weft_coordinator_server *server = context;
-    server->snapshot_fetch(server->context, member, rank, offset);
+    server->snapshot_calls.fetch(server->context, member, rank, offset);
 }
 
 static void on_snapshot_commit(void *context, uint64_t step)
 {
     struct weft_coordinator_server *server = context;
-    server->snapshot_commit(server->context, step);
+    server->snapshot_calls.commit(server->context, step);
 }
 
 /* ---- replaced ---- */
@@ -406,8 +406,8 @@ static uint32_t newcomers_max(uint32_t wanted)
 static void set_address(struct weft_coordinator *coordinator, const char *host, uint16_t port)
 {
     const bool is_v6 = strchr(host, ':') != NULL;
-    snprintf(coordinator->address, sizeof coordinator->address, is_v6 ? " at [%.255s]:%u" : " at %.255s:%u",
-             host, port);
+    snprintf(coordinator->process.address, sizeof coordinator->process.address,
+             is_v6 ? " at [%.255s]:%u" : " at %.255s:%u", host, port);
 }
 
 static uint64_t beat_period(uint64_t heartbeat_ns)
@@ -442,11 +442,11 @@ static void set_options(struct weft_coordinator_server *server,
 {
     server->ended = options->ended;
     server->replaced = options->replaced;
-    server->snapshot_begin = options->snapshot_begin;
-    server->snapshot_pieces = options->snapshot_pieces;
-    server->snapshot_commit = options->snapshot_commit;
-    server->snapshot_part = options->snapshot_part;
-    server->snapshot_fetch = options->snapshot_fetch;
+    server->snapshot_calls.begin = options->snapshot_calls.begin;
+    server->snapshot_calls.pieces = options->snapshot_calls.pieces;
+    server->snapshot_calls.commit = options->snapshot_calls.commit;
+    server->snapshot_calls.part = options->snapshot_calls.part;
+    server->snapshot_calls.fetch = options->snapshot_calls.fetch;
     server->context = options->context;
     server->beat_ns = beat_period(options->heartbeat_ns);
     *inner = *options;
@@ -454,15 +454,15 @@ static void set_options(struct weft_coordinator_server *server,
     inner->pid = (uint64_t)getpid();
     inner->newcomers_max = newcomers_max(options->newcomers_max);
     inner->beat_ns = server->beat_ns;
-    inner->send = coordinator_server_send;
-    inner->send_same = on_send_same;
-    inner->close = coordinator_server_close;
+    inner->net.send = coordinator_server_send;
+    inner->net.send_same = on_send_same;
+    inner->net.close = coordinator_server_close;
     inner->ended = on_ended;
-    inner->snapshot_begin = on_snapshot_begin;
-    inner->snapshot_pieces = on_snapshot_pieces;
-    inner->snapshot_commit = on_snapshot_commit;
-    inner->snapshot_part = options->snapshot_part ? on_snapshot_part : NULL;
-    inner->snapshot_fetch = on_snapshot_fetch;
+    inner->snapshot_calls.begin = on_snapshot_begin;
+    inner->snapshot_calls.pieces = on_snapshot_pieces;
+    inner->snapshot_calls.commit = on_snapshot_commit;
+    inner->snapshot_calls.part = options->snapshot_calls.part ? on_snapshot_part : NULL;
+    inner->snapshot_calls.fetch = on_snapshot_fetch;
     inner->context = server;
 }
 
@@ -558,8 +558,8 @@ enum weft_status coordinator_server_adopt(struct weft_coordinator_server *server
 uint32_t weft_coordinator_server_connections(const struct weft_coordinator_server *server)
 {
     uint32_t count = 0;
-    for (size_t i = 0; i < server->coordinator->connection_count; i++)
-        count += server->coordinator->connections[i]->state != CONNECTION_OBSERVER;
+    for (size_t i = 0; i < server->coordinator->membership.connection_count; i++)
+        count += server->coordinator->membership.connections[i]->state != CONNECTION_OBSERVER;
     return count;
 }
 

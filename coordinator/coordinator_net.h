@@ -41,11 +41,7 @@ struct weft_coordinator_server {
     uint64_t ticked_ns;           /* time of the last tick */
     struct weft_log_limit rejected; /* connections closed because of what they sent */
     uint64_t beat_ns;             /* a welcomed connection gets a message at least this often */
-    void (*snapshot_begin)(void *context, uint64_t step);
-    void (*snapshot_pieces)(void *context, const Weft__Control__SnapPieces *pieces);
-    void (*snapshot_commit)(void *context, uint64_t step);
-    void (*snapshot_part)(void *context, const struct weft_snapshot_bytes *bytes);
-    void (*snapshot_fetch)(void *context, uint32_t member, uint32_t rank, uint64_t offset);
+    struct weft_coordinator_snapshot_calls snapshot_calls;
     void (*ended)(void *context, enum weft_status status, const char *text);
     struct coordinator_reign *reign; /* owned; NULL: no store */
     bool is_replaced;                /* another process coordinates, or may */

@@ -43,20 +43,20 @@ const struct weft_report_metric weft_report_metrics[WEFT_REPORT_METRICS] = {
 static void store_open(struct weft_coordinator *coordinator, struct coordinator_member *member,
                        const char *text)
 {
-    weft_free_bytes(coordinator->env, member->report_open);
-    member->report_open = text[0] ? weft_alloc_text(coordinator->env, text) : NULL;
-    member->report.open = member->report_open ? member->report_open : (char *)"";
+    weft_free_bytes(coordinator->env, member->figures.report_open);
+    member->figures.report_open = text[0] ? weft_alloc_text(coordinator->env, text) : NULL;
+    member->figures.report.open = member->figures.report_open ? member->figures.report_open : (char *)"";
 }
 
 /* report is UNTRUSTED. */
 static void store_links(struct coordinator_member *member, const Weft__Control__Report *report)
 {
-    member->link_count = 0;
+    member->figures.link_count = 0;
     for (size_t i = 0; i < WEFT_LIMIT_REPORT_LINKS && i < report->n_link_members && i < report->n_link_bytes;
          i++) {
-        member->link_members[i] = report->link_members[i];
-        member->link_bytes[i] = report->link_bytes[i];
-        member->link_count++;
+        member->figures.link_members[i] = report->link_members[i];
+        member->figures.link_bytes[i] = report->link_bytes[i];
+        member->figures.link_count++;
     }
 }
 
@@ -78,12 +78,13 @@ static uint32_t find_operation(struct weft_coordinator *coordinator, const char 
 {
     const size_t bytes = strspn(kind, "abcdefghijklmnopqrstuvwxyz_");
     uint32_t i = 0;
-    if (bytes == 0 || kind[bytes] || bytes >= sizeof coordinator->operations[0].kind)
+    if (bytes == 0 || kind[bytes] || bytes >= sizeof coordinator->times.operations[0].kind)
         return WEFT_OPERATION_KINDS;
-    while (i < coordinator->operation_count && strcmp(coordinator->operations[i].kind, kind) != 0) i++;
-    if (i == coordinator->operation_count && i < WEFT_OPERATION_KINDS) {
-        memcpy(coordinator->operations[i].kind, kind, bytes + 1);
-        coordinator->operation_count++;
+    while (i < coordinator->times.operation_count && strcmp(coordinator->times.operations[i].kind, kind) != 0)
+        i++;
+    if (i == coordinator->times.operation_count && i < WEFT_OPERATION_KINDS) {
+        memcpy(coordinator->times.operations[i].kind, kind, bytes + 1);
+        coordinator->times.operation_count++;
     }
     return i;
 }
@@ -92,14 +93,14 @@ static uint32_t find_operation(struct weft_coordinator *coordinator, const char 
 static void add_operations(struct weft_coordinator *coordinator, struct coordinator_member *member,
                            const Weft__Control__Report *report)
 {
-    if (report->n_operations > 0 && !member->operations_seen)
-        member->operations_seen =
-            weft_alloc_zero(coordinator->env, WEFT_OPERATION_KINDS * sizeof *member->operations_seen);
-    for (size_t i = 0; i < report->n_operations && member->operations_seen; i++) {
+    if (report->n_operations > 0 && !member->figures.operations_seen)
+        member->figures.operations_seen =
+            weft_alloc_zero(coordinator->env, WEFT_OPERATION_KINDS * sizeof *member->figures.operations_seen);
+    for (size_t i = 0; i < report->n_operations && member->figures.operations_seen; i++) {
         const Weft__Control__OperationTimes *times = report->operations[i];
         const uint32_t index = find_operation(coordinator, times->kind);
         if (index < WEFT_OPERATION_KINDS)
-            add_increase(&coordinator->operations[index].times, &member->operations_seen[index],
+            add_increase(&coordinator->times.operations[index].times, &member->figures.operations_seen[index],
                          times->buckets, times->n_buckets, times->ns);
     }
 }
@@ -107,49 +108,51 @@ static void add_operations(struct weft_coordinator *coordinator, struct coordina
 void coordinator_report(struct weft_coordinator *coordinator, struct coordinator_member *member,
                         const Weft__Control__Report *report)
 {
-    add_increase(&coordinator->step, &member->step_seen, report->step_buckets, report->n_step_buckets,
-                 report->step_ns);
-    add_increase(&coordinator->exposed, &member->exposed_seen, report->exposed_buckets,
+    add_increase(&coordinator->times.step, &member->figures.step_seen, report->step_buckets,
+                 report->n_step_buckets, report->step_ns);
+    add_increase(&coordinator->times.exposed, &member->figures.exposed_seen, report->exposed_buckets,
                  report->n_exposed_buckets, report->exposed_ns);
-    add_increase(&coordinator->failover, &member->failover_seen, report->failover_buckets,
+    add_increase(&coordinator->times.failover, &member->figures.failover_seen, report->failover_buckets,
                  report->n_failover_buckets, report->failover_ns);
     add_operations(coordinator, member, report);
-    member->report = *report;
+    member->figures.report = *report;
     /* the buckets end with the message */
-    member->report.n_step_buckets = member->report.n_exposed_buckets = member->report.n_failover_buckets = 0;
-    member->report.step_buckets = member->report.exposed_buckets = member->report.failover_buckets = NULL;
+    member->figures.report.n_step_buckets = member->figures.report.n_exposed_buckets =
+        member->figures.report.n_failover_buckets = 0;
+    member->figures.report.step_buckets = member->figures.report.exposed_buckets =
+        member->figures.report.failover_buckets = NULL;
     store_links(member, report);
-    member->report.n_link_members = member->report.n_link_bytes = 0;
-    member->report.link_members = NULL;
-    member->report.link_bytes = NULL;
-    member->report.n_operations = 0;
-    member->report.operations = NULL;
+    member->figures.report.n_link_members = member->figures.report.n_link_bytes = 0;
+    member->figures.report.link_members = NULL;
+    member->figures.report.link_bytes = NULL;
+    member->figures.report.n_operations = 0;
+    member->figures.report.operations = NULL;
     /* unknown fields end with the message */
-    member->report.base.n_unknown_fields = 0;
-    member->report.base.unknown_fields = NULL;
-    member->reported_ns = weft_now_ns(coordinator->env);
-    member->has_report = true;
+    member->figures.report.base.n_unknown_fields = 0;
+    member->figures.report.base.unknown_fields = NULL;
+    member->figures.reported_ns = weft_now_ns(coordinator->env);
+    member->figures.has_report = true;
     store_open(coordinator, member, report->open);
 }
 
 uint32_t weft_coordinator_member_count(const struct weft_coordinator *coordinator)
 {
-    return coordinator->member_count;
+    return coordinator->membership.member_count;
 }
 
 uint32_t weft_coordinator_reports(const struct weft_coordinator *coordinator,
                                   struct weft_member_report *reports_out, uint32_t capacity)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < coordinator->member_count && count < capacity; i++) {
-        const struct coordinator_member *member = coordinator->members[i];
-        if (!member->has_report || member->newcomer || member->state >= MEMBER_LEFT) continue;
+    for (uint32_t i = 0; i < coordinator->membership.member_count && count < capacity; i++) {
+        const struct coordinator_member *member = coordinator->membership.members[i];
+        if (!member->figures.has_report || member->newcomer || member->state >= MEMBER_LEFT) continue;
         struct weft_member_report *report = &reports_out[count++];
         *report = (struct weft_member_report){
             .role = member->role,
             .index = member->index,
-            .age_ns = weft_elapsed_ns(member->reported_ns, weft_now_ns(coordinator->env)),
-            .figures = member->report,
+            .age_ns = weft_elapsed_ns(member->figures.reported_ns, weft_now_ns(coordinator->env)),
+            .figures = member->figures.report,
         };
         report->figures.open = (char *)"";
     }

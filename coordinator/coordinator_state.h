@@ -82,13 +82,8 @@ struct coordinator_records {
     size_t shrunk_bytes;
 };
 
-struct coordinator_member {
-    uint32_t member; /* index in coordinator->members */
-    Weft__Control__Role role;
-    uint32_t index; /* rank, or shard number */
-    enum coordinator_member_state state;
-    char label[COORDINATOR_LABEL_BYTES];
-    char host[WEFT_LIMIT_NAME_BYTES + 1];
+/* What the process of a member can do: from its Hello. */
+struct coordinator_abilities {
     struct weft_wire_range wire; /* versions that it speaks */
     bool has_device;        /* the process has a GPU */
     bool supports_states;   /* a shard that supports STATE_PULL and STATE_INIT */
@@ -98,6 +93,38 @@ struct coordinator_member {
     bool supports_progress; /* it answers ask_progress */
     bool has_snapshots;     /* a shard with a folder for snapshots; a worker that sends parts */
     bool supports_moves;    /* a shard that supports SlotCopy and SlotQuiet */
+};
+/* The newest figures of a member. */
+struct coordinator_figures {
+    Weft__Control__Report report; /* its newest figures; `open` points at report_open */
+    char *report_open;            /* owned; NULL: none */
+    uint32_t link_members[WEFT_LIMIT_REPORT_LINKS]; /* by number, that it has sent most bytes to */
+    uint64_t link_bytes[WEFT_LIMIT_REPORT_LINKS];
+    uint32_t link_count;
+    uint64_t reported_ns;         /* when they arrived */
+    bool has_report;
+    struct weft_histogram step_seen, exposed_seen, failover_seen; /* of the newest report */
+    struct weft_histogram *operations_seen; /* (WEFT_OPERATION_KINDS,) owned; NULL: none was reported */
+};
+/* A worker's place in the agreements on the membership. */
+struct coordinator_agreement {
+    uint32_t agreed_epoch;         /* last epoch that it agreed to in Shrink */
+    uint64_t committed;            /* its last step known to be good on all ranks */
+    uint64_t codec_steps;          /* largest step count among its codecs */
+    uint32_t rank_order;           /* sort key of ranks; the keys may have gaps */
+    uint32_t joined;               /* 0: has data; else number of its Join, in order of arrival */
+    uint32_t join_epoch;           /* epoch in force at its last Join */
+    uint32_t liveness_wait_seq;    /* number of the liveness check whose result it requested; 0: none */
+    uint32_t liveness_replied_seq; /* number of the last liveness check that it replied to */
+};
+struct coordinator_member {
+    uint32_t member; /* index in coordinator->membership.members */
+    Weft__Control__Role role;
+    uint32_t index; /* rank, or shard number */
+    enum coordinator_member_state state;
+    char label[COORDINATOR_LABEL_BYTES];
+    char host[WEFT_LIMIT_NAME_BYTES + 1];
+    struct coordinator_abilities abilities;
     struct coordinator_member_addition addition;
     bool is_draining;       /* a shard that is to leave: it gets no slots */
     bool may_leave;         /* it leads and copies no slot, and Finished has been sent */
@@ -109,27 +136,11 @@ struct coordinator_member {
     ProtobufCBinaryData *addresses; /* owned, (endpoint_count,); NULL before Endpoints */
     uint64_t connection;            /* id of its connection; 0: closed */
     uint64_t last_received_ns;
-    Weft__Control__Report report; /* its newest figures; `open` points at report_open */
-    char *report_open;            /* owned; NULL: none */
-    uint32_t link_members[WEFT_LIMIT_REPORT_LINKS]; /* by number, that it has sent most bytes to */
-    uint64_t link_bytes[WEFT_LIMIT_REPORT_LINKS];
-    uint32_t link_count;
-    uint64_t reported_ns;         /* when they arrived */
-    bool has_report;
-    struct weft_histogram step_seen, exposed_seen, failover_seen; /* of the newest report */
-    struct weft_histogram *operations_seen; /* (WEFT_OPERATION_KINDS,) owned; NULL: none was reported */
+    struct coordinator_figures figures;
     uint32_t declared_count;       /* workers: tensors declared so far = next ordinal */
-    uint32_t agreed_epoch;         /* workers: last epoch that it agreed to in Shrink */
-    uint64_t committed;            /* workers: its last step known to be good on all ranks */
-    uint64_t codec_steps;          /* workers: largest step count among its codecs */
-    uint32_t rank_order;           /* workers: sort key of ranks; the keys may have gaps */
     bool newcomer;                 /* not a rank yet, admitted at the end of a step; or a further shard that
                                     * has not entered (shard_add.c) */
-    uint32_t joined;               /* workers: 0: has data; else number of its Join, in order of arrival */
-    uint32_t join_epoch;           /* workers: epoch in force at its last Join */
-    uint32_t liveness_wait_seq;    /* workers: number of the liveness check whose result it requested; 0:
-                                    * none */
-    uint32_t liveness_replied_seq; /* workers: number of the last liveness check that it replied to */
+    struct coordinator_agreement agreement;
 };
 
 enum coordinator_connection_state {
@@ -255,55 +266,78 @@ struct coordinator_snapshot {
     struct coordinator_parts parts;
 };
 
-struct weft_coordinator {
-    struct weft_env *env;
-    struct weft_coordinator_options options;
-    char *job, *secret, *host; /* owned copies; options point at them */
-    char address[280];         /* where it listens, for the log; "": no sockets; written by the driver */
-    enum coordinator_state state;
-    uint64_t report_ns;           /* when the missing members are logged next */
-    uint64_t paused_ns, pause_ns; /* end of the last stop of this process, and its length; 0: none */
-    uint64_t created_ns, job_id, transport_nonce, next_incarnation;
-    uint32_t next_endpoint;
-    uint32_t wire_version; /* of the job; 0: before the roster (version/job_version.c) */
-
-    struct weft_log_limit refusals;              /* any process that reaches the port can cause them */
+/* Members and connections. */
+struct coordinator_membership {
     struct coordinator_connection **connections; /* owned, sorted by id */
     size_t connection_count, connection_capacity;
-
     struct coordinator_member **members; /* owned, in the order of joining */
     uint32_t member_count, member_capacity, next_rank_order, workers_at_start;
-    uint64_t codec_steps; /* largest step count of any codec in the membership in force */
     bool has_grown;       /* a worker was admitted since the start: workers that had joined do not have
-                               * its address */
+                           * its address */
     struct coordinator_member **workers, **shards; /* by index; NULL: has not joined */
     uint32_t worker_count, shard_count, worker_left_count;
-    uint32_t epoch; /* newest epoch proposed; equal to epoch_in_force unless an agreement is under
-                              * way */
+    uint64_t next_incarnation;
+    uint32_t next_endpoint;
+};
+/* Agreements of the workers. */
+struct coordinator_epochs {
+    uint32_t epoch;           /* newest epoch proposed; equal to epoch_in_force unless an agreement is under
+                               * way */
     uint32_t epoch_in_force;
     uint64_t shrink_began_ns;
-    uint64_t committed;                            /* the last step known to be good on all ranks */
-    uint32_t join_count;                           /* number of the last Join */
-    struct weft_histogram step, exposed, failover; /* over all workers, including lost ones */
+    uint64_t committed;       /* the last step known to be good on all ranks */
+    uint64_t codec_steps;     /* largest step count of any codec in the membership in force */
+    uint32_t join_count;      /* number of the last Join */
+    uint32_t liveness_seq;    /* number of the last liveness check */
+    bool liveness_is_running; /* a worker has not replied to it yet */
+};
+/* Times over all workers, including lost ones. */
+struct coordinator_job_times {
+    struct weft_histogram step, exposed, failover;
     struct weft_operation_times operations[WEFT_OPERATION_KINDS]; /* the same, by kind */
     uint32_t operation_count;
-    uint32_t liveness_seq;                         /* number of the last liveness check */
-    bool liveness_is_running;                      /* a worker has not replied to it yet */
-    struct coordinator_stall stall;
-    struct coordinator_snapshot snapshot;
-    struct coordinator_host_health host_health;
-
+};
+/* Declared tensors, and where their chunks are. */
+struct coordinator_tensor_table {
     struct coordinator_tensor **tensors; /* owned, by ordinal */
     uint32_t tensor_count, tensor_capacity;
     uint32_t *names; /* owned, (name_slots,): 1 + ordinal, or 0 (tensor_names.c) */
     uint32_t name_slots;
     struct coordinator_endpoint *endpoints; /* owned; NULL before the roster */
     uint32_t endpoint_count;
+};
+/* The process, and when it was created or suspended. */
+struct coordinator_process {
+    char address[280];            /* where it listens, for the log; "": no sockets; written by the driver */
+    uint64_t report_ns;           /* when the missing members are logged next */
+    uint64_t paused_ns, pause_ns; /* end of the last stop of this process, and its length; 0: none */
+    uint64_t created_ns;
+};
+struct weft_coordinator {
+    struct weft_env *env;
+    struct weft_coordinator_options options;
+    char *job, *secret, *host; /* owned copies; options point at them */
+    struct coordinator_process process;
+    enum coordinator_state state;
+    uint64_t job_id, transport_nonce;
+    uint32_t wire_version; /* of the job; 0: before the roster (version/job_version.c) */
+
+    struct weft_log_limit refusals;              /* any process that reaches the port can cause them */
+    struct coordinator_membership membership;
+    struct coordinator_epochs epochs;
+    struct coordinator_job_times times;
+    struct coordinator_stall stall;
+    struct coordinator_snapshot snapshot;
+    struct coordinator_host_health host_health;
+
+    struct coordinator_tensor_table table;
     struct coordinator_slots slots;
     struct coordinator_addition addition;
 
-    bool cost_known;              /* rank 0 has sent its link costs in Ready */
-    Weft__Control__LinkCost cost; /* forwarded in Go; its byte fields are owned */
+    struct {
+        Weft__Control__LinkCost cost; /* forwarded in Go; its byte fields are owned */
+        bool cost_known;              /* rank 0 has sent its link costs in Ready */
+    } link;
 
     struct coordinator_records records;
 

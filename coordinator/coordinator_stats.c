@@ -9,7 +9,7 @@ static uint64_t *state_count(struct weft_coordinator_role_stats *stats,
     switch (member->state) {
     case MEMBER_WELCOMED: return &stats->joined;
     case MEMBER_ADDRESSED: return &stats->connecting;
-    case MEMBER_READY: return member->joined ? &stats->joined : &stats->ready;
+    case MEMBER_READY: return member->agreement.joined ? &stats->joined : &stats->ready;
     case MEMBER_LEFT: return &stats->left;
     case MEMBER_LOST: return &stats->lost;
     }
@@ -24,20 +24,20 @@ void weft_coordinator_stats(const struct weft_coordinator *coordinator,
         .state = coordinator_state_name(coordinator->state),
         .workers.expected = coordinator->options.workers,
         .shards.expected = coordinator->options.shards,
-        .epoch = coordinator->epoch_in_force,
-        .tensors = coordinator->tensor_count,
-        .step = coordinator->step,
-        .exposed = coordinator->exposed,
-        .failover = coordinator->failover,
-        .operation_count = coordinator->operation_count,
+        .epoch = coordinator->epochs.epoch_in_force,
+        .tensors = coordinator->table.tensor_count,
+        .step = coordinator->times.step,
+        .exposed = coordinator->times.exposed,
+        .failover = coordinator->times.failover,
+        .operation_count = coordinator->times.operation_count,
         .slots = coordinator->slots.count,
         .sick_hosts = coordinator->host_health.count,
         .snapshot_failures = coordinator->snapshot.failures.count,
         .slots_without_copy = coordinator_slots_without_copy(coordinator),
     };
-    memcpy(stats_out->operations, coordinator->operations, sizeof stats_out->operations);
-    for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        const struct coordinator_member *member = coordinator->members[i];
+    memcpy(stats_out->operations, coordinator->times.operations, sizeof stats_out->operations);
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++) {
+        const struct coordinator_member *member = coordinator->membership.members[i];
         struct weft_coordinator_role_stats *role =
             member->role == WEFT__CONTROL__ROLE__ROLE_WORKER ? &stats_out->workers : &stats_out->shards;
         const uint64_t silence_ns = weft_elapsed_ns(member->last_received_ns, now_ns);
@@ -46,8 +46,9 @@ void weft_coordinator_stats(const struct weft_coordinator *coordinator,
     }
     stats_out->stall_ns = coordinator_stall_ns(coordinator, now_ns);
     if (coordinator->state < COORDINATOR_RUNNING)
-        stats_out->start_wait_ns = weft_elapsed_ns(coordinator->created_ns, now_ns);
-    if (coordinator->state == COORDINATOR_RUNNING && coordinator->epoch != coordinator->epoch_in_force &&
-        coordinator->shrink_began_ns > 0)
-        stats_out->agreement_ns = weft_elapsed_ns(coordinator->shrink_began_ns, now_ns);
+        stats_out->start_wait_ns = weft_elapsed_ns(coordinator->process.created_ns, now_ns);
+    if (coordinator->state == COORDINATOR_RUNNING &&
+        coordinator->epochs.epoch != coordinator->epochs.epoch_in_force &&
+        coordinator->epochs.shrink_began_ns > 0)
+        stats_out->agreement_ns = weft_elapsed_ns(coordinator->epochs.shrink_began_ns, now_ns);
 }

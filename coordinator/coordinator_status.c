@@ -32,7 +32,8 @@ static const char *member_state_name(const struct coordinator_member *member)
     switch (member->state) {
     case MEMBER_WELCOMED: return "joined";
     case MEMBER_ADDRESSED: return "connecting";
-    case MEMBER_READY: return member->is_draining ? "draining" : member->joined ? "joined" : "ready";
+    case MEMBER_READY:
+        return member->is_draining ? "draining" : member->agreement.joined ? "joined" : "ready";
     case MEMBER_LEFT: return "left";
     case MEMBER_LOST: return "lost";
     }
@@ -47,8 +48,8 @@ static void add_exposed_tensor(json_t *json, const struct weft_coordinator *coor
 {
     const uint32_t tensor = report->exposed_tensor;
     char name[64]; /* cut: the status has a limit, and a row for each worker */
-    if (tensor == 0 || tensor > coordinator->tensor_count) return;
-    snprintf(name, sizeof name, "%s", coordinator->tensors[tensor - 1]->declare.name);
+    if (tensor == 0 || tensor > coordinator->table.tensor_count) return;
+    snprintf(name, sizeof name, "%s", coordinator->table.tensors[tensor - 1]->declare.name);
     json_object_set_new(json, "exposed_tensor", json_of_text(name));
     json_object_set_new(json, "exposed_tensor_ns", json_integer(number_of(report->exposed_tensor_ns)));
 }
@@ -58,10 +59,11 @@ static json_t *json_of_links(const struct weft_coordinator *coordinator,
                              const struct coordinator_member *member)
 {
     json_t *links = json_array();
-    for (uint32_t i = 0; i < member->link_count; i++)
-        if (member->link_members[i] < coordinator->member_count && member->link_members[i] < MEMBERS_MAX)
-            json_array_append_new(links, json_pack("[I, I]", (json_int_t)member->link_members[i],
-                                                   number_of(member->link_bytes[i])));
+    for (uint32_t i = 0; i < member->figures.link_count; i++)
+        if (member->figures.link_members[i] < coordinator->membership.member_count &&
+            member->figures.link_members[i] < MEMBERS_MAX)
+            json_array_append_new(links, json_pack("[I, I]", (json_int_t)member->figures.link_members[i],
+                                                   number_of(member->figures.link_bytes[i])));
     return links;
 }
 
@@ -69,10 +71,10 @@ static json_t *json_of_links(const struct weft_coordinator *coordinator,
 static json_t *json_of_report(const struct weft_coordinator *coordinator,
                               const struct coordinator_member *member)
 {
-    const Weft__Control__Report *report = &member->report;
+    const Weft__Control__Report *report = &member->figures.report;
     const json_int_t age_ms =
-        number_of(weft_elapsed_ns(member->reported_ns, weft_now_ns(coordinator->env)) / WEFT_MS(1));
-    if (!member->has_report) return json_null();
+        number_of(weft_elapsed_ns(member->figures.reported_ns, weft_now_ns(coordinator->env)) / WEFT_MS(1));
+    if (!member->figures.has_report) return json_null();
     if (member->role == WEFT__CONTROL__ROLE__ROLE_SHARD)
         return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "age_ms", age_ms, "sent_bytes",
                          number_of(report->sent_bytes), "received_bytes", number_of(report->received_bytes),
@@ -114,9 +116,9 @@ static json_t *json_of_member(const struct weft_coordinator *coordinator,
                               const struct coordinator_member *member)
 {
     uint64_t load_bytes = 0;
-    for (uint32_t i = 0; i < coordinator->endpoint_count; i++)
-        if (coordinator->endpoints[i].id - member->endpoint_first < member->endpoint_count)
-            load_bytes += coordinator->endpoints[i].load_bytes;
+    for (uint32_t i = 0; i < coordinator->table.endpoint_count; i++)
+        if (coordinator->table.endpoints[i].id - member->endpoint_first < member->endpoint_count)
+            load_bytes += coordinator->table.endpoints[i].load_bytes;
     json_t *json = json_pack(
         "{s:s, s:i, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:i}", "role",
         member->role == WEFT__CONTROL__ROLE__ROLE_WORKER ? "worker" : "shard", "index", (int)member->index,
@@ -127,7 +129,7 @@ static json_t *json_of_member(const struct weft_coordinator *coordinator,
         (json_int_t)(weft_elapsed_ns(member->last_received_ns, weft_now_ns(coordinator->env)) / WEFT_MS(1)),
         "operations", (json_int_t)member->progress.operations, "open_ms",
         (json_int_t)(member->progress.open_ns / WEFT_MS(1)), "report", json_of_report(coordinator, member),
-        "wire_version", (int)member->wire.newest);
+        "wire_version", (int)member->abilities.wire.newest);
     if (json && coordinator->slots.count > 0 && member->role == WEFT__CONTROL__ROLE__ROLE_SHARD)
         add_slots(json, coordinator, member);
     return json;
@@ -214,10 +216,10 @@ static bool halve(json_t *list)
 char *weft_coordinator_status_json(struct weft_coordinator *coordinator)
 {
     json_t *members = json_array(), *tensors = json_array();
-    for (uint32_t i = 0; i < coordinator->member_count && i < MEMBERS_MAX; i++)
-        json_array_append_new(members, json_of_member(coordinator, coordinator->members[i]));
-    for (uint32_t i = 0; i < coordinator->tensor_count && i < TENSORS_MAX; i++)
-        json_array_append_new(tensors, json_of_tensor(coordinator->tensors[i]));
+    for (uint32_t i = 0; i < coordinator->membership.member_count && i < MEMBERS_MAX; i++)
+        json_array_append_new(members, json_of_member(coordinator, coordinator->membership.members[i]));
+    for (uint32_t i = 0; i < coordinator->table.tensor_count && i < TENSORS_MAX; i++)
+        json_array_append_new(tensors, json_of_tensor(coordinator->table.tensors[i]));
     json_t *root = json_pack(
         "{s:o, s:s, s:s, s:i, s:I, s:i, s:i, s:i, s:I, s:o, s:I, s:o, s:o, s:s, s:o, s:I, s:o}", "job",
         json_of_text(coordinator->job), "state", coordinator_state_name(coordinator->state), "weft_version",
@@ -225,12 +227,12 @@ char *weft_coordinator_status_json(struct weft_coordinator *coordinator)
         (int)(coordinator->wire_version ? coordinator->wire_version
                                         : coordinator_wire_range(coordinator).newest),
         "reign", (json_int_t)(coordinator->records.reign ? coordinator->records.reign->number : 0), "epoch",
-        (int)coordinator->epoch_in_force, "workers", (int)coordinator->options.workers, "shards",
+        (int)coordinator->epochs.epoch_in_force, "workers", (int)coordinator->options.workers, "shards",
         (int)coordinator->options.shards, "uptime_ms",
-        (json_int_t)((weft_now_ns(coordinator->env) - coordinator->created_ns) / WEFT_MS(1)), "members",
-        members, "tensor_count", (json_int_t)coordinator->tensor_count, "tensors", tensors, "slots",
-        json_of_slots(coordinator), "end_status", weft_status_name(coordinator->end_status), "end_text",
-        json_of_text(coordinator->end.text), "stall_ms",
+        (json_int_t)((weft_now_ns(coordinator->env) - coordinator->process.created_ns) / WEFT_MS(1)),
+        "members", members, "tensor_count", (json_int_t)coordinator->table.tensor_count, "tensors", tensors,
+        "slots", json_of_slots(coordinator), "end_status", weft_status_name(coordinator->end_status),
+        "end_text", json_of_text(coordinator->end.text), "stall_ms",
         (json_int_t)(coordinator_stall_ns(coordinator, weft_now_ns(coordinator->env)) / WEFT_MS(1)),
         "stall_text", json_of_text(coordinator->stall.text));
     if (!root) return NULL;

@@ -131,16 +131,16 @@ static void tensor_free(struct weft_coordinator *coordinator, struct coordinator
 
 void coordinator_tensors_free(struct weft_coordinator *coordinator)
 {
-    for (uint32_t i = 0; i < coordinator->tensor_count; i++)
-        tensor_free(coordinator, coordinator->tensors[i]);
-    weft_free_bytes(coordinator->env, coordinator->tensors);
-    weft_free_bytes(coordinator->env, coordinator->names);
+    for (uint32_t i = 0; i < coordinator->table.tensor_count; i++)
+        tensor_free(coordinator, coordinator->table.tensors[i]);
+    weft_free_bytes(coordinator->env, coordinator->table.tensors);
+    weft_free_bytes(coordinator->env, coordinator->table.names);
 }
 
 bool coordinator_has_clocks(const struct weft_coordinator *coordinator)
 {
-    for (uint32_t i = 0; i < coordinator->tensor_count; i++) {
-        const struct coordinator_tensor *tensor = coordinator->tensors[i];
+    for (uint32_t i = 0; i < coordinator->table.tensor_count; i++) {
+        const struct coordinator_tensor *tensor = coordinator->table.tensors[i];
         if (tensor && strcmp(consistency_name(&tensor->declare), "bsp") != 0) return true;
     }
     return false;
@@ -213,15 +213,15 @@ static struct coordinator_tensor *tensor_create(struct weft_coordinator *coordin
 {
     struct weft_env *env = coordinator->env;
     if (coordinator_names_reserve(coordinator) < 0) return NULL;
-    if (coordinator->tensor_count == coordinator->tensor_capacity) {
-        uint32_t capacity = coordinator->tensor_capacity ? coordinator->tensor_capacity * 2 : 16;
+    if (coordinator->table.tensor_count == coordinator->table.tensor_capacity) {
+        uint32_t capacity = coordinator->table.tensor_capacity ? coordinator->table.tensor_capacity * 2 : 16;
         struct coordinator_tensor **more = weft_alloc_array(env, capacity, sizeof *more);
         if (!more) return NULL;
-        if (coordinator->tensor_count)
-            memcpy(more, coordinator->tensors, coordinator->tensor_count * sizeof *more);
-        weft_free_bytes(env, coordinator->tensors);
-        coordinator->tensors = more;
-        coordinator->tensor_capacity = capacity;
+        if (coordinator->table.tensor_count)
+            memcpy(more, coordinator->table.tensors, coordinator->table.tensor_count * sizeof *more);
+        weft_free_bytes(env, coordinator->table.tensors);
+        coordinator->table.tensors = more;
+        coordinator->table.tensor_capacity = capacity;
     }
     struct coordinator_tensor *tensor = weft_alloc_zero(env, sizeof *tensor);
     if (!tensor) return NULL;
@@ -251,8 +251,8 @@ static struct coordinator_tensor *tensor_create(struct weft_coordinator *coordin
     memcpy(tensor->declare.dims, declare->dims, declare->n_dims * sizeof *declare->dims);
     tensor->elems = 1;
     for (size_t i = 0; i < declare->n_dims; i++) tensor->elems *= declare->dims[i];
-    coordinator->tensors[coordinator->tensor_count++] = tensor;
-    coordinator_names_add(coordinator, coordinator->tensor_count - 1);
+    coordinator->table.tensors[coordinator->table.tensor_count++] = tensor;
+    coordinator_names_add(coordinator, coordinator->table.tensor_count - 1);
     return tensor;
 }
 
@@ -262,30 +262,32 @@ enum weft_status coordinator_placement_init(struct weft_coordinator *coordinator
 {
     uint32_t count = 0, engines_max = 0;
     for (uint32_t s = 0; s < coordinator->options.shards; s++) {
-        uint32_t engines = coordinator->shards[s]->endpoint_count;
+        uint32_t engines = coordinator->membership.shards[s]->endpoint_count;
         count += engines;
         if (engines > engines_max) engines_max = engines;
     }
     if (count == 0) return WEFT_OK;
-    coordinator->endpoints = weft_alloc_array(coordinator->env, count, sizeof *coordinator->endpoints);
-    if (!coordinator->endpoints) return WEFT_ERR_NO_MEMORY;
+    coordinator->table.endpoints =
+        weft_alloc_array(coordinator->env, count, sizeof *coordinator->table.endpoints);
+    if (!coordinator->table.endpoints) return WEFT_ERR_NO_MEMORY;
     for (uint32_t engine = 0; engine < engines_max; engine++)
         for (uint32_t s = 0; s < coordinator->options.shards; s++)
-            if (engine < coordinator->shards[s]->endpoint_count)
-                coordinator->endpoints[coordinator->endpoint_count++] = (struct coordinator_endpoint){
-                    .id = coordinator->shards[s]->endpoint_first + engine, .shard = s};
+            if (engine < coordinator->membership.shards[s]->endpoint_count)
+                coordinator->table.endpoints[coordinator->table.endpoint_count++] =
+                    (struct coordinator_endpoint){
+                        .id = coordinator->membership.shards[s]->endpoint_first + engine, .shard = s};
     return WEFT_OK;
 }
 
 static bool can_place(const struct weft_coordinator *coordinator, const struct coordinator_endpoint *endpoint)
 {
-    return coordinator->shards[endpoint->shard]->state < MEMBER_LEFT &&
+    return coordinator->membership.shards[endpoint->shard]->state < MEMBER_LEFT &&
            coordinator_slot_can_choose(coordinator, endpoint);
 }
 
 static bool drains(const struct weft_coordinator *coordinator, const struct coordinator_endpoint *endpoint)
 {
-    return coordinator->shards[endpoint->shard]->is_draining;
+    return coordinator->membership.shards[endpoint->shard]->is_draining;
 }
 
 static uint64_t load_of(const struct coordinator_endpoint *endpoint, bool is_coded)
@@ -298,8 +300,8 @@ static uint64_t load_of(const struct coordinator_endpoint *endpoint, bool is_cod
 static struct coordinator_endpoint *least_loaded(struct weft_coordinator *coordinator, bool is_coded)
 {
     struct coordinator_endpoint *best = NULL;
-    for (uint32_t i = 0; i < coordinator->endpoint_count; i++) {
-        struct coordinator_endpoint *endpoint = &coordinator->endpoints[i];
+    for (uint32_t i = 0; i < coordinator->table.endpoint_count; i++) {
+        struct coordinator_endpoint *endpoint = &coordinator->table.endpoints[i];
         if (!can_place(coordinator, endpoint)) continue;
         const bool leaves = drains(coordinator, endpoint), best_leaves = best && drains(coordinator, best);
         if (!best ||
@@ -318,9 +320,9 @@ static void expect_reply(struct coordinator_tensor *tensor, const struct coordin
 /* With copies any shard may get a chunk later (move.c): all of them have the table of the tensor. */
 static void expect_all_replies(const struct weft_coordinator *coordinator, struct coordinator_tensor *tensor)
 {
-    for (uint32_t e = 0; coordinator->slots.count > 0 && e < coordinator->endpoint_count; e++)
-        if (coordinator->shards[coordinator->endpoints[e].shard]->state < MEMBER_LEFT)
-            expect_reply(tensor, &coordinator->endpoints[e]);
+    for (uint32_t e = 0; coordinator->slots.count > 0 && e < coordinator->table.endpoint_count; e++)
+        if (coordinator->membership.shards[coordinator->table.endpoints[e].shard]->state < MEMBER_LEFT)
+            expect_reply(tensor, &coordinator->table.endpoints[e]);
 }
 
 static void add_chunk(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor,
@@ -351,7 +353,7 @@ static void place_candidates(struct weft_coordinator *coordinator, struct coordi
         if (cuts[candidate]) continue;
         if (!home) {
             home = least_loaded(coordinator, true);
-            tensor->coded_endpoint = (uint32_t)(home - coordinator->endpoints) + 1;
+            tensor->coded_endpoint = (uint32_t)(home - coordinator->table.endpoints) + 1;
             home->coded_bytes += tensor->elems * weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
             slot = coordinator_slot_choose(coordinator, home);
             expect_reply(tensor, home);
@@ -432,9 +434,13 @@ static bool place(struct weft_coordinator *coordinator, struct coordinator_tenso
 static bool read_chunk_runs(const struct weft_coordinator *coordinator)
 {
     for (uint32_t i = 0; i < coordinator->options.workers; i++)
-        if (coordinator->workers[i] && !coordinator->workers[i]->reads_chunk_runs) return false;
+        if (coordinator->membership.workers[i] &&
+            !coordinator->membership.workers[i]->abilities.reads_chunk_runs)
+            return false;
     for (uint32_t i = 0; i < coordinator->options.shards; i++)
-        if (coordinator->shards[i] && !coordinator->shards[i]->reads_chunk_runs) return false;
+        if (coordinator->membership.shards[i] &&
+            !coordinator->membership.shards[i]->abilities.reads_chunk_runs)
+            return false;
     return true;
 }
 
@@ -468,14 +474,14 @@ static void send_declared(struct weft_coordinator *coordinator, struct coordinat
     message.declared = &declared;
     coordinator_send_same(coordinator, &message);
     for (uint32_t i = 0; to_workers && i < coordinator->options.workers; i++)
-        if (!only || only == coordinator->workers[i]) {
-            coordinator_send(coordinator, coordinator->workers[i], &message);
-            if (!coordinator->workers[i]->record.is_awaited)
-                coordinator->workers[i]->record.announced = tensor->declare.ordinal + 1;
+        if (!only || only == coordinator->membership.workers[i]) {
+            coordinator_send(coordinator, coordinator->membership.workers[i], &message);
+            if (!coordinator->membership.workers[i]->record.is_awaited)
+                coordinator->membership.workers[i]->record.announced = tensor->declare.ordinal + 1;
         }
     for (uint32_t i = 0; !to_workers && i < coordinator->options.shards; i++)
-        if (tensor->shard_reply_pending[i] && (!only || only == coordinator->shards[i]))
-            coordinator_send(coordinator, coordinator->shards[i], &message);
+        if (tensor->shard_reply_pending[i] && (!only || only == coordinator->membership.shards[i]))
+            coordinator_send(coordinator, coordinator->membership.shards[i], &message);
     coordinator_send_same(coordinator, NULL);
     weft_free_bytes(coordinator->env, memory);
 }
@@ -513,7 +519,7 @@ static struct coordinator_tensor *first_declare(struct weft_coordinator *coordin
 static void declare_again(struct weft_coordinator *coordinator, const struct coordinator_member *worker,
                           uint32_t ordinal)
 {
-    struct coordinator_tensor *tensor = coordinator->tensors[ordinal];
+    struct coordinator_tensor *tensor = coordinator->table.tensors[ordinal];
     if (tensor->announced && worker->record.announced <= ordinal)
         send_declared(coordinator, tensor, true, worker);
 }
@@ -530,8 +536,8 @@ void coordinator_declare(struct weft_coordinator *coordinator, struct coordinato
         return;
     }
     /* announced before: only a newcomer declares it now */
-    bool known =
-        declare->ordinal < coordinator->tensor_count && coordinator->tensors[declare->ordinal]->announced;
+    bool known = declare->ordinal < coordinator->table.tensor_count &&
+                 coordinator->table.tensors[declare->ordinal]->announced;
     const struct coordinator_member *resting = coordinator_find_joined(coordinator);
     if (resting && !known) {
         coordinator_abort(coordinator, NULL, WEFT_ERR_MISMATCH,
@@ -553,13 +559,13 @@ void coordinator_declare(struct weft_coordinator *coordinator, struct coordinato
     Weft__Control__Declare canonical = *declare;
     canonical.codec = codec_text;
     struct coordinator_tensor *tensor;
-    if (declare->ordinal == coordinator->tensor_count) {
+    if (declare->ordinal == coordinator->table.tensor_count) {
         tensor = first_declare(coordinator, worker, &canonical, codec_text);
         if (!tensor) return;
         tensor->codec = resolved;
         tensor->candidates = candidates;
     } else {
-        tensor = coordinator->tensors[declare->ordinal];
+        tensor = coordinator->table.tensors[declare->ordinal];
         abort_different(coordinator, worker->index, &canonical, tensor->first_rank, &tensor->declare);
         if (coordinator->state == COORDINATOR_ENDED) return;
     }
@@ -587,10 +593,11 @@ void coordinator_declare(struct weft_coordinator *coordinator, struct coordinato
  * declaration. */
 void coordinator_check_left(struct weft_coordinator *coordinator)
 {
-    for (uint32_t i = 0; coordinator->worker_left_count && i < coordinator->options.workers; i++) {
-        const struct coordinator_member *worker = coordinator->workers[i];
-        if (worker->state != MEMBER_LEFT || worker->declared_count >= coordinator->tensor_count) continue;
-        const struct coordinator_tensor *tensor = coordinator->tensors[worker->declared_count];
+    for (uint32_t i = 0; coordinator->membership.worker_left_count && i < coordinator->options.workers; i++) {
+        const struct coordinator_member *worker = coordinator->membership.workers[i];
+        if (worker->state != MEMBER_LEFT || worker->declared_count >= coordinator->table.tensor_count)
+            continue;
+        const struct coordinator_tensor *tensor = coordinator->table.tensors[worker->declared_count];
         coordinator_abort(coordinator, NULL, WEFT_ERR_MISMATCH,
                           "rank %u left without declaring tensor '%.150s', which rank %u declares",
                           worker->index, tensor->declare.name, tensor->first_rank);
@@ -610,16 +617,16 @@ void coordinator_declared_ok(struct weft_coordinator *coordinator, struct coordi
                              const Weft__Control__DeclaredOk *ok)
 {
     const uint32_t ordinal = ok->tensor;
-    if (coordinator->records.is_restored && ordinal < coordinator->tensor_count &&
-        !coordinator->tensors[ordinal]->shard_reply_pending[shard->index])
+    if (coordinator->records.is_restored && ordinal < coordinator->table.tensor_count &&
+        !coordinator->table.tensors[ordinal]->shard_reply_pending[shard->index])
         return; /* the second answer: to the former coordinator, and to the repeated request */
-    if (ordinal >= coordinator->tensor_count ||
-        !coordinator->tensors[ordinal]->shard_reply_pending[shard->index] ||
-        !coordinator->tensors[ordinal]->placed) {
+    if (ordinal >= coordinator->table.tensor_count ||
+        !coordinator->table.tensors[ordinal]->shard_reply_pending[shard->index] ||
+        !coordinator->table.tensors[ordinal]->placed) {
         coordinator_member_lost(coordinator, shard, "it confirmed a tensor that it was not asked about");
         return;
     }
-    struct coordinator_tensor *tensor = coordinator->tensors[ordinal];
+    struct coordinator_tensor *tensor = coordinator->table.tensors[ordinal];
     const bool adds = shard->addition.is_entering; /* it has no chunk of the tensor */
     if (tensor->has_answer && tensor->restored != ok->restored && !adds) {
         coordinator_abort(coordinator, NULL, WEFT_ERR_MISMATCH,
@@ -636,8 +643,8 @@ void coordinator_declared_ok(struct weft_coordinator *coordinator, struct coordi
 
 void coordinator_declare_forget_shard(struct weft_coordinator *coordinator, uint32_t shard)
 {
-    for (uint32_t i = 0; i < coordinator->tensor_count; i++) {
-        struct coordinator_tensor *tensor = coordinator->tensors[i];
+    for (uint32_t i = 0; i < coordinator->table.tensor_count; i++) {
+        struct coordinator_tensor *tensor = coordinator->table.tensors[i];
         if (tensor->placed && tensor->shard_reply_pending[shard]) forget_reply(coordinator, tensor, shard);
     }
 }
@@ -657,9 +664,10 @@ void coordinator_weight_hash(struct weft_coordinator *coordinator, struct coordi
                              const Weft__Control__WeightHash *hash)
 {
     uint32_t home;
-    const bool is_announced = hash->worker == worker->index && hash->tensor < coordinator->tensor_count &&
-                              coordinator->tensors[hash->tensor]->announced;
-    if (!is_announced || !find_endpoint(coordinator->tensors[hash->tensor], hash->home, &home)) {
+    const bool is_announced = hash->worker == worker->index &&
+                              hash->tensor < coordinator->table.tensor_count &&
+                              coordinator->table.tensors[hash->tensor]->announced;
+    if (!is_announced || !find_endpoint(coordinator->table.tensors[hash->tensor], hash->home, &home)) {
         if (is_announced && coordinator->options.copies > 0) return; /* of a shard that was lost */
         coordinator_member_lost(coordinator, worker, "it sent a weight hash of a tensor that no shard has");
         return;
@@ -669,9 +677,10 @@ void coordinator_weight_hash(struct weft_coordinator *coordinator, struct coordi
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH;
     message.weight_hash = &copy;
-    for (uint32_t i = 0; i < coordinator->endpoint_count; i++)
-        if (coordinator->endpoints[i].id == home)
-            coordinator_send(coordinator, coordinator->shards[coordinator->endpoints[i].shard], &message);
+    for (uint32_t i = 0; i < coordinator->table.endpoint_count; i++)
+        if (coordinator->table.endpoints[i].id == home)
+            coordinator_send(coordinator,
+                             coordinator->membership.shards[coordinator->table.endpoints[i].shard], &message);
 }
 
 /* ---- a further shard ---- */
@@ -679,8 +688,8 @@ void coordinator_weight_hash(struct weft_coordinator *coordinator, struct coordi
 enum weft_status coordinator_declare_reserve_shard(struct weft_coordinator *coordinator)
 {
     const uint32_t shards = coordinator->options.shards;
-    for (uint32_t i = 0; i < coordinator->tensor_count; i++) {
-        struct coordinator_tensor *tensor = coordinator->tensors[i];
+    for (uint32_t i = 0; i < coordinator->table.tensor_count; i++) {
+        struct coordinator_tensor *tensor = coordinator->table.tensors[i];
         bool *more = weft_alloc_zero(coordinator->env, (shards + 2) * sizeof *more);
         if (!more) return WEFT_ERR_NO_MEMORY; /* the longer arrays are valid */
         memcpy(more, tensor->shard_reply_pending, shards * sizeof *more);
@@ -693,8 +702,8 @@ enum weft_status coordinator_declare_reserve_shard(struct weft_coordinator *coor
 void coordinator_declare_expect_shard(struct weft_coordinator *coordinator,
                                       const struct coordinator_member *shard)
 {
-    for (uint32_t i = 0; i < coordinator->tensor_count; i++) {
-        struct coordinator_tensor *tensor = coordinator->tensors[i];
+    for (uint32_t i = 0; i < coordinator->table.tensor_count; i++) {
+        struct coordinator_tensor *tensor = coordinator->table.tensors[i];
         if (!tensor->placed || tensor->freed_count == coordinator->options.workers ||
             tensor->shard_reply_pending[shard->index])
             continue;
@@ -706,24 +715,24 @@ void coordinator_declare_expect_shard(struct weft_coordinator *coordinator,
 bool coordinator_declare_is_awaited(const struct weft_coordinator *coordinator,
                                     const struct coordinator_member *shard)
 {
-    for (uint32_t i = 0; i < coordinator->tensor_count; i++)
-        if (coordinator->tensors[i]->shard_reply_pending[shard->index]) return true;
+    for (uint32_t i = 0; i < coordinator->table.tensor_count; i++)
+        if (coordinator->table.tensors[i]->shard_reply_pending[shard->index]) return true;
     return false;
 }
 
 enum weft_status coordinator_placement_add(struct weft_coordinator *coordinator,
                                            const struct coordinator_member *shard)
 {
-    const uint32_t before = coordinator->endpoint_count, count = before + shard->endpoint_count;
+    const uint32_t before = coordinator->table.endpoint_count, count = before + shard->endpoint_count;
     struct coordinator_endpoint *more = weft_alloc_array(coordinator->env, count, sizeof *more);
     if (!more) return WEFT_ERR_NO_MEMORY;
-    memcpy(more, coordinator->endpoints, before * sizeof *more);
+    memcpy(more, coordinator->table.endpoints, before * sizeof *more);
     for (uint32_t e = before; e < count; e++)
         more[e] =
             (struct coordinator_endpoint){.id = shard->endpoint_first + e - before, .shard = shard->index};
-    weft_free_bytes(coordinator->env, coordinator->endpoints);
-    coordinator->endpoints = more;
-    coordinator->endpoint_count = count;
+    weft_free_bytes(coordinator->env, coordinator->table.endpoints);
+    coordinator->table.endpoints = more;
+    coordinator->table.endpoint_count = count;
     return WEFT_OK;
 }
 
@@ -742,7 +751,7 @@ static enum weft_status restore_chunks(struct weft_coordinator *coordinator,
         const Weft__Control__Chunk *chunk = declared->chunks[i];
         if (chunk->slot >= coordinator->slots.count) return WEFT_ERR_MALFORMED;
         struct coordinator_endpoint *home =
-            &coordinator->endpoints[coordinator->slots.all[chunk->slot].leader];
+            &coordinator->table.endpoints[coordinator->slots.all[chunk->slot].leader];
         add_chunk(coordinator, tensor, chunk->offset, chunk->count, home->id, chunk->candidate, chunk->slot);
         home->load_bytes += chunk->count * elem_bytes;
     }
@@ -774,7 +783,7 @@ enum weft_status coordinator_tensor_restore(struct weft_coordinator *coordinator
     struct weft_codec_spec resolved;
     struct weft_error error = {0};
     uint32_t candidates;
-    if (declare->ordinal != coordinator->tensor_count || stored->declared->n_runs > 0)
+    if (declare->ordinal != coordinator->table.tensor_count || stored->declared->n_runs > 0)
         return WEFT_ERR_MALFORMED;
     if (check_declare(coordinator, declare, codec_text, sizeof codec_text, &resolved, &candidates, &error) <
         0)
@@ -795,8 +804,8 @@ enum weft_status coordinator_tensor_restore(struct weft_coordinator *coordinator
 
 void coordinator_declare_repeat(struct weft_coordinator *coordinator, const struct coordinator_member *shard)
 {
-    for (uint32_t i = 0; i < coordinator->tensor_count; i++) {
-        struct coordinator_tensor *tensor = coordinator->tensors[i];
+    for (uint32_t i = 0; i < coordinator->table.tensor_count; i++) {
+        struct coordinator_tensor *tensor = coordinator->table.tensors[i];
         if (tensor->placed && tensor->shard_reply_pending[shard->index])
             send_declared(coordinator, tensor, false, shard);
         if (tensor->placed && tensor->freed_count == coordinator->options.workers)
@@ -806,7 +815,7 @@ void coordinator_declare_repeat(struct weft_coordinator *coordinator, const stru
 
 void coordinator_declare_check(struct weft_coordinator *coordinator)
 {
-    for (uint32_t i = 0; i < coordinator->tensor_count; i++)
-        if (!coordinator->tensors[i]->announced && coordinator->tensors[i]->replies_pending == 0)
-            announce(coordinator, coordinator->tensors[i]);
+    for (uint32_t i = 0; i < coordinator->table.tensor_count; i++)
+        if (!coordinator->table.tensors[i]->announced && coordinator->table.tensors[i]->replies_pending == 0)
+            announce(coordinator, coordinator->table.tensors[i]);
 }

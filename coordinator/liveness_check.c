@@ -32,47 +32,50 @@ static void send_check(struct weft_coordinator *coordinator, const struct coordi
 
 static void liveness_start(struct weft_coordinator *coordinator)
 {
-    coordinator->liveness_seq++;
-    coordinator->liveness_is_running = true;
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        if (coordinator_member_is_active(coordinator->members[i]))
-            send_check(coordinator, coordinator->members[i], coordinator->liveness_seq, 0);
+    coordinator->epochs.liveness_seq++;
+    coordinator->epochs.liveness_is_running = true;
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        if (coordinator_member_is_active(coordinator->membership.members[i]))
+            send_check(coordinator, coordinator->membership.members[i], coordinator->epochs.liveness_seq, 0);
 }
 
 void coordinator_liveness_repeat(struct weft_coordinator *coordinator,
                                  const struct coordinator_member *member)
 {
-    if (coordinator->liveness_is_running && coordinator_member_is_active(member) &&
-        member->liveness_replied_seq != coordinator->liveness_seq)
-        send_check(coordinator, member, coordinator->liveness_seq, 0);
+    if (coordinator->epochs.liveness_is_running && coordinator_member_is_active(member) &&
+        member->agreement.liveness_replied_seq != coordinator->epochs.liveness_seq)
+        send_check(coordinator, member, coordinator->epochs.liveness_seq, 0);
 }
 
 void coordinator_liveness_check(struct weft_coordinator *coordinator)
 {
     bool again = false;
-    for (uint32_t i = 0; coordinator->liveness_is_running && i < coordinator->member_count; i++)
-        if (coordinator_member_is_active(coordinator->members[i]) &&
-            coordinator->members[i]->liveness_replied_seq != coordinator->liveness_seq)
+    for (uint32_t i = 0; coordinator->epochs.liveness_is_running && i < coordinator->membership.member_count;
+         i++)
+        if (coordinator_member_is_active(coordinator->membership.members[i]) &&
+            coordinator->membership.members[i]->agreement.liveness_replied_seq !=
+                coordinator->epochs.liveness_seq)
             return;
-    if (!coordinator->liveness_is_running) return;
-    coordinator->liveness_is_running = false;
-    for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        struct coordinator_member *member = coordinator->members[i];
-        if (member->liveness_wait_seq == 0 || !coordinator_member_is_active(member)) continue;
-        if (member->liveness_wait_seq > coordinator->liveness_seq) {
+    if (!coordinator->epochs.liveness_is_running) return;
+    coordinator->epochs.liveness_is_running = false;
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++) {
+        struct coordinator_member *member = coordinator->membership.members[i];
+        if (member->agreement.liveness_wait_seq == 0 || !coordinator_member_is_active(member)) continue;
+        if (member->agreement.liveness_wait_seq > coordinator->epochs.liveness_seq) {
             again = true;
             continue;
         }
-        member->liveness_wait_seq = 0;
-        send_check(coordinator, member, 0, coordinator->liveness_seq);
+        member->agreement.liveness_wait_seq = 0;
+        send_check(coordinator, member, 0, coordinator->epochs.liveness_seq);
     }
     if (again) liveness_start(coordinator);
 }
 
 void coordinator_liveness_cancel(struct weft_coordinator *coordinator)
 {
-    coordinator->liveness_is_running = false;
-    for (uint32_t i = 0; i < coordinator->member_count; i++) coordinator->members[i]->liveness_wait_seq = 0;
+    coordinator->epochs.liveness_is_running = false;
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        coordinator->membership.members[i]->agreement.liveness_wait_seq = 0;
 }
 
 void coordinator_heartbeat(struct weft_coordinator *coordinator, struct coordinator_member *member,
@@ -80,11 +83,11 @@ void coordinator_heartbeat(struct weft_coordinator *coordinator, struct coordina
 {
     if (!coordinator_member_is_active(member) || coordinator->state != COORDINATOR_RUNNING) return;
     if (heartbeat->ask) {
-        member->liveness_wait_seq = coordinator->liveness_seq + 1;
-        if (!coordinator->liveness_is_running) liveness_start(coordinator);
+        member->agreement.liveness_wait_seq = coordinator->epochs.liveness_seq + 1;
+        if (!coordinator->epochs.liveness_is_running) liveness_start(coordinator);
     }
-    if (heartbeat->answer && heartbeat->answer <= coordinator->liveness_seq) {
-        member->liveness_replied_seq = heartbeat->answer;
+    if (heartbeat->answer && heartbeat->answer <= coordinator->epochs.liveness_seq) {
+        member->agreement.liveness_replied_seq = heartbeat->answer;
         coordinator_liveness_check(coordinator);
     }
 }

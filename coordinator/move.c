@@ -49,7 +49,7 @@ static uint64_t bytes_at(const struct weft_coordinator *coordinator, uint32_t en
 bool coordinator_move_can_receive(const struct weft_coordinator *coordinator, uint32_t leader, uint32_t to)
 {
     const struct coordinator_member *shard = coordinator_shard_of(coordinator, to);
-    return shard->state == MEMBER_READY && shard->supports_moves && !shard->is_draining &&
+    return shard->state == MEMBER_READY && shard->abilities.supports_moves && !shard->is_draining &&
            !shard->addition.is_entering && coordinator_can_copy(coordinator, leader, to);
 }
 
@@ -58,7 +58,7 @@ static uint32_t choose_target(const struct weft_coordinator *coordinator, const 
 {
     uint32_t best = UINT32_MAX;
     uint64_t best_bytes = 0;
-    for (uint32_t e = 0; e < coordinator->endpoint_count; e++) {
+    for (uint32_t e = 0; e < coordinator->table.endpoint_count; e++) {
         if (slot->copy == e + 1 || !coordinator_move_can_receive(coordinator, slot->leader, e)) continue;
         const uint64_t bytes = bytes_at(coordinator, e);
         if (best != UINT32_MAX && bytes >= best_bytes) continue;
@@ -80,7 +80,7 @@ static void send_request(struct weft_coordinator *coordinator, uint32_t number, 
     const bool is_copy = move->kind == MOVE_COPY;
     copy.slot = quiet.slot = number;
     copy.term = quiet.term = slot->term;
-    if (is_copy) copy.to = coordinator->endpoints[move->to].id;
+    if (is_copy) copy.to = coordinator->table.endpoints[move->to].id;
     message.body_case =
         is_copy ? WEFT__CONTROL__CONTROL__BODY_SLOT_COPY : WEFT__CONTROL__CONTROL__BODY_SLOT_QUIET;
     if (is_copy) message.slot_copy = &copy;
@@ -129,7 +129,7 @@ static bool planning_begin(const struct weft_coordinator *coordinator, uint64_t 
     const struct coordinator_slots *slots = &coordinator->slots;
     *planning = (struct planning){
         now_ns, weft_alloc_zero(coordinator->env, slots->count * sizeof *planning->changed),
-        weft_alloc_zero(coordinator->env, coordinator->endpoint_count * sizeof *planning->moves)};
+        weft_alloc_zero(coordinator->env, coordinator->table.endpoint_count * sizeof *planning->moves)};
     if (!planning->changed || !planning->moves) return false;
     for (uint32_t i = 0; i < slots->count; i++)
         planning->moves[slots->all[i].leader] += slots->moves[i].kind != MOVE_NONE;
@@ -167,7 +167,7 @@ static bool plan(struct weft_coordinator *coordinator, uint32_t number, struct p
     const bool hands_over = leader->is_draining || coordinator->slots.moves[number].leads_next;
     if (has_copy && !copy_drains && !hands_over) return false;
     if (slot->term >= WEFT_LIMIT_TERM || planning->now_ns < coordinator->slots.moves[number].not_before_ns ||
-        leader->state != MEMBER_READY || !leader->supports_moves)
+        leader->state != MEMBER_READY || !leader->abilities.supports_moves)
         return false;
     if (slot->chunks == 0) return change_empty(coordinator, slot);
     const bool can_begin = planning->moves[slot->leader] < MOVES_PER_LEADER;
@@ -228,7 +228,7 @@ static void on_copied(struct weft_coordinator *coordinator, const Weft__Control_
 {
     struct coordinator_slot *slot = &coordinator->slots.all[copied->slot];
     struct coordinator_move *move = &coordinator->slots.moves[copied->slot];
-    if (move->kind != MOVE_COPY || coordinator->endpoints[move->to].id != copied->to) return;
+    if (move->kind != MOVE_COPY || coordinator->table.endpoints[move->to].id != copied->to) return;
     move->bytes = copied->bytes;
     move->progress_ns = weft_now_ns(coordinator->env);
     if (copied->status < 0) {
@@ -297,7 +297,7 @@ static void release_drained(struct weft_coordinator *coordinator)
     message.body_case = WEFT__CONTROL__CONTROL__BODY_FINISHED;
     message.finished = &finished;
     for (uint32_t i = 0; i < coordinator->options.shards; i++) {
-        struct coordinator_member *shard = coordinator->shards[i];
+        struct coordinator_member *shard = coordinator->membership.shards[i];
         if (!coordinator_drain_is_done(coordinator, shard) || shard->may_leave) continue;
         shard->may_leave = true;
         coordinator_send(coordinator, shard, &message);
@@ -377,11 +377,11 @@ static const char *why_not_drain(const struct weft_coordinator *coordinator,
 {
     bool has_other = false;
     for (uint32_t i = 0; i < coordinator->options.shards; i++) {
-        const struct coordinator_member *other = coordinator->shards[i];
+        const struct coordinator_member *other = coordinator->membership.shards[i];
         has_other |= other != shard && other->state == MEMBER_READY && !other->is_draining;
     }
     if (coordinator->slots.count == 0) return "the job has no copies (server.copies)";
-    if (!has_other || !shard->supports_moves) return "no other shard can have its slots";
+    if (!has_other || !shard->abilities.supports_moves) return "no other shard can have its slots";
     return NULL;
 }
 
@@ -401,7 +401,8 @@ static const char *begin_drain(struct weft_coordinator *coordinator, struct coor
 const char *coordinator_drain_requested(struct weft_coordinator *coordinator, uint32_t shard)
 {
     const struct weft_coordinator_options *options = &coordinator->options;
-    struct coordinator_member *member = shard < options->shards ? coordinator->shards[shard] : NULL;
+    struct coordinator_member *member =
+        shard < options->shards ? coordinator->membership.shards[shard] : NULL;
     if (coordinator->state != COORDINATOR_RUNNING) return "the job does not run";
     if (!member) return "the job has no shard of this number";
     if (member->state != MEMBER_READY) return "it is lost or has left";

@@ -32,46 +32,50 @@ static bool waits_for_admission(const struct coordinator_member *member)
 static bool can_be_admitted(const struct weft_coordinator *coordinator,
                             const struct coordinator_member *member)
 {
-    return waits_for_admission(member) && (coordinator->options.shards == 0 || coordinator->committed > 0);
+    return waits_for_admission(member) &&
+           (coordinator->options.shards == 0 || coordinator->epochs.committed > 0);
 }
 
 uint32_t coordinator_waiting_count(const struct weft_coordinator *coordinator)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        count += coordinator->members[i]->newcomer && coordinator->members[i]->state < MEMBER_LEFT &&
-                 coordinator->members[i]->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        count += coordinator->membership.members[i]->newcomer &&
+                 coordinator->membership.members[i]->state < MEMBER_LEFT &&
+                 coordinator->membership.members[i]->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
     return count;
 }
 
 uint32_t coordinator_active_count(const struct weft_coordinator *coordinator)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        count += coordinator_member_is_active(coordinator->members[i]);
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++) {
+        count += coordinator_member_is_active(coordinator->membership.members[i]);
     }
     return count;
 }
 
 static bool all_tensors_announced(const struct weft_coordinator *coordinator)
 {
-    for (uint32_t i = 0; i < coordinator->tensor_count; i++)
-        if (!coordinator->tensors[i]->announced) return false;
+    for (uint32_t i = 0; i < coordinator->table.tensor_count; i++)
+        if (!coordinator->table.tensors[i]->announced) return false;
     return true;
 }
 
 const struct coordinator_member *coordinator_find_joined(const struct weft_coordinator *coordinator)
 {
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        if (coordinator_member_is_active(coordinator->members[i]) && coordinator->members[i]->joined)
-            return coordinator->members[i];
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        if (coordinator_member_is_active(coordinator->membership.members[i]) &&
+            coordinator->membership.members[i]->agreement.joined)
+            return coordinator->membership.members[i];
     return NULL;
 }
 
 bool coordinator_shards_are_ahead(const struct weft_coordinator *coordinator)
 {
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        if (coordinator_member_is_active(coordinator->members[i]) && !coordinator->members[i]->joined)
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        if (coordinator_member_is_active(coordinator->membership.members[i]) &&
+            !coordinator->membership.members[i]->agreement.joined)
             return false;
     return coordinator->options.shards > 0 && coordinator_find_joined(coordinator);
 }
@@ -85,11 +89,11 @@ bool coordinator_shrink_begin(struct weft_coordinator *coordinator, const struct
                all_tensors_announced(coordinator); /* a tensor that only some workers have declared has no
                                                     * owner */
     if (!may) return false;
-    if (lost->joined) return true; /* it has no data: no agreement is needed */
+    if (lost->agreement.joined) return true; /* it has no data: no agreement is needed */
     if (coordinator_shards_are_ahead(coordinator)) return false;
-    coordinator->epoch++;
+    coordinator->epochs.epoch++;
     coordinator_records_job(coordinator);
-    coordinator->shrink_began_ns = weft_now_ns(coordinator->env);
+    coordinator->epochs.shrink_began_ns = weft_now_ns(coordinator->env);
     coordinator_liveness_cancel(coordinator);
     return true;
 }
@@ -110,7 +114,7 @@ void coordinator_send_joined(struct weft_coordinator *coordinator, const struct 
     snprintf(text, sizeof text, "%s has joined: it is out of data", joined->label);
     body.member = joined->member;
     body.text = text;
-    body.epoch = coordinator->epoch;
+    body.epoch = coordinator->epochs.epoch;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_JOINED;
     message.joined = &body;
     send_to(coordinator, to, &message);
@@ -121,7 +125,7 @@ void coordinator_send_grow(struct weft_coordinator *coordinator, const struct co
 {
     Weft__Control__Grow body = WEFT__CONTROL__GROW__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    body.epoch = coordinator->epoch;
+    body.epoch = coordinator->epochs.epoch;
     body.text = text;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_GROW;
     message.grow = &body;
@@ -134,13 +138,13 @@ static struct coordinator_member *next_member(const struct weft_coordinator *coo
                                               int64_t after)
 {
     struct coordinator_member *found = NULL;
-    for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        struct coordinator_member *member = coordinator->members[i];
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++) {
+        struct coordinator_member *member = coordinator->membership.members[i];
         bool continues = all_joined ? coordinator_member_is_active(member)
-                                    : (coordinator_member_is_active(member) && !member->joined) ||
+                                    : (coordinator_member_is_active(member) && !member->agreement.joined) ||
                                           can_be_admitted(coordinator, member);
-        if (continues && (int64_t)member->rank_order > after &&
-            (!found || member->rank_order < found->rank_order))
+        if (continues && (int64_t)member->agreement.rank_order > after &&
+            (!found || member->agreement.rank_order < found->agreement.rank_order))
             found = member;
     }
     return found;
@@ -151,11 +155,11 @@ static const struct coordinator_member *clear_joined(struct weft_coordinator *co
 {
     const struct coordinator_member *last = NULL;
     uint32_t latest = 0;
-    for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        struct coordinator_member *member = coordinator->members[i];
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++) {
+        struct coordinator_member *member = coordinator->membership.members[i];
         if (!coordinator_member_is_active(member)) continue;
-        if (member->joined > latest) last = member, latest = member->joined;
-        member->joined = 0;
+        if (member->agreement.joined > latest) last = member, latest = member->agreement.joined;
+        member->agreement.joined = 0;
         coordinator_records_member(coordinator, member);
     }
     return last;
@@ -166,39 +170,39 @@ static void put_in_force(struct weft_coordinator *coordinator, bool all_joined, 
                          Weft__Control__Member **pointers)
 {
     uint32_t count, newcomer_count = 0;
-    const uint32_t before = coordinator->epoch_in_force;
+    const uint32_t before = coordinator->epochs.epoch_in_force;
     uint32_t rank = 0;
     uint64_t codec_steps = 0;
     int64_t after = -1;
-    coordinator->committed = committed;
+    coordinator->epochs.committed = committed;
     for (struct coordinator_member *member; (member = next_member(coordinator, all_joined, after)) != NULL;
          rank++) {
-        after = member->rank_order;
+        after = member->agreement.rank_order;
         members[rank] = member->member;
     }
     count = rank;
-    for (uint32_t r = 0; r < coordinator->options.workers; r++) coordinator->workers[r] = NULL;
+    for (uint32_t r = 0; r < coordinator->options.workers; r++) coordinator->membership.workers[r] = NULL;
     for (rank = 0; rank < count; rank++) {
-        struct coordinator_member *member = coordinator->members[members[rank]];
-        coordinator->workers[rank] = member;
+        struct coordinator_member *member = coordinator->membership.members[members[rank]];
+        coordinator->membership.workers[rank] = member;
         member->index = rank;
         snprintf(member->label, sizeof member->label, "rank %u (%s, pid %llu)", rank, member->host,
                  (unsigned long long)member->pid);
-        if (member->codec_steps > codec_steps) codec_steps = member->codec_steps;
-        if (!member->newcomer && !(all_joined && coordinator->has_grown)) continue;
+        if (member->agreement.codec_steps > codec_steps) codec_steps = member->agreement.codec_steps;
+        if (!member->newcomer && !(all_joined && coordinator->membership.has_grown)) continue;
         coordinator_describe(member, &newcomers[newcomer_count]);
         pointers[newcomer_count] = &newcomers[newcomer_count];
         newcomer_count++;
     }
-    coordinator->options.workers = coordinator->worker_count = count;
-    coordinator->worker_left_count = 0;
-    coordinator->epoch_in_force = coordinator->epoch;
+    coordinator->options.workers = coordinator->membership.worker_count = count;
+    coordinator->membership.worker_left_count = 0;
+    coordinator->epochs.epoch_in_force = coordinator->epochs.epoch;
     coordinator_snapshot_membership_changed(coordinator);
     coordinator_liveness_cancel(coordinator);
-    coordinator->codec_steps = codec_steps;
+    coordinator->epochs.codec_steps = codec_steps;
     Weft__Control__Shrunk shrunk = WEFT__CONTROL__SHRUNK__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    shrunk.epoch = coordinator->epoch;
+    shrunk.epoch = coordinator->epochs.epoch;
     shrunk.committed = committed;
     shrunk.codec_steps = codec_steps;
     shrunk.n_members = count;
@@ -211,13 +215,13 @@ static void put_in_force(struct weft_coordinator *coordinator, bool all_joined, 
     coordinator_records_shrunk(coordinator, &shrunk, before);
     weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
              "job %s continues with %u workers, epoch %u, after step %llu", coordinator->job, count,
-             coordinator->epoch, (unsigned long long)committed);
+             coordinator->epochs.epoch, (unsigned long long)committed);
     coordinator_broadcast(coordinator, &message, NULL);
     for (rank = 0; rank < count; rank++) { /* an admitted newcomer starts with the roster */
-        struct coordinator_member *member = coordinator->members[members[rank]];
+        struct coordinator_member *member = coordinator->membership.members[members[rank]];
         if (!member->newcomer) continue;
         member->newcomer = false;
-        coordinator->has_grown = true;
+        coordinator->membership.has_grown = true;
         if (coordinator_send_roster(coordinator, member) != WEFT_OK)
             coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
                               "the coordinator has no memory for the roster of %u members", count);
@@ -230,48 +234,51 @@ static void put_in_force(struct weft_coordinator *coordinator, bool all_joined, 
 void coordinator_grow(struct weft_coordinator *coordinator)
 {
     const struct coordinator_member *newcomer = NULL;
-    for (uint32_t i = 0; i < coordinator->member_count && !newcomer; i++)
-        if (waits_for_admission(coordinator->members[i])) newcomer = coordinator->members[i];
+    for (uint32_t i = 0; i < coordinator->membership.member_count && !newcomer; i++)
+        if (waits_for_admission(coordinator->membership.members[i]))
+            newcomer = coordinator->membership.members[i];
     /* A newcomer is also admitted by an agreement that is already under way. */
     if (!newcomer || coordinator->state != COORDINATOR_RUNNING ||
-        coordinator->epoch != coordinator->epoch_in_force)
+        coordinator->epochs.epoch != coordinator->epochs.epoch_in_force)
         return;
     char text[COORDINATOR_LABEL_BYTES + 40];
-    coordinator->epoch++;
+    coordinator->epochs.epoch++;
     coordinator_records_job(coordinator);
-    coordinator->shrink_began_ns = 0; /* a step has no time limit; coordinator_shrink starts the timeout */
+    coordinator->epochs.shrink_began_ns =
+        0; /* a step has no time limit; coordinator_shrink starts the timeout */
     snprintf(text, sizeof text, "%s has joined", newcomer->label);
     coordinator_send_grow(coordinator, NULL, text);
 }
 
 static void next_epoch(struct weft_coordinator *coordinator, const struct coordinator_member *joined)
 {
-    coordinator->epoch++;
+    coordinator->epochs.epoch++;
     coordinator_records_job(coordinator);
-    coordinator->shrink_began_ns = weft_now_ns(coordinator->env);
+    coordinator->epochs.shrink_began_ns = weft_now_ns(coordinator->env);
     coordinator_send_joined(coordinator, NULL, joined);
 }
 
 void coordinator_shrink_check(struct weft_coordinator *coordinator)
 {
-    uint64_t committed = coordinator->committed;
+    uint64_t committed = coordinator->epochs.committed;
     uint32_t active = 0, joined_count = 0;
     bool agreed = true;
     if (coordinator->state != COORDINATOR_RUNNING || coordinator_any_is_awaited(coordinator)) return;
-    for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        const struct coordinator_member *member = coordinator->members[i];
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++) {
+        const struct coordinator_member *member = coordinator->membership.members[i];
         if (!coordinator_member_is_active(member)) continue;
         active++;
-        joined_count += member->joined > 0;
-        if (!member->joined && member->agreed_epoch != coordinator->epoch) agreed = false;
+        joined_count += member->agreement.joined > 0;
+        if (!member->agreement.joined && member->agreement.agreed_epoch != coordinator->epochs.epoch)
+            agreed = false;
         /* a joined worker may be the only one that knows the last step was good */
-        if (member->committed > committed) committed = member->committed;
+        if (member->agreement.committed > committed) committed = member->agreement.committed;
     }
     bool all_joined = active > 0 && joined_count == active;
     /* all workers with data have left */
-    if (all_joined && coordinator->epoch == coordinator->epoch_in_force)
+    if (all_joined && coordinator->epochs.epoch == coordinator->epochs.epoch_in_force)
         next_epoch(coordinator, coordinator_find_joined(coordinator));
-    if (!agreed || active == 0 || coordinator->epoch == coordinator->epoch_in_force) return;
+    if (!agreed || active == 0 || coordinator->epochs.epoch == coordinator->epochs.epoch_in_force) return;
     uint32_t most = active + coordinator_waiting_count(coordinator);
     uint32_t *members = weft_alloc_array(coordinator->env, most, sizeof *members);
     Weft__Control__Member *newcomers = weft_alloc_array(coordinator->env, most, sizeof *newcomers);
@@ -291,9 +298,10 @@ void coordinator_join(struct weft_coordinator *coordinator, struct coordinator_m
                       const Weft__Control__Join *join)
 {
     /* the former coordinator has received or answered the message */
-    const bool is_old = worker->joined || (join->epoch > 0 && join->epoch < coordinator->epoch_in_force);
+    const bool is_old =
+        worker->agreement.joined || (join->epoch > 0 && join->epoch < coordinator->epochs.epoch_in_force);
     if (coordinator->records.is_restored && is_old) return;
-    if (worker->joined || coordinator->options.workers_min == 0) {
+    if (worker->agreement.joined || coordinator->options.workers_min == 0) {
         coordinator_member_lost(coordinator, worker, "it sent Join when that was not due");
         return;
     }
@@ -302,10 +310,10 @@ void coordinator_join(struct weft_coordinator *coordinator, struct coordinator_m
                           "%s has joined, out of data, while the others declare a tensor", worker->label);
         return;
     }
-    worker->joined = ++coordinator->join_count;
-    worker->join_epoch = coordinator->epoch_in_force;
-    worker->committed = join->committed;
-    worker->codec_steps = join->codec_steps;
+    worker->agreement.joined = ++coordinator->epochs.join_count;
+    worker->agreement.join_epoch = coordinator->epochs.epoch_in_force;
+    worker->agreement.committed = join->committed;
+    worker->agreement.codec_steps = join->codec_steps;
     coordinator_records_member(coordinator, worker);
     next_epoch(coordinator, worker);
     coordinator_shrink_check(coordinator);
@@ -314,28 +322,30 @@ void coordinator_join(struct weft_coordinator *coordinator, struct coordinator_m
 void coordinator_shrink(struct weft_coordinator *coordinator, struct coordinator_member *worker,
                         const Weft__Control__Shrink *shrink)
 {
-    if (shrink->epoch < coordinator->epoch) return; /* answers an earlier proposal; the worker will answer
+    if (shrink->epoch < coordinator->epochs.epoch)
+        return; /* answers an earlier proposal; the worker will answer
                                                      * the newest one too */
     /* the former coordinator has answered it, and its answer was repeated */
-    if (coordinator->records.is_restored && shrink->epoch <= coordinator->epoch_in_force) return;
-    if (shrink->epoch > coordinator->epoch || coordinator->epoch == coordinator->epoch_in_force ||
-        worker->joined) {
+    if (coordinator->records.is_restored && shrink->epoch <= coordinator->epochs.epoch_in_force) return;
+    if (shrink->epoch > coordinator->epochs.epoch ||
+        coordinator->epochs.epoch == coordinator->epochs.epoch_in_force || worker->agreement.joined) {
         coordinator_member_lost(coordinator, worker, "it sent Shrink when that was not due");
         return;
     }
-    if (coordinator->shrink_began_ns == 0) coordinator->shrink_began_ns = weft_now_ns(coordinator->env);
-    worker->agreed_epoch = shrink->epoch;
-    worker->committed = shrink->committed;
-    worker->codec_steps = shrink->codec_steps;
+    if (coordinator->epochs.shrink_began_ns == 0)
+        coordinator->epochs.shrink_began_ns = weft_now_ns(coordinator->env);
+    worker->agreement.agreed_epoch = shrink->epoch;
+    worker->agreement.committed = shrink->committed;
+    worker->agreement.codec_steps = shrink->codec_steps;
     coordinator_shrink_check(coordinator);
 }
 
 void coordinator_shrink_tick(struct weft_coordinator *coordinator, uint64_t now_ns)
 {
-    bool waits =
-        coordinator->state == COORDINATOR_RUNNING && coordinator->epoch != coordinator->epoch_in_force;
-    if (!waits || coordinator->shrink_began_ns == 0 ||
-        weft_elapsed_ns(coordinator->shrink_began_ns, now_ns) <= coordinator->options.join_ns)
+    bool waits = coordinator->state == COORDINATOR_RUNNING &&
+                 coordinator->epochs.epoch != coordinator->epochs.epoch_in_force;
+    if (!waits || coordinator->epochs.shrink_began_ns == 0 ||
+        weft_elapsed_ns(coordinator->epochs.shrink_began_ns, now_ns) <= coordinator->options.join_ns)
         return;
     char late[400];
     coordinator_describe_undecided(coordinator, "not agreed", late, sizeof late);

@@ -19,7 +19,7 @@ enum { SLOTS_PER_ENDPOINT = 64 };
 
 struct coordinator_member *coordinator_shard_of(const struct weft_coordinator *coordinator, uint32_t endpoint)
 {
-    return coordinator->shards[coordinator->endpoints[endpoint].shard];
+    return coordinator->membership.shards[coordinator->table.endpoints[endpoint].shard];
 }
 
 bool coordinator_can_copy(const struct weft_coordinator *coordinator, uint32_t leader, uint32_t copy)
@@ -31,7 +31,7 @@ bool coordinator_can_copy(const struct weft_coordinator *coordinator, uint32_t l
 
 static uint32_t slots_per_endpoint(const struct weft_coordinator *coordinator)
 {
-    const uint32_t most = WEFT_LIMIT_SLOTS / coordinator->endpoint_count;
+    const uint32_t most = WEFT_LIMIT_SLOTS / coordinator->table.endpoint_count;
     return most < SLOTS_PER_ENDPOINT ? most : SLOTS_PER_ENDPOINT;
 }
 
@@ -49,8 +49,8 @@ static enum weft_status place_copies(struct weft_coordinator *coordinator, uint3
 {
     uint32_t placed = 0, copy = leader;
     for (uint32_t tried = 0; placed < slots; tried++) {
-        copy = (copy + 1) % coordinator->endpoint_count;
-        if (tried == coordinator->endpoint_count && placed == 0)
+        copy = (copy + 1) % coordinator->table.endpoint_count;
+        if (tried == coordinator->table.endpoint_count && placed == 0)
             return weft_error_set(
                 error, WEFT_ERR_UNSUPPORTED,
                 "server.copies is %u, and no shard on another host can have the copy of %s: "
@@ -64,14 +64,14 @@ static enum weft_status place_copies(struct weft_coordinator *coordinator, uint3
 
 enum weft_status coordinator_slots_init(struct weft_coordinator *coordinator, struct weft_error *error)
 {
-    if (coordinator->options.copies == 0 || coordinator->endpoint_count == 0) return WEFT_OK;
+    if (coordinator->options.copies == 0 || coordinator->table.endpoint_count == 0) return WEFT_OK;
     const uint32_t slots = slots_per_endpoint(coordinator);
     if (slots == 0)
         return weft_error_set(error, WEFT_ERR_LIMIT,
                               "%u engines of shards with copies, at most %u are allowed",
-                              coordinator->endpoint_count, WEFT_LIMIT_SLOTS);
+                              coordinator->table.endpoint_count, WEFT_LIMIT_SLOTS);
     uint32_t live = 0, placed = 0;
-    for (uint32_t i = 0; i < coordinator->endpoint_count; i++) live += is_live(coordinator, i);
+    for (uint32_t i = 0; i < coordinator->table.endpoint_count; i++) live += is_live(coordinator, i);
     coordinator->slots.count = slots * live;
     coordinator->slots.all =
         weft_alloc_zero(coordinator->env, coordinator->slots.count * sizeof *coordinator->slots.all);
@@ -80,7 +80,7 @@ enum weft_status coordinator_slots_init(struct weft_coordinator *coordinator, st
     if (!coordinator->slots.all || !coordinator->slots.moves)
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "the coordinator has no memory for %u slots",
                               coordinator->slots.count);
-    for (uint32_t leader = 0; leader < coordinator->endpoint_count; leader++) {
+    for (uint32_t leader = 0; leader < coordinator->table.endpoint_count; leader++) {
         if (!is_live(coordinator, leader)) continue;
         WEFT_TRY(place_copies(coordinator, leader, coordinator->slots.all + placed, slots, error));
         placed += slots;
@@ -99,7 +99,7 @@ void coordinator_slots_free(struct weft_coordinator *coordinator)
 static bool is_led(const struct weft_coordinator *coordinator, uint32_t slot,
                    const struct coordinator_endpoint *home, bool is_settled)
 {
-    return &coordinator->endpoints[coordinator->slots.all[slot].leader] == home &&
+    return &coordinator->table.endpoints[coordinator->slots.all[slot].leader] == home &&
            !(is_settled && coordinator->slots.moves[slot].kind != MOVE_NONE);
 }
 
@@ -172,10 +172,10 @@ void *coordinator_slots_describe(const struct weft_coordinator *coordinator, con
         weft__control__slot__init(&entry->slot);
         entry->slot.slot = i;
         entry->slot.term = slots->all[i].term;
-        entry->slot.leader = coordinator->endpoints[slots->all[i].leader].id;
+        entry->slot.leader = coordinator->table.endpoints[slots->all[i].leader].id;
         entry->slot.moving = slots->moves[i].kind != MOVE_NONE || slots->moves[i].is_former;
         entry->slot.n_copies = slots->all[i].copy > 0;
-        if (entry->slot.n_copies) entry->copy = coordinator->endpoints[slots->all[i].copy - 1].id;
+        if (entry->slot.n_copies) entry->copy = coordinator->table.endpoints[slots->all[i].copy - 1].id;
         entry->slot.copies = &entry->copy;
         map_out->slots[map_out->n_slots++] = &entry->slot;
     }
@@ -222,27 +222,28 @@ void coordinator_slots_send_lost(struct weft_coordinator *coordinator, const str
 /* Index of an endpoint by its id; UINT32_MAX: there is none. */
 static uint32_t endpoint_of(const struct weft_coordinator *coordinator, uint32_t id)
 {
-    for (uint32_t i = 0; i < coordinator->endpoint_count; i++)
-        if (coordinator->endpoints[i].id == id) return i;
+    for (uint32_t i = 0; i < coordinator->table.endpoint_count; i++)
+        if (coordinator->table.endpoints[i].id == id) return i;
     return UINT32_MAX;
 }
 
 /* The endpoints of the chunks, and the loads, follow the slots. */
 static void chunks_follow(struct weft_coordinator *coordinator, const bool *changed)
 {
-    for (uint32_t t = 0; t < coordinator->tensor_count; t++) {
-        const struct coordinator_tensor *tensor = coordinator->tensors[t];
+    for (uint32_t t = 0; t < coordinator->table.tensor_count; t++) {
+        const struct coordinator_tensor *tensor = coordinator->table.tensors[t];
         const size_t elem_bytes = weft_dtype_bytes((enum weft_dtype)tensor->declare.dtype);
         for (uint32_t i = 0; i < tensor->chunk_count; i++) {
             Weft__Control__Chunk *chunk = &tensor->chunks[i];
             struct coordinator_endpoint *leader =
-                &coordinator->endpoints[coordinator->slots.all[chunk->slot].leader];
+                &coordinator->table.endpoints[coordinator->slots.all[chunk->slot].leader];
             if (!changed[chunk->slot] || chunk->endpoint == leader->id) continue;
             const uint32_t before = endpoint_of(coordinator, chunk->endpoint);
             chunk->endpoint = leader->id;
             if (chunk->candidate > 0) continue;
             leader->load_bytes += chunk->count * elem_bytes;
-            if (before != UINT32_MAX) coordinator->endpoints[before].load_bytes -= chunk->count * elem_bytes;
+            if (before != UINT32_MAX)
+                coordinator->table.endpoints[before].load_bytes -= chunk->count * elem_bytes;
         }
     }
 }
@@ -263,7 +264,7 @@ void coordinator_slots_changed(struct weft_coordinator *coordinator, const bool 
 /* A live endpoint for a slot without chunks; UINT32_MAX: all shards are lost. */
 static uint32_t live_endpoint(const struct weft_coordinator *coordinator)
 {
-    for (uint32_t i = 0; i < coordinator->endpoint_count; i++)
+    for (uint32_t i = 0; i < coordinator->table.endpoint_count; i++)
         if (is_live(coordinator, i)) return i;
     return UINT32_MAX;
 }
@@ -353,7 +354,7 @@ void coordinator_slots_repeat(struct weft_coordinator *coordinator, const struct
 {
     enum weft_status status = send_map(coordinator, NULL, NULL, "", member);
     for (uint32_t i = 0; i < coordinator->options.shards; i++) {
-        const struct coordinator_member *shard = coordinator->shards[i];
+        const struct coordinator_member *shard = coordinator->membership.shards[i];
         char text[COORDINATOR_LABEL_BYTES + 16];
         if (shard->state < MEMBER_LEFT) continue;
         snprintf(text, sizeof text, "%s %s", shard->label, shard->state == MEMBER_LOST ? "lost" : "has left");
@@ -365,7 +366,7 @@ void coordinator_slots_repeat(struct weft_coordinator *coordinator, const struct
 void coordinator_slots_check_lost(struct weft_coordinator *coordinator)
 {
     for (uint32_t i = 0; i < coordinator->options.shards; i++) {
-        struct coordinator_member *shard = coordinator->shards[i];
+        struct coordinator_member *shard = coordinator->membership.shards[i];
         bool has_slots = false;
         for (uint32_t s = 0; s < coordinator->slots.count && shard->state == MEMBER_LOST; s++)
             has_slots |= coordinator_shard_of(coordinator, coordinator->slots.all[s].leader) == shard ||

@@ -27,7 +27,7 @@
 static bool is_wanted(const struct weft_coordinator *coordinator)
 {
     const struct weft_coordinator_options *options = &coordinator->options;
-    return options->shards > 0 && (options->snapshot_steps > 0 || options->snapshot_ns > 0);
+    return options->shards > 0 && (options->snapshots.steps > 0 || options->snapshots.period_ns > 0);
 }
 
 enum weft_status coordinator_snapshot_init(struct weft_coordinator *coordinator)
@@ -35,9 +35,9 @@ enum weft_status coordinator_snapshot_init(struct weft_coordinator *coordinator)
     if (!is_wanted(coordinator)) return WEFT_OK;
     /* shards may join later */
     coordinator->snapshot.answered = weft_alloc_zero(coordinator->env, ANSWERED_BYTES);
-    coordinator->snapshot.newest = coordinator->options.restored_step;
+    coordinator->snapshot.newest = coordinator->options.snapshots.restored_step;
     coordinator->snapshot.due_ns =
-        weft_deadline_ns(weft_now_ns(coordinator->env), coordinator->options.snapshot_ns);
+        weft_deadline_ns(weft_now_ns(coordinator->env), coordinator->options.snapshots.period_ns);
     return coordinator->snapshot.answered ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
@@ -45,7 +45,8 @@ static void send_all(struct weft_coordinator *coordinator, const Weft__Control__
 {
     coordinator_send_same(coordinator, message);
     for (uint32_t i = 0; i < coordinator->options.shards; i++)
-        if (coordinator->shards[i]) coordinator_send(coordinator, coordinator->shards[i], message);
+        if (coordinator->membership.shards[i])
+            coordinator_send(coordinator, coordinator->membership.shards[i], message);
     if (message->body_case == WEFT__CONTROL__CONTROL__BODY_SNAP) coordinator_parts_send(coordinator, message);
     coordinator_send_same(coordinator, NULL);
 }
@@ -75,7 +76,7 @@ static void enter(struct weft_coordinator *coordinator, enum coordinator_snapsho
     snapshot->state = state;
     snapshot->pending = 0;
     for (uint32_t i = 0; i < coordinator->options.shards; i++)
-        snapshot->pending += is_present(coordinator->shards[i]);
+        snapshot->pending += is_present(coordinator->membership.shards[i]);
     memset(snapshot->answered, 0, ANSWERED_BYTES);
 }
 
@@ -102,7 +103,8 @@ void coordinator_snapshot_abandon(struct weft_coordinator *coordinator, const ch
 {
     log_failure(coordinator, coordinator->snapshot.step, why);
     send_snap(coordinator, true);
-    idle(coordinator, coordinator->options.snapshot_ns ? coordinator->options.snapshot_ns : RETRY_NS);
+    idle(coordinator,
+         coordinator->options.snapshots.period_ns ? coordinator->options.snapshots.period_ns : RETRY_NS);
 }
 
 void coordinator_snapshot_shards_changed(struct weft_coordinator *coordinator, const char *why)
@@ -117,7 +119,7 @@ void coordinator_snapshot_shards_changed(struct weft_coordinator *coordinator, c
 static uint64_t next_step(const struct weft_coordinator *coordinator)
 {
     const struct coordinator_snapshot *snapshot = &coordinator->snapshot;
-    const uint64_t every = coordinator->options.snapshot_steps,
+    const uint64_t every = coordinator->options.snapshots.steps,
                    distance = (uint64_t)1 << (snapshot->attempts - (snapshot->attempts > 0)),
                    least = snapshot->newest + distance;
     return every > 0 ? (least + every - 1) / every * every : least;
@@ -126,7 +128,7 @@ static uint64_t next_step(const struct weft_coordinator *coordinator)
 /* Requests the newest step only. */
 static bool is_question(const struct weft_coordinator *coordinator)
 {
-    return coordinator->snapshot.attempts == 0 && coordinator->options.snapshot_steps == 0;
+    return coordinator->snapshot.attempts == 0 && coordinator->options.snapshots.steps == 0;
 }
 
 static void arm(struct weft_coordinator *coordinator)
@@ -162,7 +164,8 @@ static void armed(struct weft_coordinator *coordinator)
 {
     struct coordinator_snapshot *snapshot = &coordinator->snapshot;
     const bool is_request = is_question(coordinator);
-    if (is_request && snapshot->newest <= coordinator->options.restored_step) { /* no step has begun */
+    if (is_request &&
+        snapshot->newest <= coordinator->options.snapshots.restored_step) { /* no step has begun */
         send_snap(coordinator, true);
         idle(coordinator, RETRY_NS);
         return;
@@ -175,7 +178,7 @@ static void armed(struct weft_coordinator *coordinator)
         return;
     }
     snapshot->state = SNAPSHOT_ARMED;
-    coordinator->options.snapshot_begin(coordinator->options.context, snapshot->step);
+    coordinator->options.snapshot_calls.begin(coordinator->options.context, snapshot->step);
     if (snapshot->has_passed) pass(coordinator);
     coordinator_parts_pump(coordinator);
 }
@@ -187,7 +190,7 @@ void coordinator_snapshot_check(struct weft_coordinator *coordinator)
         armed(coordinator);
     } else if (snapshot->state == SNAPSHOT_WRITING && snapshot->pending + snapshot->parts.pending == 0) {
         snapshot->state = SNAPSHOT_COMMITTING;
-        coordinator->options.snapshot_commit(coordinator->options.context, snapshot->step);
+        coordinator->options.snapshot_calls.commit(coordinator->options.context, snapshot->step);
     }
 }
 
@@ -221,7 +224,7 @@ static void on_pieces(struct weft_coordinator *coordinator, const struct coordin
         return;
     }
     if (snapshot->state != SNAPSHOT_WRITING) return;
-    coordinator->options.snapshot_pieces(coordinator->options.context, pieces);
+    coordinator->options.snapshot_calls.pieces(coordinator->options.context, pieces);
     if (pieces->last && answer(coordinator, shard)) coordinator_snapshot_check(coordinator);
 }
 
@@ -258,8 +261,8 @@ void coordinator_snapshot_message(struct weft_coordinator *coordinator, struct c
 static bool shards_have_folders(struct weft_coordinator *coordinator)
 {
     for (uint32_t i = 0; i < coordinator->options.shards; i++) {
-        const struct coordinator_member *shard = coordinator->shards[i];
-        if (is_present(shard) ? shard->has_snapshots : coordinator->options.copies > 0) continue;
+        const struct coordinator_member *shard = coordinator->membership.shards[i];
+        if (is_present(shard) ? shard->abilities.has_snapshots : coordinator->options.copies > 0) continue;
         weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
                  "no snapshots are made: %s has no snapshot.folder",
                  shard ? shard->label : "a shard that has not joined");
@@ -287,7 +290,8 @@ void coordinator_snapshot_tick(struct weft_coordinator *coordinator, uint64_t no
 void coordinator_snapshot_finish(struct weft_coordinator *coordinator)
 {
     const struct coordinator_snapshot *snapshot = &coordinator->snapshot;
-    if (snapshot->state == SNAPSHOT_ARMED && coordinator->committed == snapshot->step) pass(coordinator);
+    if (snapshot->state == SNAPSHOT_ARMED && coordinator->epochs.committed == snapshot->step)
+        pass(coordinator);
 }
 
 /* ---- another coordinator continues ---- */
@@ -303,8 +307,9 @@ void coordinator_snapshot_restore(struct weft_coordinator *coordinator,
     snapshot->complete = stored->complete;
     if (snapshot->newest < stored->complete) snapshot->newest = stored->complete;
     if (stored->step == 0) {
-        const uint64_t last_ns = coordinator->options.snapshot_last_ns;
-        snapshot->due_ns = weft_deadline_ns(last_ns ? last_ns : now_ns, coordinator->options.snapshot_ns);
+        const uint64_t last_ns = coordinator->options.snapshots.last_ns;
+        snapshot->due_ns =
+            weft_deadline_ns(last_ns ? last_ns : now_ns, coordinator->options.snapshots.period_ns);
         return;
     }
     snapshot->due_ns = now_ns;
@@ -320,7 +325,7 @@ void coordinator_snapshot_repeat(struct weft_coordinator *coordinator,
 {
     Weft__Control__Snap snap = WEFT__CONTROL__SNAP__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    if (coordinator->snapshot.former_id == 0 || !member->has_snapshots) return;
+    if (coordinator->snapshot.former_id == 0 || !member->abilities.has_snapshots) return;
     snap.id = coordinator->snapshot.former_id;
     snap.drop = true;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_SNAP;
@@ -342,7 +347,7 @@ void weft_coordinator_snapshot_committed(struct weft_coordinator *coordinator, b
     } else {
         log_failure(coordinator, snapshot->step, "its manifest was not written");
     }
-    idle(coordinator, coordinator->options.snapshot_ns);
+    idle(coordinator, coordinator->options.snapshots.period_ns);
     (void)coordinator_records_commit(coordinator);
     coordinator_snapshot_tick(coordinator, weft_now_ns(coordinator->env));
 }
@@ -351,6 +356,6 @@ const Weft__Control__Declare *weft_coordinator_declare_of(const struct weft_coor
                                                           uint32_t ordinal)
 {
     const struct coordinator_tensor *tensor =
-        ordinal < coordinator->tensor_count ? coordinator->tensors[ordinal] : NULL;
+        ordinal < coordinator->table.tensor_count ? coordinator->table.tensors[ordinal] : NULL;
     return tensor && tensor->chunk_count > 0 ? &tensor->declare : NULL;
 }

@@ -23,16 +23,16 @@ static bool has_part(const struct coordinator_member *member)
 /* A newcomer that was admitted gets no Snap before its Go. */
 static bool sends_part(const struct weft_coordinator *coordinator, const struct coordinator_member *member)
 {
-    return coordinator->options.snapshot_part && member->role == WEFT__CONTROL__ROLE__ROLE_WORKER &&
-           member->has_snapshots && !member->joined && member->state == MEMBER_READY &&
+    return coordinator->options.snapshot_calls.part && member->role == WEFT__CONTROL__ROLE__ROLE_WORKER &&
+           member->abilities.has_snapshots && !member->agreement.joined && member->state == MEMBER_READY &&
            coordinator_member_is_active(member);
 }
 
 void coordinator_parts_begin(struct weft_coordinator *coordinator)
 {
     struct coordinator_snapshot *snapshot = &coordinator->snapshot;
-    for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        struct coordinator_member *member = coordinator->members[i];
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++) {
+        struct coordinator_member *member = coordinator->membership.members[i];
         if (!sends_part(coordinator, member)) continue;
         member->part =
             (struct coordinator_part){.state = PART_ARMING, .is_fetching = member->part.is_fetching};
@@ -43,14 +43,16 @@ void coordinator_parts_begin(struct weft_coordinator *coordinator)
 
 void coordinator_parts_end(struct weft_coordinator *coordinator)
 {
-    for (uint32_t i = 0; i < coordinator->member_count; i++) coordinator->members[i]->part.state = PART_NONE;
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        coordinator->membership.members[i]->part.state = PART_NONE;
     coordinator->snapshot.parts = (struct coordinator_parts){0};
 }
 
 void coordinator_parts_send(struct weft_coordinator *coordinator, const Weft__Control__Control *snap)
 {
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        if (has_part(coordinator->members[i])) coordinator_send(coordinator, coordinator->members[i], snap);
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        if (has_part(coordinator->membership.members[i]))
+            coordinator_send(coordinator, coordinator->membership.members[i], snap);
 }
 
 bool coordinator_parts_answer(struct weft_coordinator *coordinator, struct coordinator_member *worker)
@@ -78,8 +80,9 @@ void coordinator_parts_pump(struct weft_coordinator *coordinator)
 {
     struct coordinator_snapshot *snapshot = &coordinator->snapshot;
     if (snapshot->state != SNAPSHOT_ARMED && snapshot->state != SNAPSHOT_WRITING) return;
-    for (uint32_t i = 0; i < coordinator->member_count && snapshot->parts.moving < MOVING_MAX; i++) {
-        struct coordinator_member *worker = coordinator->members[i];
+    for (uint32_t i = 0; i < coordinator->membership.member_count && snapshot->parts.moving < MOVING_MAX;
+         i++) {
+        struct coordinator_member *worker = coordinator->membership.members[i];
         if (worker->part.state != PART_READY) continue;
         worker->part.state = PART_MOVING;
         snapshot->parts.moving++;
@@ -128,14 +131,14 @@ static void on_data(struct weft_coordinator *coordinator, struct coordinator_mem
                                               .step = coordinator->snapshot.step,
                                               .data = data->data.data,
                                               .bytes = data->data.len};
-    coordinator->options.snapshot_part(coordinator->options.context, &bytes);
+    coordinator->options.snapshot_calls.part(coordinator->options.context, &bytes);
 }
 
 void weft_coordinator_snapshot_stored(struct weft_coordinator *coordinator, uint32_t id, uint32_t member,
                                       uint64_t bytes, const char *error)
 {
     struct coordinator_snapshot *snapshot = &coordinator->snapshot;
-    struct coordinator_member *worker = coordinator->members[member];
+    struct coordinator_member *worker = coordinator->membership.members[member];
     if (id != snapshot->id || worker->part.state != PART_MOVING) return; /* it has ended meanwhile */
     snapshot->parts.moving--;
     worker->part.is_storing = false;
@@ -175,8 +178,8 @@ void coordinator_snapshot_worker_left(struct weft_coordinator *coordinator, stru
 
 void coordinator_snapshot_membership_changed(struct weft_coordinator *coordinator)
 {
-    for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        if (!has_part(coordinator->members[i])) continue;
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++) {
+        if (!has_part(coordinator->membership.members[i])) continue;
         if (coordinator->snapshot.state != SNAPSHOT_COMMITTING)
             coordinator_snapshot_abandon(coordinator, "the membership has changed");
         return;
@@ -186,8 +189,8 @@ void coordinator_snapshot_membership_changed(struct weft_coordinator *coordinato
 void coordinator_parts_describe(const struct weft_coordinator *coordinator, char *out, size_t out_bytes)
 {
     snprintf(out, out_bytes, "not every shard has stored its pieces within 600 s");
-    for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        const struct coordinator_member *worker = coordinator->members[i];
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++) {
+        const struct coordinator_member *worker = coordinator->membership.members[i];
         if (!has_part(worker) || worker->part.state == PART_STORED) continue;
         snprintf(out, out_bytes, "the part of %s is not stored within 600 s", worker->label);
         return;
@@ -199,13 +202,13 @@ void coordinator_parts_describe(const struct weft_coordinator *coordinator, char
 static void on_fetch(struct weft_coordinator *coordinator, struct coordinator_member *worker,
                      const Weft__Control__SnapFetch *fetch)
 {
-    if (coordinator->options.restored_parts == 0 || worker->part.is_fetching) {
+    if (coordinator->options.snapshots.restored_parts == 0 || worker->part.is_fetching) {
         coordinator_member_lost(coordinator, worker,
                                 "it requested a part of a snapshot when that was not due");
         return;
     }
     worker->part.is_fetching = true;
-    coordinator->options.snapshot_fetch(coordinator->options.context, worker->member, fetch->rank,
+    coordinator->options.snapshot_calls.fetch(coordinator->options.context, worker->member, fetch->rank,
                                         fetch->offset);
 }
 
@@ -213,7 +216,7 @@ void weft_coordinator_snapshot_fetched(struct weft_coordinator *coordinator, uin
                                        const Weft__Control__SnapFetched *fetched)
 {
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    struct coordinator_member *worker = coordinator->members[member];
+    struct coordinator_member *worker = coordinator->membership.members[member];
     worker->part.is_fetching = false;
     if (worker->state >= MEMBER_LEFT || coordinator->state == COORDINATOR_ENDED) return;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_SNAP_FETCHED;

@@ -20,7 +20,7 @@
 
 static bool takes_part(const struct coordinator_member *member)
 {
-    return member->state == MEMBER_READY && !member->newcomer && !member->joined;
+    return member->state == MEMBER_READY && !member->newcomer && !member->agreement.joined;
 }
 
 static bool is_stalled(const struct coordinator_member *member)
@@ -40,8 +40,8 @@ static const struct coordinator_member *longest_stalled(const struct weft_coordi
 {
     const struct coordinator_member *longest = NULL;
     *count_out = 0;
-    for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        const struct coordinator_member *member = coordinator->members[i];
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++) {
+        const struct coordinator_member *member = coordinator->membership.members[i];
         if (!is_stalled(member)) continue;
         ++*count_out;
         if (!longest || open_ns(member, now_ns) > open_ns(longest, now_ns)) longest = member;
@@ -56,7 +56,7 @@ static const struct coordinator_member *awaited(const struct weft_coordinator *c
 {
     const uint32_t rank = member->progress.waits_for - 1;
     if (member->progress.waits_for == 0 || member->progress.open_ns == 0) return NULL;
-    return rank < coordinator->options.workers ? coordinator->workers[rank] : NULL;
+    return rank < coordinator->options.workers ? coordinator->membership.workers[rank] : NULL;
 }
 
 struct text {
@@ -81,8 +81,8 @@ static bool append_members(const struct weft_coordinator *coordinator,
                            struct text *text)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        const struct coordinator_member *member = coordinator->members[i];
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++) {
+        const struct coordinator_member *member = coordinator->membership.members[i];
         if (!takes_part(member) || !wanted(member) || count++ >= NAMED_MAX) continue;
         append(text, "%s%.100s", count > 1 ? ", " : "", member->label);
     }
@@ -93,7 +93,7 @@ static bool append_members(const struct weft_coordinator *coordinator,
 
 static bool is_mute(const struct coordinator_member *member)
 {
-    return member->supports_progress && !member->progress.has_answered;
+    return member->abilities.supports_progress && !member->progress.has_answered;
 }
 
 static bool is_idle_worker(const struct coordinator_member *member)
@@ -106,7 +106,7 @@ static bool is_idle_worker(const struct coordinator_member *member)
 static bool append_shard_link(const struct weft_coordinator *coordinator, struct text *text)
 {
     for (uint32_t i = 0; i < coordinator->options.shards; i++) {
-        const struct coordinator_member *shard = coordinator->shards[i],
+        const struct coordinator_member *shard = coordinator->membership.shards[i],
                                         *worker = shard ? awaited(coordinator, shard) : NULL;
         if (!worker || !takes_part(shard) || !takes_part(worker) || worker->progress.open_ns == 0) continue;
         append(text, "%.100s waits for %.100s, which has called it: see the link between these two hosts",
@@ -168,11 +168,11 @@ static void describe(const struct weft_coordinator *coordinator, const struct co
 static void ask_all(struct weft_coordinator *coordinator, uint64_t now_ns)
 {
     coordinator->stall.asked_ns = now_ns;
-    for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        struct coordinator_member *member = coordinator->members[i];
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++) {
+        struct coordinator_member *member = coordinator->membership.members[i];
         Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
         member->progress.has_answered = false;
-        if (!takes_part(member) || !member->supports_progress) continue;
+        if (!takes_part(member) || !member->abilities.supports_progress) continue;
         heartbeat.ask_progress = true;
         coordinator_send_heartbeat(coordinator, member, &heartbeat);
     }

@@ -23,12 +23,12 @@ static void unload(struct weft_coordinator *coordinator, const struct coordinato
         coordinator_slot_remove_chunk(coordinator, tensor->chunks[i].slot,
                                       tensor->chunks[i].count * elem_bytes);
     for (uint32_t i = 0; i < tensor->chunk_count; i++)
-        for (uint32_t e = 0; e < coordinator->endpoint_count; e++)
+        for (uint32_t e = 0; e < coordinator->table.endpoint_count; e++)
             if (tensor->chunks[i].candidate == 0 &&
-                coordinator->endpoints[e].id == tensor->chunks[i].endpoint)
-                coordinator->endpoints[e].load_bytes -= tensor->chunks[i].count * elem_bytes;
+                coordinator->table.endpoints[e].id == tensor->chunks[i].endpoint)
+                coordinator->table.endpoints[e].load_bytes -= tensor->chunks[i].count * elem_bytes;
     if (tensor->coded_endpoint > 0)
-        coordinator->endpoints[tensor->coded_endpoint - 1].coded_bytes -= tensor->elems * elem_bytes;
+        coordinator->table.endpoints[tensor->coded_endpoint - 1].coded_bytes -= tensor->elems * elem_bytes;
 }
 
 void coordinator_tensor_send_free(struct weft_coordinator *coordinator,
@@ -40,13 +40,13 @@ void coordinator_tensor_send_free(struct weft_coordinator *coordinator,
     freed.tensor = tensor->declare.ordinal;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_TENSOR_FREE;
     message.tensor_free = &freed;
-    if (shard->supports_free) coordinator_send(coordinator, shard, &message);
+    if (shard->abilities.supports_free) coordinator_send(coordinator, shard, &message);
 }
 
 static void release(struct weft_coordinator *coordinator, struct coordinator_tensor *tensor)
 {
     for (uint32_t s = 0; s < coordinator->options.shards; s++) {
-        const struct coordinator_member *shard = coordinator->shards[s];
+        const struct coordinator_member *shard = coordinator->membership.shards[s];
         if (shard && shard_owns(coordinator, shard, tensor))
             coordinator_tensor_send_free(coordinator, shard, tensor);
     }
@@ -62,7 +62,7 @@ void coordinator_tensor_free(struct weft_coordinator *coordinator, struct coordi
                              uint32_t ordinal)
 {
     struct coordinator_tensor *tensor =
-        ordinal < coordinator->tensor_count ? coordinator->tensors[ordinal] : NULL;
+        ordinal < coordinator->table.tensor_count ? coordinator->table.tensors[ordinal] : NULL;
     const uint32_t workers = coordinator->options.workers;
     if (!tensor || !tensor->announced || worker->index >= workers ||
         (tensor->freed_by && tensor->freed_by[worker->index])) {

@@ -79,11 +79,11 @@ static void append_present(struct member_list *list)
     const uint32_t workers = coordinator->options.workers;
     uint32_t present = 0, named = 0;
     for (uint32_t i = 0; i < workers; i++)
-        present += is_present(coordinator->workers[i]);
+        present += is_present(coordinator->membership.workers[i]);
     append(list, "; %u of %u ranks %s present", present, workers, present == 1 ? "is" : "are");
     if (present == 0 || present == workers) return;
     for (uint32_t i = 0; i < workers && named < NAMED_MAX; i++)
-        if (is_present(coordinator->workers[i]))
+        if (is_present(coordinator->membership.workers[i]))
             append(list, "%s %u", named++ ? "," : ":", i);
     if (present > named) append(list, " and %u more", present - named);
 }
@@ -98,7 +98,7 @@ void coordinator_describe_missing(const struct weft_coordinator *coordinator, ch
         bool worker = i < coordinator->options.workers;
         uint32_t index = worker ? i : i - coordinator->options.workers;
         const struct coordinator_member *member =
-            worker ? coordinator->workers[index] : coordinator->shards[index];
+            worker ? coordinator->membership.workers[index] : coordinator->membership.shards[index];
         if (!member || member->state < state) append_member(&list, member, worker, index);
     }
     append_verb(&list, joining ? "not joined" : "not connected to the others");
@@ -108,9 +108,10 @@ void coordinator_describe_missing(const struct weft_coordinator *coordinator, ch
 void coordinator_describe_active(const struct weft_coordinator *coordinator, char *out, size_t out_bytes)
 {
     struct member_list list = list_begin(coordinator, out, out_bytes);
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        if (coordinator_member_is_active(coordinator->members[i]))
-            append_member(&list, coordinator->members[i], true, coordinator->members[i]->index);
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        if (coordinator_member_is_active(coordinator->membership.members[i]))
+            append_member(&list, coordinator->membership.members[i], true,
+                          coordinator->membership.members[i]->index);
     append_verb(&list, "not left");
 }
 
@@ -118,11 +119,11 @@ void coordinator_describe_undecided(const struct weft_coordinator *coordinator, 
                                     size_t out_bytes)
 {
     struct member_list list = list_begin(coordinator, out, out_bytes);
-    for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        const struct coordinator_member *member = coordinator->members[i];
-        bool agreed =
-            coordinator->epoch != coordinator->epoch_in_force && member->agreed_epoch == coordinator->epoch;
-        if (coordinator_member_is_active(member) && !member->joined && !agreed)
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++) {
+        const struct coordinator_member *member = coordinator->membership.members[i];
+        bool agreed = coordinator->epochs.epoch != coordinator->epochs.epoch_in_force &&
+                      member->agreement.agreed_epoch == coordinator->epochs.epoch;
+        if (coordinator_member_is_active(member) && !member->agreement.joined && !agreed)
             append_member(&list, member, true, member->index);
     }
     append_verb(&list, what);
@@ -133,14 +134,14 @@ static void append_undeclared(const struct weft_coordinator *coordinator,
                            const struct coordinator_tensor *tensor, struct member_list *list)
 {
     for (uint32_t i = 0; i < coordinator->options.workers; i++)
-        if (coordinator->workers[i]->declared_count <= tensor->declare.ordinal)
-            append_member(list, coordinator->workers[i], true, i);
+        if (coordinator->membership.workers[i]->declared_count <= tensor->declare.ordinal)
+            append_member(list, coordinator->membership.workers[i], true, i);
     if (list->count > 0) {
         append_verb(list, "not declared it");
         return;
     }
     for (uint32_t i = 0; i < coordinator->options.shards; i++)
-        if (tensor->shard_reply_pending[i]) append_member(list, coordinator->shards[i], false, i);
+        if (tensor->shard_reply_pending[i]) append_member(list, coordinator->membership.shards[i], false, i);
     append_verb(list, "not taken it");
 }
 
@@ -156,14 +157,15 @@ static void describe_wait(const struct weft_coordinator *coordinator, const stru
     /* a shard waits for the begin only */
     if (!member || member->role == WEFT__CONTROL__ROLE__ROLE_SHARD) return;
     const struct coordinator_tensor *declares =
-        member->declared_count > 0 && member->declared_count <= coordinator->tensor_count
-            ? coordinator->tensors[member->declared_count - 1]
+        member->declared_count > 0 && member->declared_count <= coordinator->table.tensor_count
+            ? coordinator->table.tensors[member->declared_count - 1]
             : NULL;
     if (declares && !declares->announced) append_undeclared(coordinator, declares, &list);
-    else if (member->joined) coordinator_describe_undecided(coordinator, "not joined", out, out_bytes);
+    else if (member->agreement.joined)
+        coordinator_describe_undecided(coordinator, "not joined", out, out_bytes);
     else if (member->newcomer)
         coordinator_describe_undecided(coordinator, "not ended a step since", out, out_bytes);
-    else if (coordinator->epoch != coordinator->epoch_in_force)
+    else if (coordinator->epochs.epoch != coordinator->epochs.epoch_in_force)
         coordinator_describe_undecided(coordinator, "not agreed", out, out_bytes);
 }
 
@@ -179,16 +181,16 @@ void coordinator_send_wait_reason(struct weft_coordinator *coordinator, uint64_t
     heartbeat.time_ns = weft_now_ns(coordinator->env);
     message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
     message.heartbeat = &heartbeat;
-    coordinator->options.send(coordinator->options.context, connection, &message);
+    coordinator->options.net.send(coordinator->options.context, connection, &message);
 }
 
 void coordinator_log_wait_reason(struct weft_coordinator *coordinator, uint64_t now_ns)
 {
     char text[480];
-    if (coordinator->state >= COORDINATOR_RUNNING || now_ns < coordinator->report_ns) return;
-    coordinator->report_ns = weft_deadline_ns(now_ns, WEFT_WAIT_REASON_PERIOD_NS);
+    if (coordinator->state >= COORDINATOR_RUNNING || now_ns < coordinator->process.report_ns) return;
+    coordinator->process.report_ns = weft_deadline_ns(now_ns, WEFT_WAIT_REASON_PERIOD_NS);
     coordinator_describe_missing(coordinator, text, sizeof text);
     weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "job %.100s%s has waited %.1f s to begin: %s",
-             coordinator->job, coordinator->address,
-             (double)weft_elapsed_ns(coordinator->created_ns, now_ns) / 1e9, text);
+             coordinator->job, coordinator->process.address,
+             (double)weft_elapsed_ns(coordinator->process.created_ns, now_ns) / 1e9, text);
 }

@@ -36,8 +36,8 @@ static void members_on(const struct weft_coordinator *coordinator, const char *h
 {
     size_t used = 0;
     snprintf(out, bytes, "no member");
-    for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        const struct coordinator_member *member = coordinator->members[i];
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++) {
+        const struct coordinator_member *member = coordinator->membership.members[i];
         if (member->state >= MEMBER_LEFT || strcmp(member->host, host) != 0) continue;
         const int n =
             snprintf(out + used, bytes - used, "%s%s %u", used ? ", " : "",

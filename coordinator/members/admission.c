@@ -21,7 +21,8 @@ static int64_t choose_index(struct weft_coordinator *coordinator, struct coordin
                             const Weft__Control__Hello *hello)
 {
     bool worker = hello->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
-    struct coordinator_member **slots = worker ? coordinator->workers : coordinator->shards;
+    struct coordinator_member **slots =
+        worker ? coordinator->membership.workers : coordinator->membership.shards;
     uint32_t expected = worker ? coordinator->options.workers : coordinator->options.shards;
     const char *kind = worker ? "rank" : "shard", *kinds = worker ? "workers" : "shards";
     if (hello->wanted_index < 0) {
@@ -143,7 +144,7 @@ static void welcome(struct weft_coordinator *coordinator, const struct coordinat
     Weft__Control__Welcome welcome = WEFT__CONTROL__WELCOME__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     const bool is_new_worker = member && member->newcomer && member->role == WEFT__CONTROL__ROLE__ROLE_WORKER;
-    welcome.workers = is_new_worker ? coordinator->workers_at_start : coordinator->options.workers;
+    welcome.workers = is_new_worker ? coordinator->membership.workers_at_start : coordinator->options.workers;
     welcome.shards = coordinator->options.shards;
     welcome.job_id = coordinator->job_id;
     welcome.transport_nonce = coordinator->transport_nonce;
@@ -198,21 +199,21 @@ static bool can_join_running_job(const struct weft_coordinator *coordinator,
     uint32_t endpoints = hello->endpoints ? hello->endpoints : 1;
     return coordinator->state == COORDINATOR_RUNNING && hello->role == WEFT__CONTROL__ROLE__ROLE_WORKER &&
            options->workers_min > 0 && coordinator_active_count(coordinator) > 0 &&
-           coordinator->next_endpoint + endpoints < WEFT_LIMIT_ENDPOINTS &&
+           coordinator->membership.next_endpoint + endpoints < WEFT_LIMIT_ENDPOINTS &&
            coordinator_active_count(coordinator) + coordinator_waiting_count(coordinator) <
                options->workers_max;
 }
 
 bool coordinator_members_reserve(struct weft_coordinator *coordinator)
 {
-    if (coordinator->member_count < coordinator->member_capacity) return true;
-    uint32_t capacity = 2 * coordinator->member_capacity;
+    if (coordinator->membership.member_count < coordinator->membership.member_capacity) return true;
+    uint32_t capacity = 2 * coordinator->membership.member_capacity;
     struct coordinator_member **more = weft_alloc_array(coordinator->env, capacity, sizeof *more);
     if (!more) return false;
-    memcpy(more, coordinator->members, coordinator->member_count * sizeof *more);
-    weft_free_bytes(coordinator->env, coordinator->members);
-    coordinator->members = more;
-    coordinator->member_capacity = capacity;
+    memcpy(more, coordinator->membership.members, coordinator->membership.member_count * sizeof *more);
+    weft_free_bytes(coordinator->env, coordinator->membership.members);
+    coordinator->membership.members = more;
+    coordinator->membership.member_capacity = capacity;
     return true;
 }
 
@@ -220,14 +221,14 @@ bool coordinator_members_reserve(struct weft_coordinator *coordinator)
 static void describe_process(struct coordinator_member *member, const Weft__Control__Hello *hello)
 {
     snprintf(member->host, sizeof member->host, "%s", hello->host);
-    member->has_device = hello->device;
-    member->supports_states = hello->states;
-    member->supports_groups = hello->groups;
-    member->reads_chunk_runs = hello->chunk_runs;
-    member->supports_free = hello->frees;
-    member->supports_progress = hello->progress;
-    member->has_snapshots = hello->snapshots;
-    member->supports_moves = hello->moves;
+    member->abilities.has_device = hello->device;
+    member->abilities.supports_states = hello->states;
+    member->abilities.supports_groups = hello->groups;
+    member->abilities.reads_chunk_runs = hello->chunk_runs;
+    member->abilities.supports_free = hello->frees;
+    member->abilities.supports_progress = hello->progress;
+    member->abilities.has_snapshots = hello->snapshots;
+    member->abilities.supports_moves = hello->moves;
     member->addition.is_supported = hello->additions;
     member->pid = hello->pid;
     snprintf(member->record.candidate, sizeof member->record.candidate, "%s", hello->candidate);
@@ -238,10 +239,10 @@ static void describe_process(struct coordinator_member *member, const Weft__Cont
 
 static void take_place(struct weft_coordinator *coordinator, struct coordinator_member *shard)
 {
-    struct coordinator_member *before = coordinator->shards[shard->index];
+    struct coordinator_member *before = coordinator->membership.shards[shard->index];
     if (before) before->newcomer = true; /* it was lost, and is no shard of the job any more */
-    else coordinator->shard_count++;
-    coordinator->shards[shard->index] = shard;
+    else coordinator->membership.shard_count++;
+    coordinator->membership.shards[shard->index] = shard;
 }
 
 void coordinator_hello(struct weft_coordinator *coordinator, struct coordinator_connection *connection,
@@ -278,27 +279,28 @@ void coordinator_hello(struct weft_coordinator *coordinator, struct coordinator_
     member->role = hello->role;
     member->newcomer = newcomer;
     member->index = (uint32_t)index;
-    member->rank_order = newcomer ? coordinator->next_rank_order++ : member->index;
+    member->agreement.rank_order = newcomer ? coordinator->membership.next_rank_order++ : member->index;
     member->state = MEMBER_WELCOMED;
     describe_process(member, hello);
-    member->wire = coordinator_wire_of(coordinator, hello);
+    member->abilities.wire = coordinator_wire_of(coordinator, hello);
     if (newcomer && worker)
         snprintf(member->label, sizeof member->label, "a new worker (%s, pid %llu)", member->host,
                  (unsigned long long)member->pid);
     else
         snprintf(member->label, sizeof member->label, "%s %u (%s, pid %llu)", worker ? "rank" : "shard",
                  member->index, member->host, (unsigned long long)member->pid);
-    member->incarnation = coordinator->next_incarnation++;
+    member->incarnation = coordinator->membership.next_incarnation++;
     member->endpoint_count = hello->endpoints ? hello->endpoints : 1;
-    member->endpoint_first = coordinator->next_endpoint;
-    coordinator->next_endpoint += member->endpoint_count;
+    member->endpoint_first = coordinator->membership.next_endpoint;
+    coordinator->membership.next_endpoint += member->endpoint_count;
     member->connection = connection->id;
     member->last_received_ns = connection->last_received_ns;
 
-    member->member = coordinator->member_count;
-    coordinator->members[coordinator->member_count++] = member;
+    member->member = coordinator->membership.member_count;
+    coordinator->membership.members[coordinator->membership.member_count++] = member;
     /* a newcomer has no rank yet */
-    if (worker && !newcomer) coordinator->workers[index] = member, coordinator->worker_count++;
+    if (worker && !newcomer)
+        coordinator->membership.workers[index] = member, coordinator->membership.worker_count++;
     if (!worker && !newcomer) take_place(coordinator, member);
     if (adds) coordinator_add_begin(coordinator, member);
     connection->state = CONNECTION_MEMBER;

@@ -9,11 +9,12 @@
 /* True if each member that is not lost is in this state, and none is missing. */
 static bool all_members_at(const struct weft_coordinator *coordinator, enum coordinator_member_state state)
 {
-    if (coordinator->worker_count < coordinator->options.workers ||
-        coordinator->shard_count < coordinator->options.shards)
+    if (coordinator->membership.worker_count < coordinator->options.workers ||
+        coordinator->membership.shard_count < coordinator->options.shards)
         return false;
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        if (coordinator->members[i]->state != state && coordinator->members[i]->state != MEMBER_LOST)
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        if (coordinator->membership.members[i]->state != state &&
+            coordinator->membership.members[i]->state != MEMBER_LOST)
             return false;
     return true;
 }
@@ -24,8 +25,8 @@ static void describe_coordinator(const struct weft_coordinator *coordinator, cha
 {
     unsigned long long pid = coordinator->options.pid;
     snprintf(out, out_bytes, "coordinator (%.200s, pid %llu)", coordinator->host, pid);
-    for (uint32_t i = 0; pid && i < coordinator->member_count; i++) {
-        const struct coordinator_member *member = coordinator->members[i];
+    for (uint32_t i = 0; pid && i < coordinator->membership.member_count; i++) {
+        const struct coordinator_member *member = coordinator->membership.members[i];
         if (member->pid == pid && strcmp(member->host, coordinator->host) == 0)
             snprintf(out, out_bytes, "%.250s", member->label);
     }
@@ -39,16 +40,16 @@ void coordinator_describe(const struct coordinator_member *member, Weft__Control
     entry->index = member->index;
     entry->name = (char *)member->label;
     entry->host = (char *)member->host;
-    entry->device = member->has_device;
-    entry->states = member->supports_states;
-    entry->groups = member->supports_groups;
+    entry->device = member->abilities.has_device;
+    entry->states = member->abilities.supports_states;
+    entry->groups = member->abilities.supports_groups;
     entry->pid = member->pid;
     entry->incarnation = member->incarnation;
     entry->endpoint_first = member->endpoint_first;
     entry->n_addresses = member->endpoint_count;
     entry->addresses = member->addresses;
     entry->candidate = (char *)member->record.candidate;
-    entry->wire_newest = member->wire.newest > 1 ? member->wire.newest : 0;
+    entry->wire_newest = member->abilities.wire.newest > 1 ? member->abilities.wire.newest : 0;
 }
 
 enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator,
@@ -59,10 +60,11 @@ enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator,
     Weft__Control__Member *entries = weft_alloc_array(coordinator->env, count, sizeof *entries);
     Weft__Control__Member **pointers = weft_alloc_array(coordinator->env, count, sizeof *pointers);
     uint32_t used = 0;
-    for (uint32_t i = 0; entries && pointers && i < coordinator->member_count; i++) {
-        const struct coordinator_member *member = coordinator->members[i];
+    for (uint32_t i = 0; entries && pointers && i < coordinator->membership.member_count; i++) {
+        const struct coordinator_member *member = coordinator->membership.members[i];
         const bool shard = member->role == WEFT__CONTROL__ROLE__ROLE_SHARD;
-        struct coordinator_member *const *by_index = shard ? coordinator->shards : coordinator->workers;
+        struct coordinator_member *const *by_index =
+            shard ? coordinator->membership.shards : coordinator->membership.workers;
         const uint32_t most = shard ? coordinator->options.shards : coordinator->options.workers;
         const bool is_in_force = member->index < most && by_index[member->index] == member &&
                                  !(shard && member->state >= MEMBER_LEFT);
@@ -76,7 +78,7 @@ enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator,
     describe_coordinator(coordinator, name, sizeof name);
     Weft__Control__Roster roster = WEFT__CONTROL__ROSTER__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    roster.epoch = coordinator->epoch_in_force;
+    roster.epoch = coordinator->epochs.epoch_in_force;
     roster.n_members = used;
     roster.members = pointers;
     roster.coordinator = name;
@@ -95,7 +97,8 @@ enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator,
 static void forget_endpoints(struct weft_coordinator *coordinator)
 {
     for (uint32_t i = 0; i < coordinator->options.shards; i++)
-        if (!coordinator->shards[i]->addresses) coordinator->shards[i]->endpoint_count = 0;
+        if (!coordinator->membership.shards[i]->addresses)
+            coordinator->membership.shards[i]->endpoint_count = 0;
 }
 
 static void send_roster(struct weft_coordinator *coordinator)
@@ -105,7 +108,7 @@ static void send_roster(struct weft_coordinator *coordinator)
     if (coordinator_placement_init(coordinator) != WEFT_OK) {
         coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
                           "the coordinator has no memory for the roster of %u members",
-                          coordinator->member_count);
+                          coordinator->membership.member_count);
         return;
     }
     struct weft_error error = {0};
@@ -122,7 +125,7 @@ static void send_roster(struct weft_coordinator *coordinator)
     if (coordinator_send_roster(coordinator, NULL) != WEFT_OK)
         coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
                           "the coordinator has no memory for the roster of %u members",
-                          coordinator->member_count);
+                          coordinator->membership.member_count);
     else coordinator_slots_send(coordinator, NULL);
 }
 
@@ -130,12 +133,12 @@ static void send_roster(struct weft_coordinator *coordinator)
 bool coordinator_begins_without(struct weft_coordinator *coordinator, const struct coordinator_member *lost,
                                 const char *why)
 {
-    uint32_t left = coordinator->options.shards - coordinator->shard_count;
+    uint32_t left = coordinator->options.shards - coordinator->membership.shard_count;
     if (coordinator->state != COORDINATOR_JOINING || coordinator->options.copies == 0 ||
         lost->role != WEFT__CONTROL__ROLE__ROLE_SHARD)
         return false;
     for (uint32_t i = 0; i < coordinator->options.shards; i++)
-        left += coordinator->shards[i] && coordinator->shards[i]->state < MEMBER_LEFT;
+        left += coordinator->membership.shards[i] && coordinator->membership.shards[i]->state < MEMBER_LEFT;
     if (left < 2) return false;
     weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
              "job %s: %s lost: %.140s; the job begins without it, or with a shard that joins in its place",
@@ -194,13 +197,13 @@ void coordinator_send_go(struct weft_coordinator *coordinator, const struct coor
 {
     Weft__Control__Go go = WEFT__CONTROL__GO__INIT;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
-    go.epoch = coordinator->epoch_in_force;
-    go.committed = coordinator->committed;
-    go.codec_steps = coordinator->codec_steps;
-    while (go.tensors < coordinator->tensor_count && coordinator->tensors[go.tensors]->announced)
+    go.epoch = coordinator->epochs.epoch_in_force;
+    go.committed = coordinator->epochs.committed;
+    go.codec_steps = coordinator->epochs.codec_steps;
+    while (go.tensors < coordinator->table.tensor_count && coordinator->table.tensors[go.tensors]->announced)
         go.tensors++;
-    if (coordinator->cost_known) go.cost = &coordinator->cost;
-    go.parts = is_first ? coordinator->options.restored_parts : 0;
+    if (coordinator->link.cost_known) go.cost = &coordinator->link.cost;
+    go.parts = is_first ? coordinator->options.snapshots.restored_parts : 0;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_GO;
     message.go = &go;
     if (only) coordinator_send(coordinator, only, &message);
@@ -218,22 +221,23 @@ static ProtobufCBinaryData copy_of(const struct weft_coordinator *coordinator,
 
 void coordinator_cost_fini(struct weft_coordinator *coordinator)
 {
-    weft_free_bytes(coordinator->env, coordinator->cost.ring.data);
-    weft_free_bytes(coordinator->env, coordinator->cost.runs.data);
-    weft_free_bytes(coordinator->env, coordinator->cost.calibration.data);
-    coordinator->cost = (Weft__Control__LinkCost)WEFT__CONTROL__LINK_COST__INIT;
+    weft_free_bytes(coordinator->env, coordinator->link.cost.ring.data);
+    weft_free_bytes(coordinator->env, coordinator->link.cost.runs.data);
+    weft_free_bytes(coordinator->env, coordinator->link.cost.calibration.data);
+    coordinator->link.cost = (Weft__Control__LinkCost)WEFT__CONTROL__LINK_COST__INIT;
 }
 
 /* Keeps the link cost that rank 0 sent, for Go. Its numbers and blobs are not interpreted here. */
 void coordinator_keep_cost(struct weft_coordinator *coordinator, const Weft__Control__LinkCost *sent)
 {
     coordinator_cost_fini(coordinator);
-    coordinator->cost = *sent;
-    coordinator->cost.base = (ProtobufCMessage)PROTOBUF_C_MESSAGE_INIT(&weft__control__link_cost__descriptor);
-    coordinator->cost.ring = copy_of(coordinator, &sent->ring);
-    coordinator->cost.runs = copy_of(coordinator, &sent->runs);
-    coordinator->cost.calibration = copy_of(coordinator, &sent->calibration);
-    coordinator->cost_known = true;
+    coordinator->link.cost = *sent;
+    coordinator->link.cost.base =
+        (ProtobufCMessage)PROTOBUF_C_MESSAGE_INIT(&weft__control__link_cost__descriptor);
+    coordinator->link.cost.ring = copy_of(coordinator, &sent->ring);
+    coordinator->link.cost.runs = copy_of(coordinator, &sent->runs);
+    coordinator->link.cost.calibration = copy_of(coordinator, &sent->calibration);
+    coordinator->link.cost_known = true;
 }
 
 void coordinator_begin_if_ready(struct weft_coordinator *coordinator)
@@ -255,7 +259,7 @@ void coordinator_ready(struct weft_coordinator *coordinator, struct coordinator_
     /* a newcomer that was admitted and has received its roster */
     bool late = coordinator->state == COORDINATOR_RUNNING && !member->newcomer;
     if ((coordinator->state != COORDINATOR_CONNECTING && !late) || member->state != MEMBER_ADDRESSED ||
-        ready->epoch == 0 || ready->epoch > coordinator->epoch_in_force) {
+        ready->epoch == 0 || ready->epoch > coordinator->epochs.epoch_in_force) {
         coordinator_member_lost(coordinator, member, "it sent Ready when that was not due");
         return;
     }

@@ -10,10 +10,10 @@
 
 static size_t connection_position(const struct weft_coordinator *coordinator, uint64_t id)
 {
-    size_t low = 0, high = coordinator->connection_count;
+    size_t low = 0, high = coordinator->membership.connection_count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (coordinator->connections[middle]->id < id) low = middle + 1;
+        if (coordinator->membership.connections[middle]->id < id) low = middle + 1;
         else high = middle;
     }
     return low;
@@ -23,32 +23,36 @@ struct coordinator_connection *coordinator_connection_find(const struct weft_coo
                                                            uint64_t id)
 {
     size_t at = connection_position(coordinator, id);
-    return at < coordinator->connection_count && coordinator->connections[at]->id == id
-               ? coordinator->connections[at]
+    return at < coordinator->membership.connection_count && coordinator->membership.connections[at]->id == id
+               ? coordinator->membership.connections[at]
                : NULL;
 }
 
 struct coordinator_connection *coordinator_connection_add(struct weft_coordinator *coordinator, uint64_t id)
 {
     size_t at = connection_position(coordinator, id);
-    WEFT_ASSERT(id != 0 && (at == coordinator->connection_count || coordinator->connections[at]->id != id));
-    if (coordinator->connection_count == coordinator->connection_capacity) {
-        size_t capacity = coordinator->connection_capacity ? coordinator->connection_capacity * 2 : 16;
+    WEFT_ASSERT(id != 0 && (at == coordinator->membership.connection_count ||
+                            coordinator->membership.connections[at]->id != id));
+    if (coordinator->membership.connection_count == coordinator->membership.connection_capacity) {
+        size_t capacity = coordinator->membership.connection_capacity
+                              ? coordinator->membership.connection_capacity * 2
+                              : 16;
         struct coordinator_connection **more = weft_alloc_array(coordinator->env, capacity, sizeof *more);
         if (!more) return NULL;
-        if (coordinator->connection_count)
-            memcpy(more, coordinator->connections, coordinator->connection_count * sizeof *more);
-        weft_free_bytes(coordinator->env, coordinator->connections);
-        coordinator->connections = more;
-        coordinator->connection_capacity = capacity;
+        if (coordinator->membership.connection_count)
+            memcpy(more, coordinator->membership.connections,
+                   coordinator->membership.connection_count * sizeof *more);
+        weft_free_bytes(coordinator->env, coordinator->membership.connections);
+        coordinator->membership.connections = more;
+        coordinator->membership.connection_capacity = capacity;
     }
     struct coordinator_connection *connection = weft_alloc_zero(coordinator->env, sizeof *connection);
     if (!connection) return NULL;
     connection->id = id;
-    memmove(coordinator->connections + at + 1, coordinator->connections + at,
-            (coordinator->connection_count - at) * sizeof *coordinator->connections);
-    coordinator->connections[at] = connection;
-    coordinator->connection_count++;
+    memmove(coordinator->membership.connections + at + 1, coordinator->membership.connections + at,
+            (coordinator->membership.connection_count - at) * sizeof *coordinator->membership.connections);
+    coordinator->membership.connections[at] = connection;
+    coordinator->membership.connection_count++;
     return connection;
 }
 
@@ -56,16 +60,16 @@ size_t coordinator_connections_count(const struct weft_coordinator *coordinator,
                                      enum coordinator_connection_state state)
 {
     size_t count = 0;
-    for (size_t i = 0; i < coordinator->connection_count; i++)
-        count += coordinator->connections[i]->state == state;
+    for (size_t i = 0; i < coordinator->membership.connection_count; i++)
+        count += coordinator->membership.connections[i]->state == state;
     return count;
 }
 
 static void close_oldest_newcomer(struct weft_coordinator *coordinator)
 {
-    for (size_t i = 0; i < coordinator->connection_count; i++)
-        if (coordinator->connections[i]->state == CONNECTION_NEW) {
-            coordinator_refuse(coordinator, coordinator->connections[i], WEFT_ERR_LIMIT,
+    for (size_t i = 0; i < coordinator->membership.connection_count; i++)
+        if (coordinator->membership.connections[i]->state == CONNECTION_NEW) {
+            coordinator_refuse(coordinator, coordinator->membership.connections[i], WEFT_ERR_LIMIT,
                                "too many connections wait to join; try again");
             return;
         }
@@ -77,7 +81,7 @@ void weft_coordinator_opened(struct weft_coordinator *coordinator, uint64_t id, 
         close_oldest_newcomer(coordinator);
     struct coordinator_connection *connection = coordinator_connection_add(coordinator, id);
     if (!connection) { /* later calls with this id are ignored */
-        coordinator->options.close(coordinator->options.context, id,
+        coordinator->options.net.close(coordinator->options.context, id,
                                    "the coordinator has no memory for another connection");
         return;
     }
@@ -107,21 +111,23 @@ void weft_coordinator_opened(struct weft_coordinator *coordinator, uint64_t id, 
 static void closed_reason(const struct weft_coordinator *coordinator, const char *why, char *out,
                           size_t out_bytes)
 {
-    const uint64_t since_ns = weft_elapsed_ns(coordinator->paused_ns, weft_now_ns(coordinator->env));
-    if (coordinator->pause_ns > 0 && since_ns < PAUSE_BLAME_NS)
+    const uint64_t since_ns = weft_elapsed_ns(coordinator->process.paused_ns, weft_now_ns(coordinator->env));
+    if (coordinator->process.pause_ns > 0 && since_ns < PAUSE_BLAME_NS)
         snprintf(out, out_bytes, "%.200s, after the coordinator was stopped for %.1f s", why,
-                 (double)coordinator->pause_ns / 1e9);
+                 (double)coordinator->process.pause_ns / 1e9);
     else snprintf(out, out_bytes, "%.300s", why);
 }
 
 void weft_coordinator_closed(struct weft_coordinator *coordinator, uint64_t id, const char *why)
 {
     size_t at = connection_position(coordinator, id);
-    if (at == coordinator->connection_count || coordinator->connections[at]->id != id) return;
-    struct coordinator_connection *connection = coordinator->connections[at];
-    memmove(coordinator->connections + at, coordinator->connections + at + 1,
-            (coordinator->connection_count - at - 1) * sizeof *coordinator->connections);
-    coordinator->connection_count--;
+    if (at == coordinator->membership.connection_count || coordinator->membership.connections[at]->id != id)
+        return;
+    struct coordinator_connection *connection = coordinator->membership.connections[at];
+    memmove(coordinator->membership.connections + at, coordinator->membership.connections + at + 1,
+            (coordinator->membership.connection_count - at - 1) *
+                sizeof *coordinator->membership.connections);
+    coordinator->membership.connection_count--;
     if (connection->member) {
         char reason[320];
         closed_reason(coordinator, why && why[0] ? why : "connection closed", reason, sizeof reason);

@@ -8,7 +8,7 @@
 static bool all_shards_left(const struct weft_coordinator *coordinator)
 {
     for (uint32_t i = 0; i < coordinator->options.shards; i++)
-        if (coordinator->shards[i]->state < MEMBER_LEFT) return false;
+        if (coordinator->membership.shards[i]->state < MEMBER_LEFT) return false;
     return true;
 }
 
@@ -26,8 +26,8 @@ void coordinator_send_left(struct weft_coordinator *coordinator, const struct co
     message.body_case = WEFT__CONTROL__CONTROL__BODY_LEFT;
     message.left = &left;
     for (uint32_t i = 0; i < coordinator->options.shards; i++)
-        if (!only || only == coordinator->shards[i])
-            coordinator_send(coordinator, coordinator->shards[i], &message);
+        if (!only || only == coordinator->membership.shards[i])
+            coordinator_send(coordinator, coordinator->membership.shards[i], &message);
 }
 
 void coordinator_send_finished(struct weft_coordinator *coordinator, const struct coordinator_member *only)
@@ -57,12 +57,14 @@ void coordinator_leave(struct weft_coordinator *coordinator, struct coordinator_
         return;
     }
     member->state = MEMBER_LEFT;
-    if (worker && leave->committed > member->committed) member->committed = leave->committed;
+    if (worker && leave->committed > member->agreement.committed)
+        member->agreement.committed = leave->committed;
     coordinator_records_member(coordinator, member);
     /* A worker may know that the last step was good, and leave, before other workers ask about that step. */
-    if (worker && leave->committed > coordinator->committed) coordinator->committed = leave->committed;
+    if (worker && leave->committed > coordinator->epochs.committed)
+        coordinator->epochs.committed = leave->committed;
     weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator", "%s left", member->label);
-    if (worker) coordinator->worker_left_count++;
+    if (worker) coordinator->membership.worker_left_count++;
     if (worker) coordinator_snapshot_worker_left(coordinator, member, leave->committed);
     if (!worker && !workers_done) coordinator_drained(coordinator, member);
     if (worker && coordinator_active_count(coordinator) == 0) {

@@ -188,8 +188,9 @@ void weft_coordinator_refuse_resume(struct weft_coordinator *coordinator, uint64
 {
     struct coordinator_connection *connection = coordinator_connection_find(coordinator, id);
     if (!connection) return;
-    const bool is_member = request->member < coordinator->member_count &&
-                           coordinator->members[request->member]->incarnation == request->incarnation;
+    const bool is_member =
+        request->member < coordinator->membership.member_count &&
+        coordinator->membership.members[request->member]->incarnation == request->incarnation;
     if (coordinator->state == COORDINATOR_ENDED && !coordinator->secret)
         coordinator_refuse(coordinator, connection, WEFT_ERR_PEER_LOST, "job %.100s is over: %.300s",
                            coordinator->job,
@@ -201,7 +202,7 @@ void weft_coordinator_refuse_resume(struct weft_coordinator *coordinator, uint64
     else if (is_member)
         coordinator_refuse(coordinator, connection, WEFT_ERR_PEER_LOST,
                            "%.300s counts as lost at the coordinator; the job has ended for it",
-                           coordinator->members[request->member]->label);
+                           coordinator->membership.members[request->member]->label);
     else
         coordinator_refuse(
             coordinator, connection, WEFT_ERR_PEER_LOST,

@@ -34,9 +34,10 @@ static uint32_t next_copy(const struct coordinator_slot *slot, const struct coor
 /* All zero. false: no memory. Free balance->led. */
 static bool balance_init(const struct weft_coordinator *coordinator, struct balance *balance)
 {
-    balance->led = weft_alloc_zero(coordinator->env, 2 * coordinator->endpoint_count * sizeof *balance->led);
+    balance->led =
+        weft_alloc_zero(coordinator->env, 2 * coordinator->table.endpoint_count * sizeof *balance->led);
     if (!balance->led) return false;
-    balance->copied = balance->led + coordinator->endpoint_count;
+    balance->copied = balance->led + coordinator->table.endpoint_count;
     return true;
 }
 
@@ -79,7 +80,7 @@ static void consider(const struct weft_coordinator *coordinator, uint32_t number
 {
     const struct coordinator_slot *slot = &coordinator->slots.all[number];
     const uint32_t leader = slot->leader, copy = slot->copy - 1;
-    for (uint32_t to = 0; to < coordinator->endpoint_count; to++) {
+    for (uint32_t to = 0; to < coordinator->table.endpoint_count; to++) {
         if (!coordinator_move_can_receive(coordinator, leader, to)) continue;
         const double lead = gain_of(balance->led[leader], balance->led[to], slot->bytes);
         if (to == copy)
@@ -100,7 +101,7 @@ static bool can_move(const struct weft_coordinator *coordinator, uint32_t number
     const struct coordinator_slot *slot = &coordinator->slots.all[number];
     const struct coordinator_member *leader = coordinator_shard_of(coordinator, slot->leader);
     return slot->chunks > 0 && slot->copy > 0 && slot->term < WEFT_LIMIT_TERM &&
-           leader->state == MEMBER_READY && leader->supports_moves && !leader->is_draining &&
+           leader->state == MEMBER_READY && leader->abilities.supports_moves && !leader->is_draining &&
            coordinator->slots.moves[number].kind == MOVE_NONE && !coordinator->slots.moves[number].leads_next;
 }
 
@@ -128,7 +129,7 @@ struct coordinator_balance_step coordinator_rebalance_step(const struct weft_coo
 static uint32_t lowest(const struct weft_coordinator *coordinator, uint32_t from, const uint64_t *counts)
 {
     uint32_t best = UINT32_MAX;
-    for (uint32_t e = 0; e < coordinator->endpoint_count; e++)
+    for (uint32_t e = 0; e < coordinator->table.endpoint_count; e++)
         if (coordinator_move_can_receive(coordinator, from, e) &&
             (best == UINT32_MAX || counts[e] < counts[best]))
             best = e;

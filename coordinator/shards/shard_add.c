@@ -25,9 +25,10 @@ static bool is_live(const struct coordinator_member *member)
 /* The first live member of an earlier release; NULL: none. */
 static const struct coordinator_member *find_older(const struct weft_coordinator *coordinator)
 {
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        if (is_live(coordinator->members[i]) && !coordinator->members[i]->addition.is_supported)
-            return coordinator->members[i];
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        if (is_live(coordinator->membership.members[i]) &&
+            !coordinator->membership.members[i]->addition.is_supported)
+            return coordinator->membership.members[i];
     return NULL;
 }
 
@@ -42,7 +43,7 @@ static enum weft_status check_job(const struct weft_coordinator *coordinator,
             "job %.100s has no copies, so no chunk of it can move to another shard: start it "
             "with server.copies=1 to add shards later",
             coordinator->job);
-    if (options->restored_step > 0)
+    if (options->snapshots.restored_step > 0)
         return weft_error_set(
             error, WEFT_ERR_UNSUPPORTED,
             "job %.100s was restored from a snapshot, and a shard that joins it has no part "
@@ -75,15 +76,16 @@ enum weft_status coordinator_add_check(const struct weft_coordinator *coordinato
         return weft_error_set(error, WEFT_ERR_BUSY,
                               "%.200s joins job %.100s at this moment: start this shard when that has joined",
                               coordinator->addition.shard->label, coordinator->job);
-    if (coordinator->worker_left_count > 0 || coordinator_active_count(coordinator) == 0)
+    if (coordinator->membership.worker_left_count > 0 || coordinator_active_count(coordinator) == 0)
         return weft_error_set(error, WEFT_ERR_CLOSED, "workers of job %.100s have left: it ends",
                               coordinator->job);
-    if (coordinator->epoch != coordinator->epoch_in_force || coordinator_waiting_count(coordinator) > 0)
+    if (coordinator->epochs.epoch != coordinator->epochs.epoch_in_force ||
+        coordinator_waiting_count(coordinator) > 0)
         return weft_error_set(error, WEFT_ERR_BUSY,
                               "the workers of job %.100s change at this moment: start this shard again",
                               coordinator->job);
     if (coordinator->addition.count >= WEFT_LIMIT_ADDED_SHARDS || options->shards >= WEFT_LIMIT_SHARDS ||
-        coordinator->next_endpoint + endpoints >= WEFT_LIMIT_ENDPOINTS)
+        coordinator->membership.next_endpoint + endpoints >= WEFT_LIMIT_ENDPOINTS)
         return weft_error_set(error, WEFT_ERR_LIMIT,
                               "job %.100s has got %u further shards, the most it admits", coordinator->job,
                               coordinator->addition.count);
@@ -95,8 +97,8 @@ void coordinator_add_begin(struct weft_coordinator *coordinator, struct coordina
     const uint32_t count = coordinator->addition.count;
     coordinator->addition = (struct coordinator_addition){
         .shard = shard, .began_ns = weft_now_ns(coordinator->env), .count = count};
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        coordinator->members[i]->addition.has_answered = false;
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        coordinator->membership.members[i]->addition.has_answered = false;
 }
 
 /* ---- connecting ---- */
@@ -106,9 +108,10 @@ static const struct coordinator_member *find_unconnected(const struct weft_coord
 {
     const struct coordinator_member *shard = coordinator->addition.shard;
     if (shard->state != MEMBER_READY) return shard;
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        if (is_live(coordinator->members[i]) && !coordinator->members[i]->addition.has_answered)
-            return coordinator->members[i];
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        if (is_live(coordinator->membership.members[i]) &&
+            !coordinator->membership.members[i]->addition.has_answered)
+            return coordinator->membership.members[i];
     return NULL;
 }
 
@@ -133,7 +136,7 @@ void coordinator_add_addressed(struct weft_coordinator *coordinator)
                           "the coordinator has no memory for its roster");
         return;
     }
-    coordinator->addition.epoch = coordinator->epoch_in_force;
+    coordinator->addition.epoch = coordinator->epochs.epoch_in_force;
     send_added(coordinator);
 }
 
@@ -144,9 +147,9 @@ static enum weft_status reserve(struct weft_coordinator *coordinator)
     const uint32_t shards = coordinator->options.shards;
     struct coordinator_member **more = weft_alloc_zero(coordinator->env, (shards + 2) * sizeof *more);
     if (!more) return WEFT_ERR_NO_MEMORY;
-    memcpy(more, coordinator->shards, shards * sizeof *more);
-    weft_free_bytes(coordinator->env, coordinator->shards);
-    coordinator->shards = more;
+    memcpy(more, coordinator->membership.shards, shards * sizeof *more);
+    weft_free_bytes(coordinator->env, coordinator->membership.shards);
+    coordinator->membership.shards = more;
     WEFT_TRY(coordinator_declare_reserve_shard(coordinator));
     return coordinator_placement_add(coordinator, coordinator->addition.shard);
 }
@@ -154,8 +157,8 @@ static enum weft_status reserve(struct weft_coordinator *coordinator)
 static void enter(struct weft_coordinator *coordinator)
 {
     struct coordinator_member *shard = coordinator->addition.shard;
-    if (coordinator->epoch != coordinator->epoch_in_force ||
-        coordinator->addition.epoch != coordinator->epoch_in_force) {
+    if (coordinator->epochs.epoch != coordinator->epochs.epoch_in_force ||
+        coordinator->addition.epoch != coordinator->epochs.epoch_in_force) {
         coordinator_expel(coordinator, shard, WEFT_ERR_BUSY,
                           "the workers have changed while it joined: start it again");
         return;
@@ -166,8 +169,8 @@ static void enter(struct weft_coordinator *coordinator)
         return;
     }
     coordinator_snapshot_shards_changed(coordinator, "a shard has joined");
-    coordinator->shards[coordinator->options.shards++] = shard;
-    coordinator->shard_count++;
+    coordinator->membership.shards[coordinator->options.shards++] = shard;
+    coordinator->membership.shard_count++;
     coordinator->addition.count++;
     shard->newcomer = false;
     shard->addition.is_entering = true;

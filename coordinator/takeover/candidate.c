@@ -97,11 +97,11 @@ static void set_snapshots(struct weft_candidate *candidate, const Weft__Control_
                           struct weft_coordinator_options *options)
 {
     if (candidate->options.prepare) candidate->options.prepare(candidate->options.context, options);
-    const bool has_folder = options->snapshot_commit != NULL;
-    options->snapshot_steps = has_folder && stored ? stored->every_steps : 0;
-    options->snapshot_ns = has_folder && stored ? stored->every_ns : 0;
-    options->restored_step = stored ? stored->restored_step : 0;
-    options->restored_parts = stored && options->snapshot_fetch ? stored->restored_parts : 0;
+    const bool has_folder = options->snapshot_calls.commit != NULL;
+    options->snapshots.steps = has_folder && stored ? stored->every_steps : 0;
+    options->snapshots.period_ns = has_folder && stored ? stored->every_ns : 0;
+    options->snapshots.restored_step = stored ? stored->restored_step : 0;
+    options->snapshots.restored_parts = stored && options->snapshot_calls.fetch ? stored->restored_parts : 0;
     if (stored && !has_folder && (stored->every_steps > 0 || stored->every_ns > 0))
         weft_log(candidate->env, WEFT_LOG_WARN, "coordinator",
                  "no snapshots are made any more: this process has no snapshot.folder");
@@ -137,8 +137,8 @@ static enum weft_status adopt_members(struct weft_candidate *candidate,
                                       struct weft_coordinator_server *server)
 {
     struct weft_coordinator *coordinator = server->coordinator;
-    for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        struct coordinator_member *member = coordinator->members[i];
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++) {
+        struct coordinator_member *member = coordinator->membership.members[i];
         struct weft_process_identity process = {0};
         if (member->state == MEMBER_LOST || member->state < MEMBER_READY) continue;
         if (member->record.process_bytes) weft_process_identity_decode(member->record.process, &process);

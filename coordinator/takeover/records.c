@@ -12,8 +12,8 @@ void coordinator_records_begin(struct weft_coordinator *coordinator)
 {
     struct coordinator_records *records = &coordinator->records;
     records->has_begun = records->is_marked = records->job_is_marked = records->slots_are_marked = true;
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        coordinator_records_member(coordinator, coordinator->members[i]);
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        coordinator_records_member(coordinator, coordinator->membership.members[i]);
     coordinator_records_snapshots(coordinator);
 }
 
@@ -40,7 +40,7 @@ void coordinator_records_tensor(struct weft_coordinator *coordinator, struct coo
 
 void coordinator_records_snapshots(struct weft_coordinator *coordinator)
 {
-    if (coordinator->snapshot.answered || coordinator->options.restored_step > 0)
+    if (coordinator->snapshot.answered || coordinator->options.snapshots.restored_step > 0)
         coordinator->records.is_marked = coordinator->records.snapshots_are_marked = true;
 }
 
@@ -105,8 +105,8 @@ static bool has_record(const struct coordinator_member *member)
 static uint32_t count_members(const struct weft_coordinator *coordinator)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        count += coordinator->options.workers_min > 0 || has_record(coordinator->members[i]);
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        count += coordinator->options.workers_min > 0 || has_record(coordinator->membership.members[i]);
     return count;
 }
 
@@ -118,22 +118,22 @@ static void add_job(struct batch *batch)
     Weft__Control__Stored stored = WEFT__CONTROL__STORED__INIT;
     job.job_id = coordinator->job_id;
     job.transport_nonce = coordinator->transport_nonce;
-    job.workers = coordinator->workers_at_start;
+    job.workers = coordinator->membership.workers_at_start;
     job.shards = options->shards;
     job.copies = options->copies;
     job.copies_on_one_host = options->copies_on_one_host;
-    job.next_incarnation = coordinator->next_incarnation;
-    job.next_endpoint = coordinator->next_endpoint;
+    job.next_incarnation = coordinator->membership.next_incarnation;
+    job.next_endpoint = coordinator->membership.next_endpoint;
     job.heartbeat_ns = options->heartbeat_ns;
     job.resume_ns = options->resume_ns;
     job.members = count_members(coordinator);
     job.ended = coordinator->records.has_ended;
     job.wire_version = coordinator_wire_written(coordinator);
-    if (coordinator->cost_known) job.cost = &coordinator->cost;
+    if (coordinator->link.cost_known) job.cost = &coordinator->link.cost;
     Weft__Control__StoredMembership membership = WEFT__CONTROL__STORED_MEMBERSHIP__INIT;
     membership.workers_min = options->workers_min;
     membership.workers_max = options->workers_max;
-    membership.epoch = coordinator->epoch;
+    membership.epoch = coordinator->epochs.epoch;
     if (options->workers_min > 0) job.membership = &membership;
     stored.body_case = WEFT__CONTROL__STORED__BODY_JOB;
     stored.job = &job;
@@ -143,12 +143,12 @@ static void add_job(struct batch *batch)
 static void fill_worker(const struct coordinator_member *member, Weft__Control__StoredWorker *worker)
 {
     weft__control__stored_worker__init(worker);
-    worker->rank_order = member->rank_order;
+    worker->rank_order = member->agreement.rank_order;
     worker->newcomer = member->newcomer;
-    worker->joined = member->joined;
-    worker->join_epoch = member->join_epoch;
-    worker->committed = member->committed;
-    worker->codec_steps = member->codec_steps;
+    worker->joined = member->agreement.joined;
+    worker->join_epoch = member->agreement.join_epoch;
+    worker->committed = member->agreement.committed;
+    worker->codec_steps = member->agreement.codec_steps;
 }
 
 static void add_member(struct batch *batch, const struct coordinator_member *member)
@@ -166,12 +166,12 @@ static void add_member(struct batch *batch, const struct coordinator_member *mem
     body.resume_key =
         (ProtobufCBinaryData){sizeof record->resume_key, (uint8_t *)(uintptr_t)record->resume_key};
     body.process = (ProtobufCBinaryData){record->process_bytes, (uint8_t *)(uintptr_t)record->process};
-    body.frees = member->supports_free;
-    body.progress = member->supports_progress;
-    body.chunk_runs = member->reads_chunk_runs;
-    body.moves = member->supports_moves;
+    body.frees = member->abilities.supports_free;
+    body.progress = member->abilities.supports_progress;
+    body.chunk_runs = member->abilities.reads_chunk_runs;
+    body.moves = member->abilities.supports_moves;
     body.draining = member->is_draining;
-    body.snapshots = member->has_snapshots;
+    body.snapshots = member->abilities.has_snapshots;
     body.additions = member->addition.is_supported;
     body.entering = member->addition.is_entering;
     body.outside = member->newcomer && !is_worker; /* a worker that waits: StoredWorker */
@@ -239,10 +239,10 @@ static void add_snapshots(struct batch *batch)
     const struct coordinator_snapshot *snapshot = &coordinator->snapshot;
     Weft__Control__StoredSnapshots body = WEFT__CONTROL__STORED_SNAPSHOTS__INIT;
     Weft__Control__Stored stored = WEFT__CONTROL__STORED__INIT;
-    body.every_steps = options->snapshot_steps;
-    body.every_ns = options->snapshot_ns;
-    body.restored_step = options->restored_step;
-    body.restored_parts = options->restored_parts;
+    body.every_steps = options->snapshots.steps;
+    body.every_ns = options->snapshots.period_ns;
+    body.restored_step = options->snapshots.restored_step;
+    body.restored_parts = options->snapshots.restored_parts;
     body.id = snapshot->id;
     body.step = snapshot->state == SNAPSHOT_IDLE ? 0 : snapshot->step;
     body.complete = snapshot->complete;
@@ -284,11 +284,12 @@ static bool write_marked(struct weft_coordinator *coordinator)
     if (records->shrunk_is_marked) add_shrunk(batch);
     if (records->slots_are_marked) add_slots(batch);
     if (records->snapshots_are_marked) add_snapshots(batch);
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        if (coordinator->members[i]->record.is_marked && has_record(coordinator->members[i]))
-            add_member(batch, coordinator->members[i]);
-    for (uint32_t i = 0; i < coordinator->tensor_count; i++)
-        if (coordinator->tensors[i]->is_marked) add_tensor(batch, coordinator->tensors[i]);
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        if (coordinator->membership.members[i]->record.is_marked &&
+            has_record(coordinator->membership.members[i]))
+            add_member(batch, coordinator->membership.members[i]);
+    for (uint32_t i = 0; i < coordinator->table.tensor_count; i++)
+        if (coordinator->table.tensors[i]->is_marked) add_tensor(batch, coordinator->table.tensors[i]);
     if (records->job_is_marked) add_job(batch);
     batch_write(batch);
     const bool is_written = !batch->has_failed;
@@ -301,9 +302,10 @@ static void unmark(struct weft_coordinator *coordinator)
     struct coordinator_records *records = &coordinator->records;
     records->is_marked = records->job_is_marked = records->slots_are_marked = false;
     records->snapshots_are_marked = records->shrunk_is_marked = false;
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        coordinator->members[i]->record.is_marked = false;
-    for (uint32_t i = 0; i < coordinator->tensor_count; i++) coordinator->tensors[i]->is_marked = false;
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        coordinator->membership.members[i]->record.is_marked = false;
+    for (uint32_t i = 0; i < coordinator->table.tensor_count; i++)
+        coordinator->table.tensors[i]->is_marked = false;
 }
 
 bool coordinator_records_is_fenced(struct weft_coordinator *coordinator)

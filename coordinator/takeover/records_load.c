@@ -102,22 +102,22 @@ static void fill_member(struct coordinator_member *member, const Weft__Control__
     const Weft__Control__Member *entry = stored->member;
     struct coordinator_member_record *record = &member->record;
     member->role = entry->role;
-    member->index = member->rank_order = entry->index;
+    member->index = member->agreement.rank_order = entry->index;
     member->state = (enum coordinator_member_state)stored->state;
     snprintf(member->label, sizeof member->label, "%s", entry->name);
     snprintf(member->host, sizeof member->host, "%s", entry->host);
     snprintf(record->candidate, sizeof record->candidate, "%s", entry->candidate);
-    member->wire.oldest = WEFT_WIRE_VERSION_OLDEST; /* not used after the start */
-    member->wire.newest = entry->wire_newest ? entry->wire_newest : 1;
-    member->has_device = entry->device;
-    member->supports_states = entry->states;
-    member->supports_groups = entry->groups;
-    member->supports_free = stored->frees;
-    member->supports_progress = stored->progress;
-    member->reads_chunk_runs = stored->chunk_runs;
-    member->supports_moves = stored->moves;
+    member->abilities.wire.oldest = WEFT_WIRE_VERSION_OLDEST; /* not used after the start */
+    member->abilities.wire.newest = entry->wire_newest ? entry->wire_newest : 1;
+    member->abilities.has_device = entry->device;
+    member->abilities.supports_states = entry->states;
+    member->abilities.supports_groups = entry->groups;
+    member->abilities.supports_free = stored->frees;
+    member->abilities.supports_progress = stored->progress;
+    member->abilities.reads_chunk_runs = stored->chunk_runs;
+    member->abilities.supports_moves = stored->moves;
     member->is_draining = stored->draining;
-    member->has_snapshots = stored->snapshots;
+    member->abilities.has_snapshots = stored->snapshots;
     member->addition.is_supported = stored->additions;
     member->addition.is_entering = stored->entering;
     member->newcomer = stored->outside;
@@ -127,12 +127,12 @@ static void fill_member(struct coordinator_member *member, const Weft__Control__
     member->endpoint_first = entry->endpoint_first;
     member->endpoint_count = (uint32_t)entry->n_addresses;
     if (stored->worker) {
-        member->rank_order = stored->worker->rank_order;
+        member->agreement.rank_order = stored->worker->rank_order;
         member->newcomer = stored->worker->newcomer;
-        member->joined = stored->worker->joined;
-        member->join_epoch = stored->worker->join_epoch;
-        member->committed = stored->worker->committed;
-        member->codec_steps = stored->worker->codec_steps;
+        member->agreement.joined = stored->worker->joined;
+        member->agreement.join_epoch = stored->worker->join_epoch;
+        member->agreement.committed = stored->worker->committed;
+        member->agreement.codec_steps = stored->worker->codec_steps;
     }
     memcpy(record->resume_key, stored->resume_key.data, sizeof record->resume_key);
     record->process_bytes = stored->process.len;
@@ -144,8 +144,8 @@ static enum weft_status add_member(struct weft_coordinator *coordinator, struct 
     struct coordinator_member *member =
         coordinator_members_reserve(coordinator) ? weft_alloc_zero(coordinator->env, sizeof *member) : NULL;
     if (!member) return WEFT_ERR_NO_MEMORY;
-    member->member = coordinator->member_count;
-    coordinator->members[coordinator->member_count++] = *out = member;
+    member->member = coordinator->membership.member_count;
+    coordinator->membership.members[coordinator->membership.member_count++] = *out = member;
     return WEFT_OK;
 }
 
@@ -153,7 +153,7 @@ static enum weft_status add_member(struct weft_coordinator *coordinator, struct 
 static enum weft_status add_gaps(struct weft_coordinator *coordinator, uint32_t end)
 {
     struct coordinator_member *member;
-    while (coordinator->member_count < end) {
+    while (coordinator->membership.member_count < end) {
         WEFT_TRY(add_member(coordinator, &member));
         member->role = WEFT__CONTROL__ROLE__ROLE_SHARD;
         member->index = UINT32_MAX;
@@ -169,7 +169,7 @@ static void restore_addition(struct weft_coordinator *coordinator, struct coordi
 {
     coordinator->addition = (struct coordinator_addition){.shard = shard,
                                                           .began_ns = weft_now_ns(coordinator->env),
-                                                          .epoch = coordinator->epoch_in_force,
+                                                          .epoch = coordinator->epochs.epoch_in_force,
                                                           .count = coordinator->addition.count};
 }
 
@@ -182,18 +182,19 @@ static enum weft_status restore_member(struct weft_coordinator *coordinator,
     const bool is_in = !stored->outside;
     const uint32_t least = is_elastic && is_worker ? MEMBER_ADDRESSED : MEMBER_READY;
     struct coordinator_member *member;
-    if (entry->member < coordinator->member_count || (is_in && stored->state < least) ||
+    if (entry->member < coordinator->membership.member_count || (is_in && stored->state < least) ||
         stored->state > MEMBER_LOST || (is_worker && !is_in) ||
         (stored->worker != NULL) != (is_elastic && is_worker))
         return WEFT_ERR_MALFORMED;
     if (!is_worker && is_in &&
-        (entry->index >= coordinator->options.shards || coordinator->shards[entry->index]))
+        (entry->index >= coordinator->options.shards || coordinator->membership.shards[entry->index]))
         return WEFT_ERR_MALFORMED;
     WEFT_TRY(add_gaps(coordinator, entry->member));
     WEFT_TRY(add_member(coordinator, &member));
     fill_member(member, stored);
     member->last_received_ns = weft_now_ns(coordinator->env);
-    if (!is_worker && is_in) coordinator->shards[entry->index] = member, coordinator->shard_count++;
+    if (!is_worker && is_in)
+        coordinator->membership.shards[entry->index] = member, coordinator->membership.shard_count++;
     return copy_addresses(coordinator, member, entry);
 }
 
@@ -215,8 +216,8 @@ static enum weft_status restore_members(struct weft_coordinator *coordinator,
     if (is_elastic) WEFT_TRY(add_gaps(coordinator, count));
     WEFT_TRY(coordinator_membership_restore(coordinator, loaded));
     for (uint32_t i = 0; i < coordinator->options.shards; i++)
-        if (coordinator->shards[i]->addition.is_entering)
-            restore_addition(coordinator, coordinator->shards[i]);
+        if (coordinator->membership.shards[i]->addition.is_entering)
+            restore_addition(coordinator, coordinator->membership.shards[i]);
     return WEFT_OK;
 }
 
@@ -242,8 +243,8 @@ static void restore_numbers(struct weft_coordinator *coordinator, Weft__Control_
 {
     coordinator->job_id = job->job_id;
     coordinator->transport_nonce = job->transport_nonce;
-    coordinator->next_incarnation = job->next_incarnation;
-    coordinator->next_endpoint = job->next_endpoint;
+    coordinator->membership.next_incarnation = job->next_incarnation;
+    coordinator->membership.next_endpoint = job->next_endpoint;
     coordinator->wire_version = job->wire_version ? job->wire_version : 1;
     if (job->cost) coordinator_keep_cost(coordinator, job->cost);
     coordinator->records.has_begun = coordinator->records.is_restored = true;
@@ -259,8 +260,8 @@ enum weft_status coordinator_records_restore(struct weft_coordinator *coordinato
     WEFT_TRY(coordinator_slots_restore(coordinator, loaded->slots->slots));
     for (uint32_t i = 0; i < loaded->tensor_count; i++)
         WEFT_TRY(coordinator_tensor_restore(coordinator, loaded->tensors[i]->tensor));
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        coordinator->members[i]->declared_count = coordinator->tensor_count;
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        coordinator->membership.members[i]->declared_count = coordinator->table.tensor_count;
     if (loaded->snapshots) coordinator_snapshot_restore(coordinator, loaded->snapshots->snapshots);
     coordinator_continue(coordinator);
     return WEFT_OK;

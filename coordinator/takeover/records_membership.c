@@ -35,10 +35,10 @@ static bool place(struct weft_coordinator *coordinator, struct coordinator_membe
                   uint32_t count)
 {
     if (!coordinator_member_is_worker(member) || !member->addresses || rank >= count ||
-        coordinator->workers[rank])
+        coordinator->membership.workers[rank])
         return false;
-    coordinator->workers[rank] = member;
-    coordinator->worker_left_count += member->state == MEMBER_LEFT;
+    coordinator->membership.workers[rank] = member;
+    coordinator->membership.worker_left_count += member->state == MEMBER_LEFT;
     member->index = rank;
     member->newcomer = false;
     return true;
@@ -53,17 +53,18 @@ static enum weft_status place_by_shrunk(struct weft_coordinator *coordinator,
     for (uint32_t rank = 0; rank < count; rank++) {
         const uint32_t number = shrunk->members[rank];
         struct coordinator_member *member =
-            number < coordinator->member_count ? coordinator->members[number] : NULL;
-        const bool is_twice = member && member->index < rank && coordinator->workers[member->index] == member;
+            number < coordinator->membership.member_count ? coordinator->membership.members[number] : NULL;
+        const bool is_twice =
+            member && member->index < rank && coordinator->membership.workers[member->index] == member;
         if (!member || is_twice || !place(coordinator, member, rank, count)) return WEFT_ERR_MALFORMED;
         snprintf(member->label, sizeof member->label, "rank %u (%s, pid %llu)", rank, member->host,
                  (unsigned long long)member->pid);
-        if (shrunk->last > 0 && member->join_epoch < shrunk->epoch) member->joined = 0;
+        if (shrunk->last > 0 && member->agreement.join_epoch < shrunk->epoch) member->agreement.joined = 0;
     }
-    coordinator->options.workers = coordinator->worker_count = count;
-    coordinator->committed = shrunk->committed;
-    coordinator->codec_steps = shrunk->codec_steps;
-    coordinator->epoch_in_force = shrunk->epoch;
+    coordinator->options.workers = coordinator->membership.worker_count = count;
+    coordinator->epochs.committed = shrunk->committed;
+    coordinator->epochs.codec_steps = shrunk->codec_steps;
+    coordinator->epochs.epoch_in_force = shrunk->epoch;
     return WEFT_OK;
 }
 
@@ -71,37 +72,39 @@ static enum weft_status place_by_shrunk(struct weft_coordinator *coordinator,
 static enum weft_status place_by_index(struct weft_coordinator *coordinator)
 {
     const uint32_t count = coordinator->options.workers;
-    for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        struct coordinator_member *member = coordinator->members[i];
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++) {
+        struct coordinator_member *member = coordinator->membership.members[i];
         if (coordinator_member_is_worker(member) && !member->newcomer &&
             !place(coordinator, member, member->index, count))
             return WEFT_ERR_MALFORMED;
     }
     for (uint32_t rank = 0; rank < count; rank++)
-        if (!coordinator->workers[rank]) return WEFT_ERR_MALFORMED;
-    coordinator->worker_count = count;
+        if (!coordinator->membership.workers[rank]) return WEFT_ERR_MALFORMED;
+    coordinator->membership.worker_count = count;
     return WEFT_OK;
 }
 
 static bool is_rank(const struct weft_coordinator *coordinator, const struct coordinator_member *member)
 {
     return coordinator_member_is_worker(member) && member->index < coordinator->options.workers &&
-           coordinator->workers[member->index] == member;
+           coordinator->membership.workers[member->index] == member;
 }
 
 /* A newcomer that was not admitted is lost. Counters continue after the largest values of the records. */
 static void restore_counters(struct weft_coordinator *coordinator)
 {
-    for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        struct coordinator_member *member = coordinator->members[i];
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++) {
+        struct coordinator_member *member = coordinator->membership.members[i];
         if (!coordinator_member_is_worker(member)) continue;
-        if (!is_rank(coordinator, member) && member->joined == 0 && member->state < MEMBER_LEFT)
+        if (!is_rank(coordinator, member) && member->agreement.joined == 0 && member->state < MEMBER_LEFT)
             member->state = MEMBER_LOST;
-        if (member->joined > coordinator->join_count) coordinator->join_count = member->joined;
-        if (member->rank_order >= coordinator->next_rank_order && member->rank_order < UINT32_MAX)
-            coordinator->next_rank_order = member->rank_order + 1;
-        if (member->state == MEMBER_LEFT && member->committed > coordinator->committed)
-            coordinator->committed = member->committed;
+        if (member->agreement.joined > coordinator->epochs.join_count)
+            coordinator->epochs.join_count = member->agreement.joined;
+        if (member->agreement.rank_order >= coordinator->membership.next_rank_order &&
+            member->agreement.rank_order < UINT32_MAX)
+            coordinator->membership.next_rank_order = member->agreement.rank_order + 1;
+        if (member->state == MEMBER_LEFT && member->agreement.committed > coordinator->epochs.committed)
+            coordinator->epochs.committed = member->agreement.committed;
     }
 }
 
@@ -109,8 +112,8 @@ static void restore_counters(struct weft_coordinator *coordinator)
 static uint32_t count_workers(const struct weft_coordinator *coordinator)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        count += coordinator_member_is_worker(coordinator->members[i]);
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        count += coordinator_member_is_worker(coordinator->membership.members[i]);
     return count;
 }
 
@@ -121,14 +124,14 @@ enum weft_status coordinator_membership_restore(struct weft_coordinator *coordin
     const Weft__Control__StoredMembership *membership = loaded->job->job->membership;
     const uint32_t most = options->workers_max > options->workers ? options->workers_max : options->workers;
     for (uint32_t i = 0; i < options->shards; i++)
-        if (!coordinator->shards[i]) return WEFT_ERR_MALFORMED;
+        if (!coordinator->membership.shards[i]) return WEFT_ERR_MALFORMED;
     if (!membership || !loaded->shrunk) WEFT_TRY(place_by_index(coordinator));
     else WEFT_TRY(place_by_shrunk(coordinator, loaded->shrunk->shrunk->shrunk, most));
     if (!membership) return WEFT_OK;
     restore_counters(coordinator);
-    coordinator->has_grown = count_workers(coordinator) > coordinator->workers_at_start;
-    coordinator->epoch = coordinator->epoch_in_force;
-    if (membership->epoch > coordinator->epoch) coordinator->epoch = membership->epoch;
+    coordinator->membership.has_grown = count_workers(coordinator) > coordinator->membership.workers_at_start;
+    coordinator->epochs.epoch = coordinator->epochs.epoch_in_force;
+    if (membership->epoch > coordinator->epochs.epoch) coordinator->epochs.epoch = membership->epoch;
     if (!loaded->shrunk) return WEFT_OK;
     return weft_stored_pack(coordinator->env, loaded->shrunk, &coordinator->records.shrunk,
                             &coordinator->records.shrunk_bytes);
@@ -138,17 +141,17 @@ void coordinator_membership_check(struct weft_coordinator *coordinator)
 {
     bool has_loss = false;
     if (coordinator->options.workers_min == 0) return;
-    if (coordinator->epoch != coordinator->epoch_in_force)
-        coordinator->shrink_began_ns = weft_now_ns(coordinator->env);
-    for (uint32_t i = 0; i < coordinator->member_count; i++) {
-        struct coordinator_member *member = coordinator->members[i];
+    if (coordinator->epochs.epoch != coordinator->epochs.epoch_in_force)
+        coordinator->epochs.shrink_began_ns = weft_now_ns(coordinator->env);
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++) {
+        struct coordinator_member *member = coordinator->membership.members[i];
         if (member->state < MEMBER_READY)
             coordinator_member_lost(coordinator, member, "it had not begun when the coordinator was lost");
         has_loss |= is_rank(coordinator, member) && member->state == MEMBER_LOST;
     }
-    if (!has_loss || coordinator->epoch != coordinator->epoch_in_force) return;
-    coordinator->epoch++;
-    coordinator->shrink_began_ns = weft_now_ns(coordinator->env);
+    if (!has_loss || coordinator->epochs.epoch != coordinator->epochs.epoch_in_force) return;
+    coordinator->epochs.epoch++;
+    coordinator->epochs.shrink_began_ns = weft_now_ns(coordinator->env);
     coordinator_records_job(coordinator);
 }
 
@@ -180,7 +183,7 @@ static void send_lost(struct weft_coordinator *coordinator, const struct coordin
     Weft__Control__MemberLost body;
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     snprintf(text, sizeof text, "%s lost", lost->label);
-    coordinator_fill_lost(&body, lost, text, coordinator->epoch);
+    coordinator_fill_lost(&body, lost, text, coordinator->epochs.epoch);
     message.body_case = WEFT__CONTROL__CONTROL__BODY_MEMBER_LOST;
     message.member_lost = &body;
     coordinator_send(coordinator, to, &message);
@@ -190,9 +193,9 @@ static void send_proposal(struct weft_coordinator *coordinator, const struct coo
 {
     uint32_t reasons = 0;
     for (uint32_t i = 0; i < coordinator->options.workers; i++) {
-        const struct coordinator_member *rank = coordinator->workers[i];
+        const struct coordinator_member *rank = coordinator->membership.workers[i];
         if (rank->state == MEMBER_LOST) send_lost(coordinator, to, rank);
-        else if (rank->joined) coordinator_send_joined(coordinator, to, rank);
+        else if (rank->agreement.joined) coordinator_send_joined(coordinator, to, rank);
         else continue;
         reasons++;
     }
@@ -206,12 +209,14 @@ void coordinator_membership_repeat(struct weft_coordinator *coordinator, struct 
 {
     bool is_next = true, has_memory = true;
     if (coordinator->options.workers_min == 0) return;
-    if (epoch < coordinator->epoch_in_force) has_memory = send_shrunk(coordinator, member, epoch, &is_next);
+    if (epoch < coordinator->epochs.epoch_in_force)
+        has_memory = send_shrunk(coordinator, member, epoch, &is_next);
     if (!has_memory)
         coordinator_abort(coordinator, NULL, WEFT_ERR_NO_MEMORY,
                           "the coordinator has no memory for the membership of epoch %u",
-                          coordinator->epoch_in_force);
+                          coordinator->epochs.epoch_in_force);
     else if (!is_next)
         coordinator_member_lost(coordinator, member, "it has missed two changes of the membership");
-    else if (coordinator->epoch != coordinator->epoch_in_force) send_proposal(coordinator, member);
+    else if (coordinator->epochs.epoch != coordinator->epochs.epoch_in_force)
+        send_proposal(coordinator, member);
 }

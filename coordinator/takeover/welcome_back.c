@@ -32,8 +32,8 @@ static void repeat_to_shard(struct weft_coordinator *coordinator, const struct c
     if (shard->addition.is_entering) coordinator_declare_expect_shard(coordinator, shard);
     coordinator_declare_repeat(coordinator, shard);
     for (uint32_t i = 0; i < coordinator->options.workers; i++)
-        if (coordinator->workers[i]->state == MEMBER_LEFT)
-            coordinator_send_left(coordinator, coordinator->workers[i], shard);
+        if (coordinator->membership.workers[i]->state == MEMBER_LEFT)
+            coordinator_send_left(coordinator, coordinator->membership.workers[i], shard);
     if (coordinator_active_count(coordinator) == 0) coordinator_send_finished(coordinator, shard);
 }
 
@@ -46,8 +46,9 @@ void coordinator_shard_begin(struct weft_coordinator *coordinator, const struct 
 
 bool coordinator_any_is_awaited(const struct weft_coordinator *coordinator)
 {
-    for (uint32_t i = 0; coordinator->records.is_restored && i < coordinator->member_count; i++)
-        if (coordinator->members[i]->record.is_awaited && coordinator->members[i]->state < MEMBER_LEFT)
+    for (uint32_t i = 0; coordinator->records.is_restored && i < coordinator->membership.member_count; i++)
+        if (coordinator->membership.members[i]->record.is_awaited &&
+            coordinator->membership.members[i]->state < MEMBER_LEFT)
             return true;
     return false;
 }

@@ -35,8 +35,8 @@ static struct weft_wire_range intersect(struct weft_wire_range a, struct weft_wi
 static struct weft_wire_range shared_range(const struct weft_coordinator *coordinator)
 {
     struct weft_wire_range shared = coordinator_wire_range(coordinator);
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        shared = intersect(shared, coordinator->members[i]->wire);
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        shared = intersect(shared, coordinator->membership.members[i]->abilities.wire);
     return shared;
 }
 
@@ -44,17 +44,18 @@ static struct weft_wire_range shared_range(const struct weft_coordinator *coordi
 static const struct coordinator_member *find_other(const struct weft_coordinator *coordinator,
                                                    struct weft_wire_range range)
 {
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        if (weft_wire_range_common(coordinator->members[i]->wire, range) == 0) return coordinator->members[i];
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        if (weft_wire_range_common(coordinator->membership.members[i]->abilities.wire, range) == 0)
+            return coordinator->membership.members[i];
     return NULL;
 }
 
 static const struct coordinator_member *find_worker(const struct weft_coordinator *coordinator)
 {
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        if (coordinator->members[i]->role == WEFT__CONTROL__ROLE__ROLE_WORKER &&
-            coordinator->members[i]->state < MEMBER_LEFT)
-            return coordinator->members[i];
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        if (coordinator->membership.members[i]->role == WEFT__CONTROL__ROLE__ROLE_WORKER &&
+            coordinator->membership.members[i]->state < MEMBER_LEFT)
+            return coordinator->membership.members[i];
     return NULL;
 }
 
@@ -63,11 +64,11 @@ static bool workers_agree(const struct weft_coordinator *coordinator, const Weft
 {
     const uint32_t newest = coordinator_wire_of(coordinator, hello).newest;
     const struct coordinator_member *other = find_worker(coordinator);
-    if (!other || other->wire.newest == newest) return true;
+    if (!other || other->abilities.wire.newest == newest) return true;
     weft_error_set(why, WEFT_ERR_VERSION,
                    "%.100s speaks wire version %u (weft %.40s) and %.200s version %u: workers exchange data "
                    "with each other, use one release of weft in all workers of a job",
-                   hello->name, newest, hello->weft_version, other->label, other->wire.newest);
+                   hello->name, newest, hello->weft_version, other->label, other->abilities.wire.newest);
     return false;
 }
 
@@ -108,15 +109,16 @@ bool coordinator_wire_admits(const struct weft_coordinator *coordinator, const W
         "most one wire version apart",
         hello->name, weft_wire_range_text(its, text), hello->weft_version,
         other ? other->label : "the other members",
-        weft_wire_range_text(other ? other->wire : shared, other_text));
+        weft_wire_range_text(other ? other->abilities.wire : shared, other_text));
     return false;
 }
 
 /* The first process that does not speak the version. */
 static const char *oldest_process(const struct weft_coordinator *coordinator, uint32_t version)
 {
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        if (coordinator->members[i]->wire.newest < version) return coordinator->members[i]->label;
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        if (coordinator->membership.members[i]->abilities.wire.newest < version)
+            return coordinator->membership.members[i]->label;
     return "the coordinator";
 }
 

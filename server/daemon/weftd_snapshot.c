@@ -468,13 +468,13 @@ static void on_committed(struct weft_command *command)
 void weftd_snapshots_coordinate(struct weftd *weftd, struct weft_coordinator_options *options)
 {
     if (!weftd->snapshots) return;
-    options->snapshot_steps = weftd->snapshots->interval.steps;
-    options->snapshot_ns = weftd->snapshots->interval.ns;
-    options->snapshot_begin = on_begin;
-    options->snapshot_pieces = on_pieces;
-    options->snapshot_commit = on_commit;
-    options->snapshot_part = weftd_snapshot_on_part;
-    options->snapshot_last_ns = weftd->snapshots->passed_ns;
+    options->snapshots.steps = weftd->snapshots->interval.steps;
+    options->snapshots.period_ns = weftd->snapshots->interval.ns;
+    options->snapshot_calls.begin = on_begin;
+    options->snapshot_calls.pieces = on_pieces;
+    options->snapshot_calls.commit = on_commit;
+    options->snapshot_calls.part = weftd_snapshot_on_part;
+    options->snapshots.last_ns = weftd->snapshots->passed_ns;
 }
 
 /* ---- life ---- */

@@ -172,8 +172,8 @@ void weftd_restore_coordinate(struct weftd *weftd, struct weft_coordinator_optio
 {
     const struct weft_snapshot *restored = weftd->restored;
     if (!restored) return;
-    options->restored_step = restored->step;
-    options->snapshot_fetch = on_fetch_request;
+    options->snapshots.restored_step = restored->step;
+    options->snapshot_calls.fetch = on_fetch_request;
     if (restored->part_count > 0)
-        options->restored_parts = restored->parts[restored->part_count - 1].rank + 1;
+        options->snapshots.restored_parts = restored->parts[restored->part_count - 1].rank + 1;
 }

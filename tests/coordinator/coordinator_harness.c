@@ -73,9 +73,9 @@ static struct harness *harness_alloc(uint32_t workers, uint32_t shards)
     harness->options.shards = shards;
     harness->options.host = "hostb"; /* the first connection's process */
     harness->options.pid = 41;
-    harness->options.send = on_send;
-    harness->options.send_same = on_send_same;
-    harness->options.close = on_close;
+    harness->options.net.send = on_send;
+    harness->options.net.send_same = on_send_same;
+    harness->options.net.close = on_close;
     harness->options.ended = on_ended;
     harness->options.context = harness;
     return harness;

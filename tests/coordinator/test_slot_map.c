@@ -829,13 +829,13 @@ static void former_move(void **state)
     options.shards = FORMER_MEMBERS - 1;
     options.copies = 1;
     options.copies_on_one_host = true;
-    options.send = note_map;
-    options.close = ignore_close;
+    options.net.send = note_map;
+    options.net.close = ignore_close;
     options.context = term;
     assert_int_equal(weft_coordinator_create(weft_env_system(), &options, &coordinator), WEFT_OK);
     assert_int_equal(coordinator_records_restore(coordinator, &records.loaded), WEFT_OK);
     for (uint32_t i = 0; i < FORMER_MEMBERS; i++)
-        assert_int_equal(coordinator_adopt(coordinator, i + 1, coordinator->members[i]), WEFT_OK);
+        assert_int_equal(coordinator_adopt(coordinator, i + 1, coordinator->membership.members[i]), WEFT_OK);
     for (uint32_t i = 0; i < FORMER_MEMBERS; i++) coordinator_welcome_back(coordinator, i + 1, true, 1);
     weft_coordinator_tick(coordinator);
     weft_coordinator_tick(coordinator);

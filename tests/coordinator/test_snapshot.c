@@ -34,16 +34,17 @@ static struct harness *running_in(struct harness *h, uint64_t steps, uint64_t ns
 {
     struct weft_coordinator_options *options = &h->coordinator->options;
     memset(&seen, 0, sizeof seen);
-    options->snapshot_steps = steps;
-    options->snapshot_ns = ns;
-    options->snapshot_begin = on_begin;
-    options->snapshot_pieces = on_pieces;
-    options->snapshot_commit = on_commit;
-    options->snapshot_part = on_part;
-    options->snapshot_fetch = on_fetch;
+    options->snapshots.steps = steps;
+    options->snapshots.period_ns = ns;
+    options->snapshot_calls.begin = on_begin;
+    options->snapshot_calls.pieces = on_pieces;
+    options->snapshot_calls.commit = on_commit;
+    options->snapshot_calls.part = on_part;
+    options->snapshot_calls.fetch = on_fetch;
     assert_int_equal(coordinator_snapshot_init(h->coordinator), WEFT_OK);
     harness_run(h, ids, 1);
-    for (uint32_t i = 0; i < SHARDS; i++) h->coordinator->shards[i]->has_snapshots = true;
+    for (uint32_t i = 0; i < SHARDS; i++)
+        h->coordinator->membership.shards[i]->abilities.has_snapshots = true;
     h->coordinator->snapshot.due_ns = ns > 0 ? h->now_ns + ns : 0;
     return h;
 }
@@ -57,8 +58,8 @@ static void tick(struct harness *h, uint64_t ns)
 {
     h->now_ns += ns;
     /* no member is silent */
-    for (size_t i = 0; i < h->coordinator->connection_count; i++)
-        h->coordinator->connections[i]->last_received_ns = h->now_ns;
+    for (size_t i = 0; i < h->coordinator->membership.connection_count; i++)
+        h->coordinator->membership.connections[i]->last_received_ns = h->now_ns;
     weft_coordinator_tick(h->coordinator);
 }
 
@@ -230,7 +231,7 @@ static void needs_every_shard(void **state)
 {
     uint64_t ids[MEMBERS];
     struct harness *h = running(10, 0, ids);
-    h->coordinator->shards[2]->has_snapshots = false;
+    h->coordinator->membership.shards[2]->abilities.has_snapshots = false;
     tick(h, WEFT_SECONDS(1));
     tick(h, WEFT_SECONDS(100));
     for (uint32_t i = WORKERS; i < MEMBERS; i++) harness_expect_nothing(h, ids[i]);
@@ -248,7 +249,8 @@ enum { PART = WEFT_LIMIT_SNAP_DATA_BYTES + 100 }; /* two messages */
 static struct harness *arming_workers_in(struct harness *h, uint64_t *ids, uint32_t *id_out)
 {
     (void)running_in(h, 10, 0, ids);
-    for (uint32_t i = 0; i < WORKERS; i++) h->coordinator->workers[i]->has_snapshots = true;
+    for (uint32_t i = 0; i < WORKERS; i++)
+        h->coordinator->membership.workers[i]->abilities.has_snapshots = true;
     tick(h, WEFT_SECONDS(1));
     *id_out = expect_snap(h, ids, 10, false);
     for (uint32_t i = 0; i < WORKERS; i++)
@@ -357,7 +359,8 @@ static void workers_report_the_steps(void **state)
     harness_declare_init(&declare, 0, "w");
     declare.declare.consistency = (char *)"asp";
     for (uint32_t i = 0; i < WORKERS; i++) harness_declare(h, ids[i], &declare);
-    for (uint32_t i = 0; i < WORKERS; i++) h->coordinator->workers[i]->has_snapshots = true;
+    for (uint32_t i = 0; i < WORKERS; i++)
+        h->coordinator->membership.workers[i]->abilities.has_snapshots = true;
     for (uint32_t i = WORKERS; i < MEMBERS; i++)
         while (harness_next(h, ids[i])) continue; /* Declared */
     tick(h, WEFT_SECONDS(61));
@@ -489,13 +492,14 @@ static void fetches(void **state)
     Weft__Control__SnapFetch fetch = WEFT__CONTROL__SNAP_FETCH__INIT;
     Weft__Control__SnapFetched fetched = WEFT__CONTROL__SNAP_FETCHED__INIT;
     Control message = WEFT__CONTROL__CONTROL__INIT;
-    h->coordinator->options.restored_parts = 2;
+    h->coordinator->options.snapshots.restored_parts = 2;
     fetch.rank = 1;
     message.body_case = BODY(SNAP_FETCH), message.snap_fetch = &fetch;
     harness_deliver(h, ids[0], &message);
     assert_int_equal(seen.fetches, 1);
     fetched.rank = 1;
-    weft_coordinator_snapshot_fetched(h->coordinator, h->coordinator->workers[0]->member, &fetched);
+    weft_coordinator_snapshot_fetched(h->coordinator, h->coordinator->membership.workers[0]->member,
+                                      &fetched);
     assert_int_equal(harness_expect(h, ids[0], BODY(SNAP_FETCHED))->snap_fetched->rank, 1);
     harness_deliver(h, ids[0], &message);
     harness_deliver(h, ids[0], &message);

@@ -28,15 +28,15 @@ static void ignore_close(void *context, uint64_t connection, const char *why) {}
 /* All members resume, then one shard is lost. */
 static void run(struct weft_coordinator *coordinator)
 {
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        if (coordinator_adopt(coordinator, i + 1, coordinator->members[i]) < 0) return;
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        if (coordinator_adopt(coordinator, i + 1, coordinator->membership.members[i]) < 0) return;
     coordinator_slots_check_lost(coordinator);
     coordinator_declare_check(coordinator);
     coordinator_membership_check(coordinator);
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
         coordinator_welcome_back(coordinator, i + 1, i % 2, 1 + i % 3);
-    for (uint32_t i = 0; i < coordinator->member_count; i++)
-        if (coordinator->members[i]->role == WEFT__CONTROL__ROLE__ROLE_SHARD) {
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        if (coordinator->membership.members[i]->role == WEFT__CONTROL__ROLE__ROLE_SHARD) {
             weft_coordinator_closed(coordinator, i + 1, "lost");
             break;
         }
@@ -50,12 +50,12 @@ static void continue_job(const struct coordinator_loaded *loaded)
     weft_coordinator_options_init(&options);
     coordinator_loaded_options(loaded, &options);
     if (loaded->snapshots) {
-        options.snapshot_steps = loaded->snapshots->snapshots->every_steps;
-        options.snapshot_ns = loaded->snapshots->snapshots->every_ns;
-        options.restored_step = loaded->snapshots->snapshots->restored_step;
+        options.snapshots.steps = loaded->snapshots->snapshots->every_steps;
+        options.snapshots.period_ns = loaded->snapshots->snapshots->every_ns;
+        options.snapshots.restored_step = loaded->snapshots->snapshots->restored_step;
     }
-    options.send = ignore;
-    options.close = ignore_close;
+    options.net.send = ignore;
+    options.net.close = ignore_close;
     if (weft_coordinator_create(quiet(), &options, &coordinator) < 0) return;
     if (coordinator_records_restore(coordinator, loaded) == WEFT_OK) run(coordinator);
     weft_coordinator_free(coordinator);
