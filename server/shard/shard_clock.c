@@ -348,7 +348,7 @@ static void apply_received(struct shard_chunk *chunk)
 void shard_clock_continue(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    if (engine->closed) return;
+    if (engine->end.closed) return;
     apply_received(chunk);
     shard_contributions_release(chunk);
     shard_engine_resume(engine);
@@ -372,10 +372,10 @@ static void received(struct weft_completion *completion, enum weft_status status
     struct weft_shard_engine *engine = chunk->tensor->engine;
     struct shard_clock *clock = chunk->clock;
     chunk->open.receiving--;
-    if (engine->closed) return;
+    if (engine->end.closed) return;
     const bool is_dropped = clock->worker[slot->worker].is_dropped;
     clock->worker[slot->worker].is_dropped = false;
-    if (engine->failed < 0 && !is_dropped) {
+    if (engine->end.failed < 0 && !is_dropped) {
         refuse_received(chunk, slot);
     } else if (status < 0) {
         weft_log(engine->env, WEFT_LOG_WARN, "server",
@@ -541,7 +541,7 @@ void shard_clock_push(struct shard_chunk *chunk, const struct weft_wire_header *
 
 void shard_clock_worker_left(struct shard_chunk *chunk)
 {
-    if (chunk->tensor->engine->failed >= 0) shard_clock_min_update(chunk);
+    if (chunk->tensor->engine->end.failed >= 0) shard_clock_min_update(chunk);
 }
 
 /* ---- failure and deadlines ---- */
@@ -556,7 +556,7 @@ void shard_clock_fail(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     struct shard_clock *clock = chunk->clock;
-    set_error(chunk, engine->failed, engine->failed_text);
+    set_error(chunk, engine->end.failed, engine->end.failed_text);
     weft_list_remove(&clock->receive_link);
     while (clock->first) {
         struct shard_slot *slot = clock->first;

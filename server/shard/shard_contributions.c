@@ -88,7 +88,7 @@ void shard_contributions_defer_held(struct weft_shard_engine *engine)
 void shard_contributions_serve(struct weft_shard_engine *engine)
 {
     /* a failed engine refuses them before they need a block */
-    if (engine->failed < 0) shard_contributions_defer_held(engine);
+    if (engine->end.failed < 0) shard_contributions_defer_held(engine);
     while (!weft_list_empty(&engine->queues.held_chunks)) {
         struct shard_chunk *chunk =
             weft_list_first(&engine->queues.held_chunks, struct shard_chunk, links.held);

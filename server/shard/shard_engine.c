@@ -172,7 +172,7 @@ void shard_engine_schedule_retry(struct weft_shard_engine *engine)
 
 void shard_engine_resume(struct weft_shard_engine *engine)
 {
-    if (engine->closed) return;
+    if (engine->end.closed) return;
     shard_members_enter_epoch(engine);
     shard_contributions_serve(engine);
     shard_groups_resume(engine);
@@ -220,9 +220,9 @@ void shard_engine_worker_lost(struct weft_shard_engine *engine, uint32_t worker)
 
 void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status status, const char *text)
 {
-    if (engine->failed < 0 || engine->closed) return; /* the first reason counts */
-    engine->failed = status < 0 ? status : WEFT_ERR_ABORTED;
-    snprintf(engine->failed_text, sizeof engine->failed_text, "%s",
+    if (engine->end.failed < 0 || engine->end.closed) return; /* the first reason counts */
+    engine->end.failed = status < 0 ? status : WEFT_ERR_ABORTED;
+    snprintf(engine->end.failed_text, sizeof engine->end.failed_text, "%s",
              text && text[0] ? text : "the job has ended");
     for (uint32_t id = 0; id < engine->table.capacity; id++) {
         struct shard_tensor *tensor = engine->table.tensors[id];
@@ -234,7 +234,7 @@ void weft_shard_engine_fail(struct weft_shard_engine *engine, enum weft_status s
             if (chunk->clock && shard_map_is_on(engine)) shard_clock_stop_leading(chunk);
             else if (chunk->clock) shard_clock_fail(chunk);
             else if (is_open && shard_map_is_on(engine)) shard_round_forget(chunk);
-            else if (is_open) shard_round_drop(chunk, engine->failed, engine->failed_text);
+            else if (is_open) shard_round_drop(chunk, engine->end.failed, engine->end.failed_text);
             shard_contributions_release(chunk);
         }
     }
@@ -370,8 +370,8 @@ static void cancel_tasks(struct weft_shard_engine *engine)
 
 void weft_shard_engine_close(struct weft_shard_engine *engine)
 {
-    if (engine->closed) return;
-    engine->closed = true;
+    if (engine->end.closed) return;
+    engine->end.closed = true;
     weft_transport_handler(engine->transport, WEFT_CHANNEL_PUSH, NULL, NULL);
     weft_timer_stop(engine->loop, &engine->timers.deadline);
     weft_timer_stop(engine->loop, &engine->timers.retry);

@@ -473,6 +473,12 @@ struct shard_timers {
     struct weft_timer deadline, retry, release, open;
 };
 
+struct shard_end {
+    bool closed;             /* uses neither transport nor timers any more */
+    enum weft_status failed; /* WEFT_OK, or the status that every request gets */
+    char failed_text[SHARD_TEXT_BYTES];
+};
+
 struct weft_shard_engine {
     struct weft_env *env;
     struct weft_transport *transport;
@@ -495,9 +501,7 @@ struct weft_shard_engine {
     struct shard_snapshot *snapshot; /* owned; NULL: none is armed (shard_snapshot.c) */
     uint64_t newest_step;            /* largest step of an accepted push */
     uint64_t last_round_ns;  /* last contribution to the round that closed last; 0: none has closed */
-    bool closed;             /* uses neither transport nor timers any more */
-    enum weft_status failed; /* WEFT_OK, or the status that every request gets */
-    char failed_text[SHARD_TEXT_BYTES];
+    struct shard_end end;
     struct weft_shard_engine_stats stats;
 };
 

@@ -59,7 +59,7 @@ static void retry_newer_epochs(struct weft_shard_engine *engine)
 
 void weft_shard_engine_leave_epoch(struct weft_shard_engine *engine, uint32_t epoch)
 {
-    if (engine->closed || engine->failed < 0 || epoch <= engine->epoch_change.newest_epoch) return;
+    if (engine->end.closed || engine->end.failed < 0 || epoch <= engine->epoch_change.newest_epoch) return;
     engine->epoch_change.newest_epoch = epoch;
     for (uint32_t id = 0; id < engine->table.capacity; id++) {
         struct shard_tensor *tensor = engine->table.tensors[id];
@@ -167,7 +167,7 @@ static enum weft_status reset_all(struct weft_shard_engine *engine)
 
 void shard_members_enter_epoch(struct weft_shard_engine *engine)
 {
-    if (!engine->epoch_change.enters_epoch || engine->failed < 0 || !all_idle(engine)) return;
+    if (!engine->epoch_change.enters_epoch || engine->end.failed < 0 || !all_idle(engine)) return;
     engine->epoch_change.enters_epoch = false;
     const enum weft_status status = reset_all(engine);
     if (status < 0) {
@@ -194,7 +194,7 @@ enum weft_status weft_shard_engine_enter_epoch(struct weft_shard_engine *engine,
                                                const uint32_t *endpoints, const uint64_t *incarnations,
                                                struct weft_error *error)
 {
-    if (engine->closed || engine->failed < 0) return WEFT_OK;
+    if (engine->end.closed || engine->end.failed < 0) return WEFT_OK;
     if (!engine->settings.elastic || epoch <= engine->epoch || workers == 0 ||
         workers > engine->members.workers_max)
         return weft_error_set(

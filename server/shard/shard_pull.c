@@ -128,7 +128,7 @@ static void installed(struct weft_completion *completion, enum weft_status statu
 {
     struct shard_chunk *chunk = weft_container_of(completion, struct shard_chunk, installation.received);
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    if (engine->closed) return;
+    if (engine->end.closed) return;
     const bool has_buffer = chunk->installation.buffer != NULL;
     const bool is_rounded = shard_half_is_pushed(chunk) && !has_buffer;
     const bool is_stored = status == WEFT_OK && (!chunk->installation.buffer || state_store(chunk));
@@ -138,7 +138,7 @@ static void installed(struct weft_completion *completion, enum weft_status statu
     chunk->installation.buffer = NULL;
     WEFT_ASSERT(chunk->open.phase == SHARD_PHASE_INSTALLING);
     if (chunk->installation.to == chunk->values && (is_stored || !has_buffer)) chunk->initialised = is_stored;
-    if (is_stored && engine->failed == WEFT_OK) {
+    if (is_stored && engine->end.failed == WEFT_OK) {
         chunk->result.step = 0;
         chunk->result.round = chunk->installation.round;
         chunk->result.bytes = 0;
@@ -150,7 +150,7 @@ static void installed(struct weft_completion *completion, enum weft_status statu
                         chunk->installation.to);
         shard_reply_note(chunk, 0, SHARD_REPLY_ACK);
     } else if (is_stored) {
-        reply_refused(chunk, engine->failed, engine->failed_text);
+        reply_refused(chunk, engine->end.failed, engine->end.failed_text);
     } else if (status == WEFT_OK) {
         reply_refused(chunk, WEFT_ERR_INVALID,
                        "a state with a value that is not finite, or too large; nothing was changed");

@@ -37,7 +37,7 @@ struct shard_group {
 void shard_group_release(struct weft_shard_engine *engine, void *block, size_t bytes)
 {
     shard_arena_release(&engine->groups.memory, block, bytes);
-    if (!engine->closed && !weft_list_empty(&engine->groups.waiting)) shard_engine_schedule_retry(engine);
+    if (!engine->end.closed && !weft_list_empty(&engine->groups.waiting)) shard_engine_schedule_retry(engine);
 }
 
 static void group_entry_ended(struct shard_group *group)
@@ -77,7 +77,7 @@ static enum weft_status entry_accept(struct weft_arrival *arrival, void *buffer,
 {
     struct shard_entry *entry = entry_of(arrival);
     struct weft_shard_engine *engine = entry->group->engine;
-    if (engine->closed) return WEFT_ERR_CLOSED;
+    if (engine->end.closed) return WEFT_ERR_CLOSED;
     if (buffer_bytes < arrival->payload_bytes) return WEFT_ERR_TRUNCATED;
     if (weft_timer_start_now(engine->loop, &engine->groups.accepted_timer) < 0) return WEFT_ERR_AGAIN;
     memcpy(buffer, entry->payload, arrival->payload_bytes);
@@ -161,7 +161,7 @@ static void received(struct weft_completion *completion, enum weft_status status
 {
     struct shard_group *group = weft_container_of(completion, struct shard_group, received);
     struct weft_shard_engine *engine = group->engine;
-    if (engine->closed) return;
+    if (engine->end.closed) return;
     if (status < 0) {
         weft_log(engine->env, WEFT_LOG_WARN, "server", "a group of endpoint %u did not arrive: %s",
                  group->peer_id, weft_reason_text(status));

@@ -60,7 +60,7 @@ static void received(struct weft_completion *completion, enum weft_status status
     uint32_t worker = slot->worker;
     WEFT_ASSERT(chunk->open.receiving > 0);
     chunk->open.receiving--;
-    if (engine->closed) return;
+    if (engine->end.closed) return;
 
     if (status < 0) {
         weft_log(engine->env, WEFT_LOG_WARN, "server",

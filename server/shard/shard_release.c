@@ -53,7 +53,7 @@ void shard_release_schedule(struct weft_shard_engine *engine)
 void weft_shard_engine_release(struct weft_shard_engine *engine, uint32_t id)
 {
     struct shard_tensor *tensor = shard_table_tensor(engine, id);
-    if (!tensor || engine->closed) return;
+    if (!tensor || engine->end.closed) return;
     shard_move_tensor_released(tensor);
     tensor->released = true;
     engine->table.releasing++;

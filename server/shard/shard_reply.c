@@ -53,7 +53,7 @@ void shard_reply_sent(struct weft_completion *completion, enum weft_status statu
         chunk->result.sends--;
         if (version) shard_clock_send_ended(chunk, version);
         else if (chunk->clock) shard_clock_continue(chunk);
-        else if (!engine->closed && !shard_result_is_in_use(chunk)) shard_round_result_released(chunk);
+        else if (!engine->end.closed && !shard_result_is_in_use(chunk)) shard_round_result_released(chunk);
     }
     shard_engine_resume(engine);
 }

@@ -139,8 +139,8 @@ static bool is_current_epoch(struct weft_shard_engine *engine, const struct weft
         return false;
     }
     if (header->epoch == engine->epoch) return true;
-    if (engine->failed < 0) {
-        shard_reply_refuse(engine, arrival, header, engine->failed, "%s", engine->failed_text);
+    if (engine->end.failed < 0) {
+        shard_reply_refuse(engine, arrival, header, engine->end.failed, "%s", engine->end.failed_text);
         return false;
     }
     weft_list_append(&engine->epoch_change.newer_epoch, &arrival->link);
@@ -169,13 +169,13 @@ void shard_request_handle(struct weft_shard_engine *engine, struct weft_arrival 
                            header.worker, header.epoch, engine->epoch);
         return;
     }
-    if (engine->failed < 0 && shard_map_is_on(engine)) {
+    if (engine->end.failed < 0 && shard_map_is_on(engine)) {
         /* a copy may lead the slot: only the coordinator reports the end of the job to workers */
         drop(engine, arrival, "this shard has failed");
         return;
     }
-    if (engine->failed < 0) {
-        shard_reply_refuse(engine, arrival, &header, engine->failed, "%s", engine->failed_text);
+    if (engine->end.failed < 0) {
+        shard_reply_refuse(engine, arrival, &header, engine->end.failed, "%s", engine->end.failed_text);
         return;
     }
     if (!shard_engine_speaks(engine, &header)) {

@@ -37,7 +37,7 @@ static void group_sent(struct weft_completion *completion, enum weft_status stat
     struct shard_result_group *group = weft_container_of(completion, struct shard_result_group, sent);
     struct weft_shard_engine *engine = group->engine;
     group_free(group);
-    if (!engine->closed) shard_engine_resume(engine);
+    if (!engine->end.closed) shard_engine_resume(engine);
 }
 
 /* false: the transport has no space. true: sent, or the peer is lost. */

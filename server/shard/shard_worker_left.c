@@ -56,7 +56,7 @@ void shard_worker_left_check(struct shard_chunk *chunk)
     const uint32_t leaver = leaver_missing(chunk);
     const bool can_end = chunk->open.phase == SHARD_PHASE_IDLE || chunk->open.phase == SHARD_PHASE_WAITING ||
                          chunk->open.phase == SHARD_PHASE_COLLECTING;
-    if (leaver == UINT32_MAX || !can_end || engine->failed < 0 || engine->closed ||
+    if (leaver == UINT32_MAX || !can_end || engine->end.failed < 0 || engine->end.closed ||
         engine->epoch_change.newest_epoch > engine->epoch)
         return;
     refuse_pulls(chunk, leaver);
@@ -80,7 +80,7 @@ void shard_worker_left_check_all(struct weft_shard_engine *engine)
 
 void weft_shard_engine_worker_left(struct weft_shard_engine *engine, uint32_t endpoint)
 {
-    if (engine->closed) return;
+    if (engine->end.closed) return;
     for (uint32_t i = 0; engine->epoch_change.enters_epoch && i < engine->epoch_change.next_workers; i++)
         if (engine->epoch_change.next_worker[i].endpoint == endpoint)
             engine->epoch_change.next_worker[i].left = true;

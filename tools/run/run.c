@@ -34,22 +34,43 @@
 #define TAIL_LINES 8
 #define LEAVE_MS 5000 /* limit for processes of other hosts to disconnect from our coordinator */
 
-struct run {
-    struct weft_env *env;
+/* What the command line and the configuration ask for. */
+struct run_job {
     uint64_t workers, shards, engines;  /* engines 0: not given */
     uint32_t copies;                    /* server.copies; 0: a lost shard ends the job */
-    bool has_snapshots;                 /* snapshot.folder */
-    bool has_store;                     /* server.store: the loss of shard 0, which coordinates, does not */
-    uint64_t workers_min, workers_lost; /* workers_min 0: none may be lost */
-    uint64_t workers_max, restarts, restarted;
+    uint64_t workers_min, workers_max;  /* workers_min 0: none may be lost */
+    uint64_t restarts;
+    const char *lanes, *devices;
+    bool http;
+    enum run_bind bind;
+};
+
+/* Lost workers. */
+struct run_losses {
+    uint64_t workers_lost, restarted;
     uint64_t restarted_lost; /* number of workers_lost that had been restarted */
     struct run_process *last_lost;
     /* until then the coordinator must report a survived loss for each worker of workers_lost; WEFT_NEVER: all
      * are */
     uint64_t loss_deadline_ns;
-    const char *lanes, *devices;
-    bool http;
-    enum run_bind bind;
+};
+
+/* How the job ends. */
+struct run_end {
+    /* the first process seen to fail; at the end, the one that the coordinator reports as lost first */
+    struct run_process *first_failed;
+    uint64_t term_at_ns, kill_at_ns; /* when to send SIGTERM, and SIGKILL; WEFT_NEVER: not yet */
+    int interrupted_by;              /* the first signal received that ends the job; 0: none */
+    /* shards_signalled: no worker was left, so the shards received SIGTERM */
+    bool workers_done, shards_signalled;
+};
+
+struct run {
+    struct weft_env *env;
+    struct run_job options;
+    bool has_snapshots;                 /* snapshot.folder */
+    bool has_store;                     /* server.store: the loss of shard 0, which coordinates, does not */
+    struct run_losses losses;
     struct run_core *cores; /* (core_count,); NULL without --bind */
     uint32_t core_count;
     char job[WEFT_LIMIT_NAME_BYTES + 1];
@@ -71,12 +92,7 @@ struct run {
     char *secret; /* with a launcher: the secret of the user; NULL: none */
 
     struct run_watch *watch;
-    /* the first process seen to fail; at the end, the one that the coordinator reports as lost first */
-    struct run_process *first_failed;
-    uint64_t term_at_ns, kill_at_ns; /* when to send SIGTERM, and SIGKILL; WEFT_NEVER: not yet */
-    int interrupted_by;              /* the first signal received that ends the job; 0: none */
-    /* shards_signalled: no worker was left, so the shards received SIGTERM */
-    bool workers_done, shards_signalled;
+    struct run_end end;
 };
 
 /* ---- the command line ---- */
@@ -94,39 +110,39 @@ static int parse_options(struct run *run, int argc, char **argv, const char **jo
     const struct cli_option table[] = {
         {"workers", 'n', "N", "workers: processes that run TRAINER",
          "1; under mpirun, torchrun or srun: one in each of their processes, all in one job",
-         CLI_U64(&run->workers, 1, WEFT_LIMIT_WORKERS)},
+         CLI_U64(&run->options.workers, 1, WEFT_LIMIT_WORKERS)},
         {"shards", 's', "N",
          "parameter-server shards; 0: all-reduce among the workers; under mpirun, torchrun or srun shards "
          "are "
          "started by hand",
-         CLI_U64(&run->shards, 0, WEFT_LIMIT_SHARDS)},
+         CLI_U64(&run->options.shards, 0, WEFT_LIMIT_SHARDS)},
         {"min-workers", 0, "N", "workers with which the job continues after a loss",
-         "a lost worker ends the job", CLI_U64(&run->workers_min, 1, WEFT_LIMIT_WORKERS)},
+         "a lost worker ends the job", CLI_U64(&run->options.workers_min, 1, WEFT_LIMIT_WORKERS)},
         {"restarts", 0, "N",
          "restarts of lost workers in all; a restarted worker joins at the end of a step; requires "
          "--min-workers",
-         CLI_U64(&run->restarts, 0, 1000000)},
+         CLI_U64(&run->options.restarts, 0, 1000000)},
         {"max-workers", 0, "N",
          "workers up to which workers started by hand may join; requires --min-workers", "none may join",
-         CLI_U64(&run->workers_max, 1, WEFT_LIMIT_WORKERS)},
+         CLI_U64(&run->options.workers_max, 1, WEFT_LIMIT_WORKERS)},
         {"engines", 'e', "N", "engine threads of each shard", "server.engines",
-         CLI_U64(&run->engines, 1, WEFT_LIMIT_ENGINES)},
+         CLI_U64(&run->options.engines, 1, WEFT_LIMIT_ENGINES)},
         {"job", 'j', "NAME", "name of the job", "a new one", CLI_TEXT(job_out)},
         {"log-dir", 'l', "DIR", "directory for the log files shard0.log, rank0.log, ...", "weft-logs/JOB",
          CLI_TEXT(log_dir_out)},
-        {"lanes", 0, "LANES", "transport lanes: tcp, shm", "transport.lanes", CLI_TEXT(&run->lanes)},
-        {"devices", 0, "LIST", "network devices", "transport.devices", CLI_TEXT(&run->devices)},
+        {"lanes", 0, "LANES", "transport lanes: tcp, shm", "transport.lanes", CLI_TEXT(&run->options.lanes)},
+        {"devices", 0, "LIST", "network devices", "transport.devices", CLI_TEXT(&run->options.devices)},
         {"bind", 0, "HOW",
          "processors of the workers. none: any; core: one core each, which starves a trainer of several "
          "threads; "
          "auto: an equal share of the cores, or none with fewer cores than workers",
-         "none", CLI_CALL(set_bind, &run->bind)},
+         "none", CLI_CALL(set_bind, &run->options.bind)},
         {"exposed", 0, NULL,
          "print at the end which tensors the steps of rank 0 waited for, and what to change; the reports of "
          "all ranks are among the logs (client.exposed_report)",
          CLI_FLAG(&run->exposed)},
         {"http", 0, NULL, "shard 0 serves /metrics, /healthz and /status; its port is printed",
-         CLI_FLAG(&run->http)},
+         CLI_FLAG(&run->options.http)},
     };
     const struct cli_command command = {
         "weft run",
@@ -151,33 +167,33 @@ static int parse(struct run *run, int argc, char **argv)
     const char *job = NULL, *log_dir = NULL;
     int first, status = parse_options(run, argc, argv, &job, &log_dir, &first);
     if (status >= 0) return status;
-    int refused = run_find_launcher(run->workers, run->shards, &run->launcher);
+    int refused = run_find_launcher(run->options.workers, run->options.shards, &run->launcher);
     if (refused >= 0) return refused;
     run->launched = run->launcher.name;
-    if (run->workers == 0) run->workers = 1;
+    if (run->options.workers == 0) run->options.workers = 1;
     if (run->launched && !job) job = getenv("WEFT_JOB");
     if (run->launched && !(job && *job)) job = run->launcher.job;
     if (first >= argc)
         return tool_usage_error("weft run", "the trainer is missing: give -- TRAINER [ARGUMENTS...]");
-    if (run->http && run->shards == 0)
+    if (run->options.http && run->options.shards == 0)
         return tool_usage_error("weft run", "--http is served by shard 0 and this job has no shards");
-    uint64_t workers = run->launched ? run->launcher.ranks : run->workers;
-    if (run->workers_min > workers)
+    uint64_t workers = run->launched ? run->launcher.ranks : run->options.workers;
+    if (run->options.workers_min > workers)
         return tool_usage_error("weft run", "--min-workers is at most the number of workers, %llu",
                                 (unsigned long long)workers);
-    if ((run->workers_max || run->restarts) && !run->workers_min)
+    if ((run->options.workers_max || run->options.restarts) && !run->options.workers_min)
         return tool_usage_error(
             "weft run",
             "--max-workers and --restarts require --min-workers: a job that continues without lost workers");
-    if (run->workers_max && run->workers_max < workers)
+    if (run->options.workers_max && run->options.workers_max < workers)
         return tool_usage_error("weft run", "--max-workers is at least the number of workers");
-    if (run->restarts && run->launched)
+    if (run->options.restarts && run->launched)
         return tool_usage_error(
             "weft run", "--restarts: the workers are not this command's to start again, but the launcher's");
-    if (run->bind == RUN_BIND_CORE && run->launched)
+    if (run->options.bind == RUN_BIND_CORE && run->launched)
         return tool_usage_error("weft run",
                                 "--bind core: the launcher places its processes; use its own options");
-    if (run->restarts && !run->workers_max) run->workers_max = workers;
+    if (run->options.restarts && !run->options.workers_max) run->options.workers_max = workers;
     if (job && (job[0] == 0 || strlen(job) > 200 || strpbrk(job, "/\n\t")))
         return tool_usage_error("weft run", "a job's name has 1 to 200 bytes and no slash");
     if (log_dir && !log_dir[0])
@@ -212,11 +228,11 @@ static bool start_shard(struct run *run, const char *weftd, uint32_t index)
     int argc = 0;
     name_process(run, process, "shard", index);
     snprintf(number[0], sizeof number[0], "%u", index);
-    snprintf(number[1], sizeof number[1], "%u", (unsigned)run->workers);
-    snprintf(number[2], sizeof number[2], "%u", (unsigned)run->shards);
-    snprintf(number[3], sizeof number[3], "%u", (unsigned)run->engines);
-    snprintf(number[4], sizeof number[4], "%u", (unsigned)run->workers_min);
-    snprintf(number[5], sizeof number[5], "%u", (unsigned)run->workers_max);
+    snprintf(number[1], sizeof number[1], "%u", (unsigned)run->options.workers);
+    snprintf(number[2], sizeof number[2], "%u", (unsigned)run->options.shards);
+    snprintf(number[3], sizeof number[3], "%u", (unsigned)run->options.engines);
+    snprintf(number[4], sizeof number[4], "%u", (unsigned)run->options.workers_min);
+    snprintf(number[5], sizeof number[5], "%u", (unsigned)run->options.workers_max);
     snprintf(secret, sizeof secret, "WEFT_SECRET_FILE=%s", run->scratch.secret_path);
     snprintf(job, sizeof job, "WEFT_JOB=%s", run->job);
     argv[argc++] = weftd;
@@ -224,17 +240,17 @@ static bool start_shard(struct run *run, const char *weftd, uint32_t index)
     if (index == 0) {
         argv[argc++] = "--workers", argv[argc++] = number[1];
         argv[argc++] = "--shards", argv[argc++] = number[2];
-        if (run->workers_min) argv[argc++] = "--min-workers", argv[argc++] = number[4];
-        if (run->workers_max) argv[argc++] = "--max-workers", argv[argc++] = number[5];
+        if (run->options.workers_min) argv[argc++] = "--min-workers", argv[argc++] = number[4];
+        if (run->options.workers_max) argv[argc++] = "--max-workers", argv[argc++] = number[5];
         argv[argc++] = "--port", argv[argc++] = "0";
         argv[argc++] = "--port-file", argv[argc++] = run->scratch.port_path;
-        if (run->http) argv[argc++] = "--http-port", argv[argc++] = "0";
+        if (run->options.http) argv[argc++] = "--http-port", argv[argc++] = "0";
     } else {
         argv[argc++] = "--coordinator", argv[argc++] = run->coordinator;
     }
-    if (run->engines) argv[argc++] = "--engines", argv[argc++] = number[3];
-    if (run->lanes) argv[argc++] = "--lanes", argv[argc++] = run->lanes;
-    if (run->devices) argv[argc++] = "--devices", argv[argc++] = run->devices;
+    if (run->options.engines) argv[argc++] = "--engines", argv[argc++] = number[3];
+    if (run->options.lanes) argv[argc++] = "--lanes", argv[argc++] = run->options.lanes;
+    if (run->options.devices) argv[argc++] = "--devices", argv[argc++] = run->options.devices;
     argv[argc] = NULL;
     const char *environment[] = {secret, job, NULL};
     return run_process_start(process, (char *const *)argv, environment, NULL, false);
@@ -248,7 +264,7 @@ static void read_config(struct run *run)
     /* an absolute path: a trainer may change its working directory */
     char *whole = realpath(run->log_dir, NULL);
     const bool is_loaded = weft_config_load(run->env, &config, NULL) == WEFT_OK;
-    if (is_loaded) run->copies = (uint32_t)weft_config_u64(config, "server.copies");
+    if (is_loaded) run->options.copies = (uint32_t)weft_config_u64(config, "server.copies");
     if (is_loaded) run->has_store = weft_config_text(config, "server.store")[0] != 0;
     if (is_loaded) run->has_snapshots = weft_config_text(config, "snapshot.folder")[0] != 0;
     if (is_loaded && whole && strcmp(weft_config_source(config, "recorder.directory"), "default") == 0)
@@ -268,29 +284,29 @@ static void read_config(struct run *run)
 /* False: a sentence is on stderr. */
 static bool find_cores(struct run *run)
 {
-    if (run->bind == RUN_BIND_NONE || run->launched) return true;
+    if (run->options.bind == RUN_BIND_NONE || run->launched) return true;
     run->cores = run_bind_cores("/sys/devices/system/cpu", &run->core_count);
     if (!run->cores)
         return fprintf(stderr, "weft run: --bind: cannot read the processors of this command: %s\n",
                        strerror(errno)),
                false;
-    if (run->bind != RUN_BIND_CORE || run->core_count >= run->workers) return true;
+    if (run->options.bind != RUN_BIND_CORE || run->core_count >= run->options.workers) return true;
     fprintf(stderr,
             "weft run: --bind core: %u workers and %u cores here that this command may use; start fewer, or\n"
             "give --bind auto or none\n",
-            (unsigned)run->workers, run->core_count);
+            (unsigned)run->options.workers, run->core_count);
     return false;
 }
 
 static bool start_worker(struct run *run, uint32_t rank)
 {
-    struct run_process *process = &run->processes[run->launched ? 0 : run->shards + rank];
+    struct run_process *process = &run->processes[run->launched ? 0 : run->options.shards + rank];
     char coordinator[350], job[WEFT_LIMIT_NAME_BYTES + 16], secret[RUN_PATH_BYTES + 64], number[32],
         lanes[300], devices[300];
     name_process(run, process, "rank", rank);
-    if (run->restarted)
+    if (run->losses.restarted)
         snprintf(process->log_path, sizeof process->log_path, "%s/rank%u.again%u.log", run->log_dir, rank,
-                 (unsigned)run->restarted);
+                 (unsigned)run->losses.restarted);
     snprintf(coordinator, sizeof coordinator, "WEFT_COORDINATOR=%s", run->coordinator);
     snprintf(job, sizeof job, "WEFT_JOB=%s", run->job);
     snprintf(secret, sizeof secret, "WEFT_SECRET_FILE=%s", run->scratch.secret_path);
@@ -299,17 +315,19 @@ static bool start_worker(struct run *run, uint32_t rank)
     int used = 3;
     /* with a launcher, the environment of the user has it */
     if (!run->launched) environment[used++] = secret;
-    if (run->lanes)
-        snprintf(lanes, sizeof lanes, "WEFT_TRANSPORT_LANES=%.250s", run->lanes), environment[used++] = lanes;
-    if (run->devices)
-        snprintf(devices, sizeof devices, "WEFT_TRANSPORT_DEVICES=%.250s", run->devices),
+    if (run->options.lanes)
+        snprintf(lanes, sizeof lanes, "WEFT_TRANSPORT_LANES=%.250s", run->options.lanes),
+            environment[used++] = lanes;
+    if (run->options.devices)
+        snprintf(devices, sizeof devices, "WEFT_TRANSPORT_DEVICES=%.250s", run->options.devices),
             environment[used++] = devices;
     if (run->recorder[0]) environment[used++] = run->recorder;
     if (run->exposed_directory[0]) environment[used++] = run->exposed_directory;
     struct run_cpus cpus;
-    bool bound = run_bind_assign(run->bind, run->cores, run->core_count, (uint32_t)run->workers, rank, &cpus);
+    bool bound = run_bind_assign(run->options.bind, run->cores, run->core_count,
+                                 (uint32_t)run->options.workers, rank, &cpus);
     return run_process_start(process, run->trainer, environment, bound ? &cpus : NULL,
-                             rank == 0 && !run->restarted);
+                             rank == 0 && !run->losses.restarted);
 }
 
 static void reap(struct run *run);
@@ -334,7 +352,7 @@ static bool wait_for_ports(struct run *run)
         }
     }
     char http[300];
-    if (run->http && run_scratch_read_port(&run->scratch, "http", http, sizeof http))
+    if (run->options.http && run_scratch_read_port(&run->scratch, "http", http, sizeof http))
         fprintf(stderr, "weft run: http://%s/status\n", http);
     return true;
 }
@@ -343,9 +361,9 @@ static bool host_coordinator(struct run *run)
 {
     uint16_t port = 0;
     const char *host = weft_loopback_host();
-    run->own_coordinator =
-        tool_coordinator_start("weft run", host, 0, run->job, run->scratch.secret, (uint32_t)run->workers,
-                               (uint32_t)run->workers_min, (uint32_t)run->workers_max, &port);
+    run->own_coordinator = tool_coordinator_start(
+        "weft run", host, 0, run->job, run->scratch.secret, (uint32_t)run->options.workers,
+        (uint32_t)run->options.workers_min, (uint32_t)run->options.workers_max, &port);
     snprintf(run->coordinator, sizeof run->coordinator, strchr(host, ':') ? "[%s]:%u" : "%s:%u", host, port);
     return run->own_coordinator != NULL;
 }
@@ -366,20 +384,22 @@ static void print_word(const char *word)
 /* With --max-workers: prints the command by which a worker joins. */
 static void print_how_to_join(const struct run *run)
 {
-    if (run->workers_max <= run->workers || (run->launched && run->launcher.rank != 0)) return;
+    if (run->options.workers_max <= run->options.workers || (run->launched && run->launcher.rank != 0))
+        return;
     char word[RUN_PATH_BYTES + 64];
     fprintf(
         stderr,
         "weft run: up to %u workers may run; each further one joins by this command%s, without WEFT_RANK:\n ",
-        (unsigned)run->workers_max,
+        (unsigned)run->options.workers_max,
         run->launched ? ", on any host that has the job's secret in WEFT_SECRET_FILE" : " on this host");
     snprintf(word, sizeof word, "WEFT_COORDINATOR=%s", run->coordinator), print_word(word);
     snprintf(word, sizeof word, "WEFT_JOB=%s", run->job), print_word(word);
     if (!run->launched)
         snprintf(word, sizeof word, "WEFT_SECRET_FILE=%s", run->scratch.secret_path), print_word(word);
-    if (run->lanes) snprintf(word, sizeof word, "WEFT_TRANSPORT_LANES=%s", run->lanes), print_word(word);
-    if (run->devices)
-        snprintf(word, sizeof word, "WEFT_TRANSPORT_DEVICES=%s", run->devices), print_word(word);
+    if (run->options.lanes)
+        snprintf(word, sizeof word, "WEFT_TRANSPORT_LANES=%s", run->options.lanes), print_word(word);
+    if (run->options.devices)
+        snprintf(word, sizeof word, "WEFT_TRANSPORT_DEVICES=%s", run->options.devices), print_word(word);
     for (char *const *argument = run->trainer; *argument; argument++) print_word(*argument);
     fputc('\n', stderr);
 }
@@ -395,9 +415,9 @@ static bool start_launched(struct run *run)
     if (weft_host_port_parse(run->coordinator, host, &port, &error) < 0)
         return fprintf(stderr, "weft run: %s\n", error.text), false;
     if (run->launcher.rank == 0) {
-        run->own_coordinator =
-            tool_coordinator_start("weft run", host, port, run->job, run->secret, run->launcher.ranks,
-                                   (uint32_t)run->workers_min, (uint32_t)run->workers_max, &port);
+        run->own_coordinator = tool_coordinator_start("weft run", host, port, run->job, run->secret,
+                                                      run->launcher.ranks, (uint32_t)run->options.workers_min,
+                                                      (uint32_t)run->options.workers_max, &port);
         if (!run->own_coordinator) return false;
     }
     run->watch = run_watch_start(run->coordinator, run->job, run->secret, false,
@@ -413,7 +433,7 @@ static bool start_all(struct run *run)
     if (!find_cores(run)) return false;
     if (run->launched) return start_launched(run);
     read_config(run);
-    if (run->shards == 0) {
+    if (run->options.shards == 0) {
         if (!host_coordinator(run)) return false;
     } else {
         if (!run_find_sibling("weftd", weftd) || !start_shard(run, weftd, 0) || !wait_for_ports(run))
@@ -422,11 +442,11 @@ static bool start_all(struct run *run)
     run->watch = run_watch_start(run->coordinator, run->job, run->scratch.secret,
                                  /* without shards the coordinator in this process logs the members it waits
                                   * for */
-                                 run->shards > 0, run->shards > 0 && run->has_snapshots);
-    for (uint32_t i = 1; i < run->shards; i++)
+                                 run->options.shards > 0, run->options.shards > 0 && run->has_snapshots);
+    for (uint32_t i = 1; i < run->options.shards; i++)
         if (!start_shard(run, weftd, i)) return false;
     print_how_to_join(run);
-    for (uint32_t rank = 0; rank < run->workers; rank++)
+    for (uint32_t rank = 0; rank < run->options.workers; rank++)
         if (!start_worker(run, rank)) return false;
     return true;
 }
@@ -438,8 +458,9 @@ static bool read_signals(struct run *run)
 {
     struct signalfd_siginfo info;
     while (read(run->signal_fd, &info, sizeof info) == sizeof info)
-        if (info.ssi_signo != SIGCHLD && !run->interrupted_by) run->interrupted_by = (int)info.ssi_signo;
-    return run->interrupted_by != 0;
+        if (info.ssi_signo != SIGCHLD && !run->end.interrupted_by)
+            run->end.interrupted_by = (int)info.ssi_signo;
+    return run->end.interrupted_by != 0;
 }
 
 /* Shard 0 coordinates; with a store another one continues. If the chunks of the lost one have no copies, the
@@ -447,7 +468,7 @@ static bool read_signals(struct run *run)
 static bool can_lose_shard(struct run *run, const struct run_process *process)
 {
     char how[100];
-    if (run->copies == 0 || (process == &run->processes[0] && !run->has_store)) return false;
+    if (run->options.copies == 0 || (process == &run->processes[0] && !run->has_store)) return false;
     run_process_describe(process, how, sizeof how);
     fprintf(stderr, "weft run: %s (pid %d) %s; the job continues with the copies of its chunks (%s)\n",
             process->name, (int)process->pid, how, process->log_path);
@@ -458,14 +479,15 @@ static bool can_lose_shard(struct run *run, const struct run_process *process)
 static bool can_lose(struct run *run, struct run_process *process)
 {
     char how[100];
-    if (process < &run->processes[run->shards]) return can_lose_shard(run, process);
-    if (!run->workers_min) return false;
-    if (run->workers + run->restarted - ++run->workers_lost < run->workers_min) return false;
-    process->should_restart = run->restarted < run->restarts;
+    if (process < &run->processes[run->options.shards]) return can_lose_shard(run, process);
+    if (!run->options.workers_min) return false;
+    if (run->options.workers + run->losses.restarted - ++run->losses.workers_lost < run->options.workers_min)
+        return false;
+    process->should_restart = run->losses.restarted < run->options.restarts;
     process->lost_at_ns = weft_now_ns(run->env);
-    run->restarted_lost += process->was_restarted;
+    run->losses.restarted_lost += process->was_restarted;
     run_process_describe(process, how, sizeof how);
-    run->last_lost = process;
+    run->losses.last_lost = process;
     fprintf(stderr, "weft run: %s (pid %d) %s; the job continues without it (%s)\n", process->name,
             (int)process->pid, how, process->log_path);
     return true;
@@ -482,9 +504,10 @@ static void reap(struct run *run)
             process->ended = true;
             process->wait_status = wait_status;
             /* this command has asked all processes to end */
-            bool asked = run->interrupted_by || run->kill_at_ns != WEFT_NEVER;
-            if (run_process_has_failed(process) && !run->first_failed && !asked && !can_lose(run, process))
-                run->first_failed = process;
+            bool asked = run->end.interrupted_by || run->end.kill_at_ns != WEFT_NEVER;
+            if (run_process_has_failed(process) && !run->end.first_failed && !asked &&
+                !can_lose(run, process))
+                run->end.first_failed = process;
         }
     }
 }
@@ -492,7 +515,7 @@ static void reap(struct run *run)
 static uint32_t count_running(const struct run *run, bool workers_only)
 {
     uint32_t count = 0;
-    for (uint32_t i = workers_only ? (uint32_t)run->shards : 0; i < run->process_count; i++)
+    for (uint32_t i = workers_only ? (uint32_t)run->options.shards : 0; i < run->process_count; i++)
         count += run->processes[i].pid > 0 && !run->processes[i].ended;
     return count;
 }
@@ -507,43 +530,44 @@ static void signal_all(struct run *run, int signal_number)
  * the coordinator reports none. A restarted worker may die before it has joined, without a report. */
 static void check_losses(struct run *run, uint64_t now_ns)
 {
-    if (run->workers_lost - run->restarted_lost <= run_watch_survived_count(run->watch))
-        run->loss_deadline_ns = WEFT_NEVER;
-    else if (run->loss_deadline_ns == WEFT_NEVER) run->loss_deadline_ns = now_ns + GRACE_NS;
-    else if (run->loss_deadline_ns <= now_ns && !run->first_failed) run->first_failed = run->last_lost;
-    if (run->first_failed) run->loss_deadline_ns = WEFT_NEVER;
+    if (run->losses.workers_lost - run->losses.restarted_lost <= run_watch_survived_count(run->watch))
+        run->losses.loss_deadline_ns = WEFT_NEVER;
+    else if (run->losses.loss_deadline_ns == WEFT_NEVER) run->losses.loss_deadline_ns = now_ns + GRACE_NS;
+    else if (run->losses.loss_deadline_ns <= now_ns && !run->end.first_failed)
+        run->end.first_failed = run->losses.last_lost;
+    if (run->end.first_failed) run->losses.loss_deadline_ns = WEFT_NEVER;
 }
 
 /* Restarts lost workers once the coordinator has reported the loss: before that the job is full. The
  * coordinator reports no loss of a worker that had not joined; such a worker restarts after GRACE_NS. */
 static void restart(struct run *run, uint64_t now_ns)
 {
-    for (uint32_t i = (uint32_t)run->shards; i < run->process_count; i++) {
+    for (uint32_t i = (uint32_t)run->options.shards; i < run->process_count; i++) {
         struct run_process *process = &run->processes[i];
-        bool due = process->should_restart && !run->first_failed && !run->interrupted_by &&
-                   run->restarted < run->restarts;
-        bool known = run->workers_lost <= run_watch_survived_count(run->watch) ||
+        bool due = process->should_restart && !run->end.first_failed && !run->end.interrupted_by &&
+                   run->losses.restarted < run->options.restarts;
+        bool known = run->losses.workers_lost <= run_watch_survived_count(run->watch) ||
                      now_ns >= process->lost_at_ns + GRACE_NS;
         if (!due || !known) continue;
         run_process_copy(process);
         run_process_close(process);
         *process = (struct run_process){.output_fd = -1, .log_fd = -1, .was_restarted = true};
-        run->restarted++;
-        if (!start_worker(run, i - (uint32_t)run->shards)) run->first_failed = process;
+        run->losses.restarted++;
+        if (!start_worker(run, i - (uint32_t)run->options.shards)) run->end.first_failed = process;
     }
 }
 
 static bool restart_pending(const struct run *run)
 {
     bool pending = false;
-    for (uint32_t i = (uint32_t)run->shards; i < run->process_count; i++)
+    for (uint32_t i = (uint32_t)run->options.shards; i < run->process_count; i++)
         pending |= run->processes[i].should_restart;
-    return pending && !run->first_failed && run->restarted < run->restarts;
+    return pending && !run->end.first_failed && run->losses.restarted < run->options.restarts;
 }
 
 static bool is_lost(const struct run *run, const struct run_process *process)
 {
-    return process >= &run->processes[run->shards] && process->pid > 0 &&
+    return process >= &run->processes[run->options.shards] && process->pid > 0 &&
            run_watch_has_lost_worker(run->watch, (uint64_t)process->pid,
                                      run->launched ? process->name : NULL);
 }
@@ -554,7 +578,7 @@ static uint32_t count_lost_running(const struct run *run)
 {
     uint32_t count = 0;
     if (run_watch_survived_count(run->watch) == 0) return 0;
-    for (uint32_t i = (uint32_t)run->shards; i < run->process_count; i++)
+    for (uint32_t i = (uint32_t)run->options.shards; i < run->process_count; i++)
         count += !run->processes[i].ended && is_lost(run, &run->processes[i]);
     return count;
 }
@@ -562,7 +586,7 @@ static uint32_t count_lost_running(const struct run *run)
 /* Finds a worker that exited with 0 without weft_finalize: the job has lost it. NULL: none. */
 static struct run_process *find_unfinished(const struct run *run)
 {
-    for (uint32_t i = (uint32_t)run->shards; i < run->process_count; i++) {
+    for (uint32_t i = (uint32_t)run->options.shards; i < run->process_count; i++) {
         struct run_process *process = &run->processes[i];
         if (process->ended && !run_process_has_failed(process) && is_lost(run, process)) return process;
     }
@@ -573,25 +597,25 @@ static struct run_process *find_unfinished(const struct run *run)
  * the status. */
 static void ignore_shard_failure(struct run *run)
 {
-    bool shard = run->first_failed && run->first_failed < &run->processes[run->shards];
+    bool shard = run->end.first_failed && run->end.first_failed < &run->processes[run->options.shards];
     if (!shard || !find_unfinished(run)) return;
-    run->first_failed = NULL;
-    if (run->kill_at_ns == WEFT_NEVER) run->term_at_ns = WEFT_NEVER;
+    run->end.first_failed = NULL;
+    if (run->end.kill_at_ns == WEFT_NEVER) run->end.term_at_ns = WEFT_NEVER;
 }
 
 /* If all workers exited with 0, the status is 0 although a shard exited with an error, as in a job without
  * shards. */
 static void ignore_shard_exit(struct run *run)
 {
-    struct run_process *shard = run->first_failed;
+    struct run_process *shard = run->end.first_failed;
     char state[80];
-    if (!shard || shard >= &run->processes[run->shards] || !WIFEXITED(shard->wait_status)) return;
-    for (uint32_t i = (uint32_t)run->shards; i < run->process_count; i++)
+    if (!shard || shard >= &run->processes[run->options.shards] || !WIFEXITED(shard->wait_status)) return;
+    for (uint32_t i = (uint32_t)run->options.shards; i < run->process_count; i++)
         if (!run->processes[i].ended || run_process_has_failed(&run->processes[i])) return;
     run_process_describe(shard, state, sizeof state);
     fprintf(stderr, "weft run: %s %s, and all workers ended with status 0 (%s)\n", shard->name, state,
             shard->log_path);
-    run->first_failed = NULL;
+    run->end.first_failed = NULL;
 }
 
 /* Acts on the clock and on the ends of processes: restarts, SIGTERM, SIGKILL. */
@@ -601,16 +625,17 @@ static void decide(struct run *run)
     ignore_shard_failure(run);
     check_losses(run, now_ns);
     restart(run, now_ns);
-    bool failed = run->first_failed != NULL,
+    bool failed = run->end.first_failed != NULL,
          workers_done = count_running(run, true) <= count_lost_running(run);
-    if (run->term_at_ns == WEFT_NEVER && (failed || workers_done)) run->term_at_ns = now_ns + GRACE_NS;
-    if (run->interrupted_by && run->kill_at_ns == WEFT_NEVER) run->term_at_ns = now_ns;
-    if (workers_done && !failed && run->term_at_ns <= now_ns) run->shards_signalled = true;
-    if (run->term_at_ns <= now_ns && run->kill_at_ns == WEFT_NEVER) {
+    if (run->end.term_at_ns == WEFT_NEVER && (failed || workers_done))
+        run->end.term_at_ns = now_ns + GRACE_NS;
+    if (run->end.interrupted_by && run->end.kill_at_ns == WEFT_NEVER) run->end.term_at_ns = now_ns;
+    if (workers_done && !failed && run->end.term_at_ns <= now_ns) run->end.shards_signalled = true;
+    if (run->end.term_at_ns <= now_ns && run->end.kill_at_ns == WEFT_NEVER) {
         signal_all(run, SIGTERM);
-        run->kill_at_ns = now_ns + TERMINATE_NS;
+        run->end.kill_at_ns = now_ns + TERMINATE_NS;
     }
-    if (run->kill_at_ns <= now_ns) signal_all(run, SIGKILL);
+    if (run->end.kill_at_ns <= now_ns) signal_all(run, SIGKILL);
 }
 
 static void join_all(struct run *run)
@@ -618,12 +643,12 @@ static void join_all(struct run *run)
     /* Workers waiting for a restart are not counted: if none runs, the job ends without them. */
     while (count_running(run, false) > 0) {
         struct pollfd fds[2] = {{.fd = run->signal_fd, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
-        struct run_process *rank_0 = &run->processes[run->shards];
-        if (run->process_count > run->shards) fds[1].fd = rank_0->output_fd;
-        uint64_t next_ns = run->kill_at_ns < run->term_at_ns || run->kill_at_ns != WEFT_NEVER
-                               ? run->kill_at_ns
-                               : run->term_at_ns;
-        if (run->loss_deadline_ns < next_ns) next_ns = run->loss_deadline_ns;
+        struct run_process *rank_0 = &run->processes[run->options.shards];
+        if (run->process_count > run->options.shards) fds[1].fd = rank_0->output_fd;
+        uint64_t next_ns = run->end.kill_at_ns < run->end.term_at_ns || run->end.kill_at_ns != WEFT_NEVER
+                               ? run->end.kill_at_ns
+                               : run->end.term_at_ns;
+        if (run->losses.loss_deadline_ns < next_ns) next_ns = run->losses.loss_deadline_ns;
         uint64_t now_ns = weft_now_ns(run->env);
         if (restart_pending(run) && next_ns > now_ns + WEFT_MS(5)) next_ns = now_ns + WEFT_MS(5);
         int timeout_ms = next_ns == WEFT_NEVER ? -1
@@ -636,7 +661,7 @@ static void join_all(struct run *run)
         decide(run);
     }
     /* The last output of rank 0. If a process that rank 0 started still holds the pipe, the rest is left. */
-    if (run->process_count > run->shards) run_process_copy(&run->processes[run->shards]);
+    if (run->process_count > run->options.shards) run_process_copy(&run->processes[run->options.shards]);
 }
 
 /* ---- the end ---- */
@@ -645,15 +670,15 @@ static void correct_first_failed(struct run *run)
 {
     char lost[24];
     run_watch_first_lost(run->watch, lost);
-    for (uint32_t i = 0; run->first_failed && i < run->process_count; i++)
+    for (uint32_t i = 0; run->end.first_failed && i < run->process_count; i++)
         if (run_process_has_failed(&run->processes[i]) && strcmp(run->processes[i].name, lost) == 0)
-            run->first_failed = &run->processes[i];
+            run->end.first_failed = &run->processes[i];
 }
 
 static void report_failure(struct run *run)
 {
     char how[100];
-    const struct run_process *failed = run->first_failed;
+    const struct run_process *failed = run->end.first_failed;
     run_process_describe(failed, how, sizeof how);
     fprintf(stderr, "weft run: %s (pid %d) %s; the end of %s:\n", failed->name, (int)failed->pid, how,
             failed->log_path);
@@ -675,7 +700,7 @@ static bool has_ended_in_order(const struct run *run)
 static void await_loss_report(struct run *run)
 {
     const uint64_t until_ns = weft_now_ns(run->env) + LOSS_REPORT_NS;
-    if (!run->first_failed && !run->own_coordinator) return;
+    if (!run->end.first_failed && !run->own_coordinator) return;
     while (!run_watch_is_settled(run->watch) && !has_ended_in_order(run) &&
            weft_now_ns(run->env) < until_ns)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
@@ -685,10 +710,10 @@ static void await_loss_report(struct run *run)
  * remark. */
 static int conclude(struct run *run, bool started)
 {
-    if (run->interrupted_by) {
+    if (run->end.interrupted_by) {
         fprintf(stderr, "weft run: ended by %s\n",
-                run->interrupted_by == SIGINT    ? "SIGINT"
-                : run->interrupted_by == SIGTERM ? "SIGTERM"
+                run->end.interrupted_by == SIGINT    ? "SIGINT"
+                : run->end.interrupted_by == SIGTERM ? "SIGTERM"
                                                  : "SIGHUP");
         return 1;
     }
@@ -702,8 +727,8 @@ static int conclude(struct run *run, bool started)
                 "weft run: %s (pid %d) ended without weft_finalize: the job lost it; call weft_finalize "
                 "before the process ends (%s)\n",
                 unfinished->name, (int)unfinished->pid, unfinished->log_path);
-    if (run->first_failed) report_failure(run);
-    if (!started || run->first_failed) return 1;
+    if (run->end.first_failed) report_failure(run);
+    if (!started || run->end.first_failed) return 1;
     for (uint32_t i = 0; i < run->process_count; i++) {
         int error = run->processes[i].output_error;
         if (!error || error == EPIPE) continue; /* the reader of our output has closed the pipe */
@@ -711,7 +736,7 @@ static int conclude(struct run *run, bool started)
                 strerror(error));
         return 1;
     }
-    if (run->shards_signalled && run->shards > 0 && !unfinished)
+    if (run->end.shards_signalled && run->options.shards > 0 && !unfinished)
         fprintf(stderr,
                 "weft run: the workers ended without leaving the job; the shards received SIGTERM (does %s "
                 "call weft_init and weft_finalize?)\n",
@@ -739,7 +764,7 @@ static void print_exposed_report(const struct run *run)
 
 static int run_job(struct run *run)
 {
-    run->process_count = (uint32_t)(run->shards + run->workers);
+    run->process_count = (uint32_t)(run->options.shards + run->options.workers);
     run->processes = calloc(run->process_count, sizeof *run->processes);
     if (!run->processes) {
         fprintf(stderr, "weft run: no memory for %u processes\n", run->process_count);
@@ -753,7 +778,7 @@ static int run_job(struct run *run)
     run->signal_fd = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
     bool started = run->signal_fd >= 0 && run_make_directory(run->log_dir) &&
                    run_scratch_create(&run->scratch, run->job) && start_all(run);
-    if (!started) run->term_at_ns = 0; /* processes that already run end now */
+    if (!started) run->end.term_at_ns = 0; /* processes that already run end now */
     join_all(run);
     /* processes that the children started */
     for (uint32_t i = 0; i < run->process_count; i++) run_process_signal(&run->processes[i], SIGKILL);
@@ -775,7 +800,7 @@ int weft_run_main(int argc, char **argv)
     struct run *run = calloc(1, sizeof *run);
     if (!run) return 1;
     run->env = weft_env_system();
-    run->term_at_ns = run->kill_at_ns = run->loss_deadline_ns = WEFT_NEVER;
+    run->end.term_at_ns = run->end.kill_at_ns = run->losses.loss_deadline_ns = WEFT_NEVER;
     int status = parse(run, argc, argv);
     if (status < 0) status = run_job(run);
     free(run);

@@ -247,7 +247,7 @@ static void received(struct weft_completion *completion, enum weft_status status
 {
     struct shard_chunk *chunk = weft_container_of(completion, struct shard_chunk, copy.received);
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    if (engine->closed) return;
+    if (engine->end.closed) return;
     if (status < 0 || !is_copied_from(chunk, &chunk->copy.request)) {
         end(chunk); /* the leader is lost or replaced: no worker has received this step's result */
     } else if (payload_check(chunk) < 0) {
@@ -384,7 +384,7 @@ static bool handle(struct weft_shard_engine *engine, struct weft_arrival *arriva
     if (chunk && (header.kind == WEFT_WIRE_REPLICATED || header.kind == WEFT_WIRE_COPIED)) {
         if (header.kind == WEFT_WIRE_REPLICATED) shard_replicate_acked(chunk, arrival->peer_id, &header);
         shard_move_acked(chunk, arrival->peer_id, &header);
-    } else if (chunk && engine->failed == WEFT_OK) {
+    } else if (chunk && engine->end.failed == WEFT_OK) {
         const uint32_t rank = header.worker;
         header.worker = arrival->peer_id; /* the sender, for the answer */
         next = header.kind == WEFT_WIRE_COPY ? shard_receive_copy_judge(chunk, &header, &status)

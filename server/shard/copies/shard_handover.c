@@ -31,7 +31,8 @@ static bool slot_is_quiet(struct weft_shard_engine *engine, uint32_t slot)
 
 void weft_shard_engine_hand_over(struct weft_shard_engine *engine, uint32_t slot, uint32_t term)
 {
-    if (engine->closed || engine->failed < 0 || !shard_map_is_on(engine) || slot >= WEFT_LIMIT_SLOTS) return;
+    if (engine->end.closed || engine->end.failed < 0 || !shard_map_is_on(engine) || slot >= WEFT_LIMIT_SLOTS)
+        return;
     struct shard_map_slot *at = &engine->replication.slots[slot];
     if (at->term != term || at->leader != engine->endpoint || at->copy == 0) return;
     if (at->is_reported || !at->is_quiet) engine->replication.quiet_count++;

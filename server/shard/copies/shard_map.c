@@ -114,7 +114,7 @@ static void chunks_changed(struct weft_shard_engine *engine, uint32_t slot,
 
 void weft_shard_engine_map(struct weft_shard_engine *engine, const Weft__Control__Map *map)
 {
-    if (engine->closed || !shard_map_is_on(engine)) return;
+    if (engine->end.closed || !shard_map_is_on(engine)) return;
     bool leaders_changed = map->lost > 0;
     for (size_t i = 0; i < map->n_slots; i++) {
         const Weft__Control__Slot *entry = map->slots[i];

@@ -160,7 +160,7 @@ static void let_close(struct shard_chunk_move *at)
     if (!at->is_started) return;
     at->is_started = false;
     chunk->result.sends--;
-    if (chunk->tensor->engine->closed) return;
+    if (chunk->tensor->engine->end.closed) return;
     if (chunk->clock) shard_clock_schedule(chunk);
     else if (!shard_result_is_in_use(chunk)) shard_round_result_released(chunk);
 }
@@ -360,7 +360,8 @@ static struct shard_move *find(const struct weft_shard_engine *engine, uint32_t 
 
 void weft_shard_engine_copy(struct weft_shard_engine *engine, uint32_t slot, uint32_t term, uint32_t to)
 {
-    if (engine->closed || engine->failed < 0 || !shard_map_is_on(engine) || slot >= WEFT_LIMIT_SLOTS) return;
+    if (engine->end.closed || engine->end.failed < 0 || !shard_map_is_on(engine) || slot >= WEFT_LIMIT_SLOTS)
+        return;
     const struct shard_map_slot *at = &engine->replication.slots[slot];
     struct shard_move *move = find(engine, slot);
     if (at->term != term || at->leader != engine->endpoint || to == engine->endpoint || to + 1 == at->copy)

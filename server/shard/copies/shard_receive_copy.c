@@ -128,7 +128,7 @@ static void rounded(struct weft_task *task)
 {
     struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, work.task);
     chunk->work.computing = false;
-    if (chunk->tensor->engine->closed) return;
+    if (chunk->tensor->engine->end.closed) return;
     complete(chunk, &chunk->copy.request);
     shard_copy_answer(chunk, &chunk->copy.request, WEFT_OK);
     shard_engine_resume(chunk->tensor->engine);
@@ -162,7 +162,7 @@ static void received(struct weft_completion *completion, enum weft_status status
     struct weft_shard_engine *engine = chunk->tensor->engine;
     const struct weft_wire_header *request = &chunk->copy.request;
     const struct shard_map_slot *slot = shard_map_slot(chunk);
-    if (engine->closed) return;
+    if (engine->end.closed) return;
     chunk->copy.payload = NULL;
     chunk->copy.is_part = false;
     if (status == WEFT_OK && request->term == slot->term && slot->leader == request->worker)

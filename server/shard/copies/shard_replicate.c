@@ -24,14 +24,14 @@ static void release(struct shard_chunk *chunk)
     struct shard_hold *hold = &chunk->hold;
     if (hold->is_due || hold->is_sending || shard_move_is_in_use(chunk->move)) return;
     shard_slots_close(&hold->slots, &engine->memory.arena);
-    if (chunk->clock && !engine->closed) shard_clock_replicated(chunk);
-    else if (!engine->closed && !shard_result_is_in_use(chunk)) shard_round_result_released(chunk);
+    if (chunk->clock && !engine->end.closed) shard_clock_replicated(chunk);
+    else if (!engine->end.closed && !shard_result_is_in_use(chunk)) shard_round_result_released(chunk);
 }
 
 void shard_replicate_check(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    if (engine->closed) return;
+    if (engine->end.closed) return;
     if (!shard_replicate_holds(chunk)) {
         if (chunk->result.replies_pending > 0 && weft_list_empty(&chunk->links.reply))
             weft_list_append(&engine->queues.reply_queue, &chunk->links.reply);

@@ -382,7 +382,7 @@ bool weft_shard_engine_snapshot_arm(struct weft_shard_engine *engine, uint32_t i
     WEFT_ASSERT(ops->piece_bytes >= sizeof(float) && ops->piece_bytes % sizeof(float) == 0 &&
                 ops->piece_bytes <= WEFT_PIECE_BYTES_MAX);
     *newest_out = engine->newest_step;
-    if (engine->newest_step > step || engine->closed) return false;
+    if (engine->newest_step > step || engine->end.closed) return false;
     weft_shard_engine_snapshot_abandon(engine, "another snapshot began");
     struct shard_snapshot *snapshot = weft_alloc_zero(engine->env, sizeof *snapshot);
     if (!snapshot) return false;

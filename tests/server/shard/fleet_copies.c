@@ -37,7 +37,7 @@ static void shard_map(struct fleet_shard *shard)
     slots_enter(shard, fleet->chunk);
     slots_enter(shard, fleet->chunk_before);
     for (uint32_t c = 0; c < fleet->chunk_count; c++)
-        fleet->terms_fallen += shard->engine->replication.slots[c].term != fleet->chunk[c].term;
+        fleet->counts.terms_fallen += shard->engine->replication.slots[c].term != fleet->chunk[c].term;
 }
 
 /* Call before slots change. */
@@ -62,12 +62,12 @@ static void on_shard_map(struct weft_timer *timer)
 
 static void on_worker_map(struct weft_timer *timer)
 {
-    struct fleet_worker *worker = weft_container_of(timer, struct fleet_worker, map_timer);
+    struct fleet_worker *worker = weft_container_of(timer, struct fleet_worker, map.timer);
     struct fleet *fleet = worker->fleet;
     close_lost(fleet, worker->transport, worker->endpoint);
     for (uint32_t c = 0; c < fleet->chunk_count; c++) {
-        worker->leader[c] = fleet->chunk[c].shard;
-        worker->term[c] = fleet->chunk[c].term;
+        worker->map.leader[c] = fleet->chunk[c].shard;
+        worker->map.term[c] = fleet->chunk[c].term;
     }
     for (uint32_t c = 0; c < fleet->chunk_count; c++)
         if (worker->request[c].timed) fleet_copies_resend(&worker->request[c]);
@@ -87,8 +87,8 @@ void fleet_copies_begin(struct fleet *fleet)
         if (!fleet->shard[s].is_absent) shard_map(&fleet->shard[s]);
     }
     for (uint32_t w = 0; w < fleet->options.workers; w++) {
-        weft_timer_init(&fleet->worker[w].map_timer, on_worker_map);
-        on_worker_map(&fleet->worker[w].map_timer);
+        weft_timer_init(&fleet->worker[w].map.timer, on_worker_map);
+        on_worker_map(&fleet->worker[w].map.timer);
     }
 }
 
@@ -110,13 +110,13 @@ static void send_map(struct fleet *fleet, uint64_t delay_ns)
                         delay_ns);
     for (uint32_t w = 0; w < fleet->options.workers; w++)
         if (!fleet->worker[w].killed)
-            start_timer(fleet, fleet->worker[w].env, fleet->worker[w].loop, &fleet->worker[w].map_timer,
+            start_timer(fleet, fleet->worker[w].env, fleet->worker[w].loop, &fleet->worker[w].map.timer,
                         delay_ns);
 }
 
 void fleet_fail_over(struct fleet *fleet, uint32_t shard, uint64_t delay_ns)
 {
-    const uint32_t mutants = fleet->options.map_mutants;
+    const uint32_t mutants = fleet->options.faults.map_mutants;
     fleet->shard[shard].given_up = true;
     keep_slots(fleet);
     for (uint32_t c = 0; c < fleet->chunk_count; c++) {
@@ -200,12 +200,12 @@ uint32_t fleet_live_shards(const struct fleet *fleet)
 
 void fleet_add(struct fleet *fleet, uint32_t shard)
 {
-    const uint32_t faults = fleet->options.map_mutants;
+    const uint32_t faults = fleet->options.faults.map_mutants;
     struct weft_error error = {0};
     if (!fleet->shard[shard].is_absent) return;
     fleet_connect_shard(fleet, shard, faults & FLEET_MUTANT_ADDED_UNCONNECTED ? 1 : 0);
     fleet->shard[shard].is_absent = false;
-    fleet->added++;
+    fleet->counts.added++;
     shard_map(&fleet->shard[shard]);
     for (uint32_t t = 0; t < fleet->options.tensor_count && !(faults & FLEET_MUTANT_ADDED_UNDECLARED); t++) {
         const enum weft_status status = fleet_declare(fleet, t, fleet->shard[shard].engine, &error);
@@ -247,7 +247,7 @@ void fleet_drains_continue(struct fleet *fleet)
         if (fleet_live_shards(fleet) < 2) shard->leaves = false; /* no other can have its chunks */
         else if (drain_continue(fleet, s)) {
             fleet_fail_over(fleet, s, fleet->map_delay_ns); /* a Map without slots: it has left */
-            fleet->left++;
+            fleet->counts.left++;
         }
     }
 }
@@ -297,7 +297,8 @@ static bool has_answered(const struct fleet *fleet, uint32_t shard, uint32_t chu
     const struct fleet_chunk *chunk = &fleet->chunk[chunk_number];
     if (!fleet_has_clock(fleet, chunk->tensor)) return step_at(fleet, shard, chunk_number) >= chunk->answered;
     for (uint32_t w = 0; w < fleet->options.workers; w++)
-        if (clock_at(fleet, shard, chunk_number, w) < fleet->worker[w].answered[chunk_number]) return false;
+        if (clock_at(fleet, shard, chunk_number, w) < fleet->worker[w].map.answered[chunk_number])
+            return false;
     return true;
 }
 
@@ -309,10 +310,10 @@ static void handed_over(struct fleet *fleet, uint32_t chunk_number)
     if (fleet->shard[leader].killed) return; /* its loss is on the way */
     if (step_at(fleet, leader, chunk_number) != step_at(fleet, chunk->shard, chunk_number) ||
         fleet_chunk_at(fleet, chunk->shard, chunk_number)->work.computing)
-        fleet->unheld++; /* one of them is a step ahead */
+        fleet->counts.unheld++; /* one of them is a step ahead */
     chunk->copy = chunk->shard + 1;
     chunk->shard = leader;
-    fleet->handed_over++;
+    fleet->counts.handed_over++;
 }
 
 /* As the coordinator does. */
@@ -326,13 +327,13 @@ void fleet_slot_report(void *context, const struct weft_slot_report *report)
         handed_over(fleet, report->slot);
     } else if (report->status < 0 && chunk->move_to) {
         chunk->move_to = 0;
-        fleet->moves_failed++;
+        fleet->counts.moves_failed++;
     } else if (report->is_done && chunk->move_to) {
         const uint32_t to = chunk->move_to - 1;
-        if (!fleet->shard[to].killed && !has_answered(fleet, to, report->slot)) fleet->unheld++;
+        if (!fleet->shard[to].killed && !has_answered(fleet, to, report->slot)) fleet->counts.unheld++;
         chunk->copy = chunk->move_to;
         chunk->move_to = 0;
-        fleet->moved++;
+        fleet->counts.moved++;
     } else {
         return;
     }
@@ -367,18 +368,18 @@ bool fleet_copies_admit(struct fleet_worker *worker, uint32_t chunk_number,
                         const struct weft_wire_header *result)
 {
     struct fleet *fleet = worker->fleet;
-    if (result->term != worker->term[chunk_number]) return false;
-    if (worker->deaf_chunk == chunk_number + 1 && result->term == 1) return false;
+    if (result->term != worker->map.term[chunk_number]) return false;
+    if (worker->map.deaf_chunk == chunk_number + 1 && result->term == 1) return false;
     const bool is_clock = fleet_has_clock(fleet, fleet->chunk[chunk_number].tensor);
     if (is_clock && result->term == fleet->chunk[chunk_number].term && result->status == WEFT_OK &&
         !copy_has_clock(worker, chunk_number, result->step))
-        fleet->unheld++;
+        fleet->counts.unheld++;
     const bool ends_step =
         !is_clock &&
         result->round + 1u == weft_codec_rounds(&fleet->codec[fleet->chunk[chunk_number].tensor]);
     if (ends_step && result->term == fleet->chunk[chunk_number].term && result->status == WEFT_OK &&
         !copy_holds(fleet, chunk_number, result->step, result->payload_bytes == sizeof(double)))
-        fleet->unheld++;
+        fleet->counts.unheld++;
     return true;
 }
 
@@ -394,8 +395,9 @@ static bool is_step_open(const struct fleet_request *request)
     const struct fleet_worker *worker = request->worker;
     const struct fleet *fleet = worker->fleet;
     const uint32_t t = fleet->chunk[request->chunk_number].tensor;
-    const bool repeats = !(fleet->options.map_mutants & FLEET_MUTANT_NO_REPEAT);
-    return request->pushed && (!request->settled || (repeats && worker->round[t] + 1u < rounds_of(fleet, t)));
+    const bool repeats = !(fleet->options.faults.map_mutants & FLEET_MUTANT_NO_REPEAT);
+    return request->pushed &&
+           (!request->settled || (repeats && worker->codecs.round[t] + 1u < rounds_of(fleet, t)));
 }
 
 void fleet_copies_resend(struct fleet_request *request)
@@ -404,11 +406,11 @@ void fleet_copies_resend(struct fleet_request *request)
     const uint32_t t = worker->fleet->chunk[request->chunk_number].tensor;
     const bool is_busy =
         request->open && (request->sending || request->received.count > 0 || request->answered);
-    if (!request->timed || is_busy || worker->finished ||
-        request->header.term >= worker->term[request->chunk_number])
+    if (!request->timed || is_busy || worker->training.finished ||
+        request->header.term >= worker->map.term[request->chunk_number])
         return;
     if (worker->fleet->codec[t].id == WEFT_CODEC_DENSE ? !request->open : !is_step_open(request)) return;
-    request->repeating = request->settled || worker->round[t] > 0;
+    request->repeating = request->settled || worker->codecs.round[t] > 0;
     fleet_push_again(request, 0);
 }
 
@@ -418,21 +420,22 @@ bool fleet_copies_repeated(struct fleet_request *request)
     struct fleet *fleet = worker->fleet;
     const struct fleet_chunk *chunk = &fleet->chunk[request->chunk_number];
     const uint8_t round = request->header.round;
-    if (request->header.term < worker->term[request->chunk_number] && is_step_open(request) &&
+    if (request->header.term < worker->map.term[request->chunk_number] && is_step_open(request) &&
         request->repeating) {
         fleet_copies_resend(request); /* a Map arrived while the send had not ended */
         return true;
     }
-    if (!request->repeating || (round == worker->round[chunk->tensor] && !request->settled)) {
+    if (!request->repeating || (round == worker->codecs.round[chunk->tensor] && !request->settled)) {
         request->repeating = false;
         return false;
     }
     size_t all;
-    const uint8_t *expected = reference_aggregate(fleet->reference, chunk->tensor, worker->step, round, &all);
+    const uint8_t *expected =
+        reference_aggregate(fleet->reference, chunk->tensor, worker->training.step, round, &all);
     const struct fleet_share share = fleet_aggregate(fleet, chunk, round);
     const size_t bytes = (size_t)request->result.payload_bytes;
-    if (bytes > 0 && memcmp(expected + share.at, request->out, bytes) != 0) fleet->wrong++;
-    request->repeating = round < worker->round[chunk->tensor];
+    if (bytes > 0 && memcmp(expected + share.at, request->out, bytes) != 0) fleet->counts.wrong++;
+    request->repeating = round < worker->codecs.round[chunk->tensor];
     if (request->repeating) fleet_push_again(request, (uint8_t)(round + 1));
     return true;
 }

@@ -37,15 +37,15 @@ static void group_send(struct fleet_worker *worker, struct fleet_group *group)
     (void)weft_transport_send(
         weft_transport_peer(worker->transport, worker->fleet->shard[group->shard].endpoint), &message,
         &group->sent);
-    worker->fleet->groups_sent++;
+    worker->fleet->counts.groups_sent++;
 }
 
 static void flush(struct weft_timer *timer)
 {
-    struct fleet_worker *worker = weft_container_of(timer, struct fleet_worker, group_timer);
+    struct fleet_worker *worker = weft_container_of(timer, struct fleet_worker, groups.timer);
     for (uint32_t s = 0; s < FLEET_SHARDS_MAX; s++) {
-        struct fleet_group *group = worker->open_group[s];
-        worker->open_group[s] = NULL;
+        struct fleet_group *group = worker->groups.open[s];
+        worker->groups.open[s] = NULL;
         if (group && !worker->killed) group_send(worker, group);
     }
 }
@@ -55,16 +55,16 @@ static struct fleet_group *group_open(struct fleet_worker *worker, uint32_t shar
     struct fleet_group *group = calloc(1, sizeof *group);
     WEFT_ASSERT(group != NULL);
     group->shard = shard;
-    group->number = ++worker->group_number;
-    group->next = worker->groups;
-    worker->groups = worker->open_group[shard] = group;
+    group->number = ++worker->groups.number;
+    group->next = worker->groups.all;
+    worker->groups.all = worker->groups.open[shard] = group;
     return group;
 }
 
 void fleet_group_add(struct fleet_worker *worker, uint32_t shard,
                      const uint8_t header[WEFT_WIRE_HEADER_BYTES], const void *payload, size_t bytes)
 {
-    struct fleet_group *group = worker->open_group[shard];
+    struct fleet_group *group = worker->groups.open[shard];
     const size_t whole = weft_wire_group_entry_bytes(bytes);
     if (group && (group->used + whole > sizeof group->entries || group->count == WEFT_LIMIT_GROUP_ENTRIES)) {
         group_send(worker, group);
@@ -74,7 +74,7 @@ void fleet_group_add(struct fleet_worker *worker, uint32_t shard,
     weft_wire_group_put(group->entries + group->used, header, payload, bytes);
     group->used += whole;
     group->count++;
-    (void)weft_timer_start_now(worker->loop, &worker->group_timer);
+    (void)weft_timer_start_now(worker->loop, &worker->groups.timer);
 }
 
 /* ---- answers ---- */
@@ -87,21 +87,21 @@ static void read_results(struct fleet_worker *worker, const uint8_t *payload, si
         const enum weft_status status = weft_wire_group_next(payload, bytes, &at, &entry);
         WEFT_ASSERT(status == WEFT_OK && entry.decoded.kind == WEFT_WIRE_RESULT);
         fleet_result(worker, &entry.decoded, entry.payload);
-        worker->fleet->results_in_groups++;
+        worker->fleet->counts.results_in_groups++;
     }
 }
 
 /* Sends the entries of a refused group alone. */
 static void send_entries(struct fleet_worker *worker, uint32_t number)
 {
-    struct fleet_group *group = worker->groups;
+    struct fleet_group *group = worker->groups.all;
     while (group && group->number != number) group = group->next;
     WEFT_ASSERT(group != NULL);
     struct weft_wire_entry entry;
     size_t at = 0;
     while (at < group->used && weft_wire_group_next(group->entries, group->used, &at, &entry) == WEFT_OK)
         fleet_send_copy(worker, group->shard, entry.header, entry.payload, entry.payload_bytes);
-    worker->fleet->groups_refused++;
+    worker->fleet->counts.groups_refused++;
 }
 
 struct fleet_group_receipt {
@@ -124,7 +124,7 @@ static void group_arrived(void *context, struct weft_arrival *arrival)
     struct weft_wire_group group;
     const enum weft_status status = weft_wire_group_decode(arrival->header, arrival->header_bytes, &group);
     WEFT_ASSERT(status == WEFT_OK && group.job == FLEET_JOB);
-    WEFT_ASSERT(worker->group_number > 0); /* only a worker that has sent a group may get one */
+    WEFT_ASSERT(worker->groups.number > 0); /* only a worker that has sent a group may get one */
     if (group.kind == WEFT_WIRE_GROUP_REFUSED) {
         weft_transport_discard(worker->transport, arrival);
         send_entries(worker, group.number);
@@ -146,15 +146,15 @@ static void group_arrived(void *context, struct weft_arrival *arrival)
 
 void fleet_groups_init(struct fleet_worker *worker)
 {
-    weft_timer_init(&worker->group_timer, flush);
+    weft_timer_init(&worker->groups.timer, flush);
     weft_transport_handler(worker->transport, WEFT_CHANNEL_RESULT_GROUP, group_arrived, worker);
 }
 
 void fleet_groups_free(struct fleet_worker *worker)
 {
-    while (worker->groups) {
-        struct fleet_group *group = worker->groups;
-        worker->groups = group->next;
+    while (worker->groups.all) {
+        struct fleet_group *group = worker->groups.all;
+        worker->groups.all = group->next;
         free(group);
     }
 }

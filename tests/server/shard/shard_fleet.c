@@ -197,7 +197,7 @@ void fleet_send_raw(struct fleet *fleet, uint32_t rank, uint32_t shard, struct f
         fleet_group_add(worker, shard, header, payload, bytes);
         return;
     }
-    const size_t odd = fleet->options.odd_rank == rank + 1;
+    const size_t odd = fleet->options.faults.odd_rank == rank + 1;
     request->payload = bytes ? malloc(bytes + odd) : NULL;
     if (bytes) memcpy(request->payload + odd, payload, bytes);
     request->payload_bytes = bytes;
@@ -256,7 +256,7 @@ struct weft_wire_header fleet_header(struct fleet *fleet, uint32_t rank, uint32_
         .chunk = chunk->index,
         .step = step,
         .payload_bytes = asks ? 0 : chunk->count * weft_dtype_bytes(dtype),
-        .term = fleet->options.copies ? fleet->worker[rank].term[chunk_number] : 0,
+        .term = fleet->options.copies ? fleet->worker[rank].map.term[chunk_number] : 0,
         .lr = !contributes                            ? 0
               : fleet_has_clock(fleet, chunk->tensor) ? 1
                                                       : fleet_lr(step),
@@ -310,10 +310,10 @@ static void shard_saw_death(void *context, uint32_t peer_id, enum weft_status st
 
 static void worker_ends(struct fleet_worker *worker, enum weft_status status, const char *text)
 {
-    if (worker->finished) return;
-    worker->finished = true;
-    worker->failure = status;
-    snprintf(worker->failure_text, sizeof worker->failure_text, "%s", text);
+    if (worker->training.finished) return;
+    worker->training.finished = true;
+    worker->training.failure = status;
+    snprintf(worker->training.failure_text, sizeof worker->training.failure_text, "%s", text);
     WEFT_ASSERT(worker->fleet->training > 0);
     if (--worker->fleet->training == 0) worker->fleet->done = true;
 }
@@ -439,7 +439,7 @@ enum weft_status fleet_engine_create(struct fleet_shard *shard, struct weft_shar
     options.workers_max = fleet->options.workers;
     if (fleet->options.first_workers) options.workers = fleet->options.first_workers;
     options.keeps_copies = fleet->options.copies;
-    options.mutants = fleet->options.mutants;
+    options.mutants = fleet->options.faults.mutants;
     options.report = fleet_slot_report;
     options.report_context = shard;
     options.copy_bytes_max = 16384; /* of the simulated tensors: a few chunks */
@@ -455,7 +455,7 @@ static struct fleet *busy_fleet;
 static enum weft_status busy_send(struct weft_transport *transport, struct weft_peer *peer,
                                   const struct weft_message *message, struct weft_completion *completion)
 {
-    if (next_random(busy_fleet) % 100 < busy_fleet->options.again_percent) return WEFT_ERR_AGAIN;
+    if (next_random(busy_fleet) % 100 < busy_fleet->options.faults.again_percent) return WEFT_ERR_AGAIN;
     return patient_ops->send(transport, peer, message, completion);
 }
 
@@ -688,7 +688,7 @@ struct fleet *fleet_create(const struct fleet_options *options)
         shard->endpoint = 1 + s;
         endpoint_open(fleet, shard->host, shard->endpoint, &shard->env, &shard->loop, &shard->transport,
                       shard_saw_death, shard);
-        if (options->again_percent > 0) make_busy(fleet, shard->transport);
+        if (options->faults.again_percent > 0) make_busy(fleet, shard->transport);
         engine_create(shard);
     }
     for (uint32_t w = 0; w < options->workers; w++) {
@@ -717,10 +717,11 @@ struct fleet *fleet_create(const struct fleet_options *options)
         for (uint32_t t = 0; t < options->tensor_count; t++) {
             if (fleet->codec[t].id == WEFT_CODEC_DENSE) continue;
             status = weft_codec_create(weft_env_system(), &fleet->codec[t], &fleet->shape[t],
-                                       &fleet->worker[w].codec[t]);
+                                       &fleet->worker[w].codecs.codec[t]);
             WEFT_ASSERT(status == WEFT_OK);
             if (chunks_of(fleet, t) > 1)
-                status = weft_codec_set_pieces(fleet->worker[w].codec[t], options->tensors[t].chunk_elems);
+                status =
+                    weft_codec_set_pieces(fleet->worker[w].codecs.codec[t], options->tensors[t].chunk_elems);
             WEFT_ASSERT(status == WEFT_OK);
             size_t most = 0;
             for (uint32_t round = 0; round < weft_codec_rounds(&fleet->codec[t]); round++) {
@@ -728,9 +729,9 @@ struct fleet *fleet_create(const struct fleet_options *options)
                                                                     options->workers);
                 if (bytes > most) most = bytes;
             }
-            fleet->worker[w].aggregate[t] = malloc(most);
-            fleet->worker[w].weights[t] = malloc(weft_shape_elems(&fleet->shape[t]) * sizeof(float));
-            fleet_first_weights(fleet, t, fleet->worker[w].weights[t]);
+            fleet->worker[w].codecs.aggregate[t] = malloc(most);
+            fleet->worker[w].codecs.weights[t] = malloc(weft_shape_elems(&fleet->shape[t]) * sizeof(float));
+            fleet_first_weights(fleet, t, fleet->worker[w].codecs.weights[t]);
         }
         for (uint32_t c = 0; c < fleet->chunk_count; c++) {
             fleet->worker[w].request[c].worker = &fleet->worker[w];
@@ -770,8 +771,8 @@ void fleet_free(struct fleet *fleet)
             weft_timer_stop(fleet->worker[w].loop, &fleet->worker[w].request[c].timer);
             fleet->worker[w].request[c].timed = false;
         }
-        if (fleet->options.copies) weft_timer_stop(fleet->worker[w].loop, &fleet->worker[w].map_timer);
-        fleet->worker[w].finished = true;
+        if (fleet->options.copies) weft_timer_stop(fleet->worker[w].loop, &fleet->worker[w].map.timer);
+        fleet->worker[w].training.finished = true;
     }
     for (uint32_t s = 0; fleet->options.copies && s < fleet->options.shards; s++)
         weft_timer_stop(fleet->shard[s].loop, &fleet->shard[s].map_timer);
@@ -787,14 +788,14 @@ void fleet_free(struct fleet *fleet)
     for (uint32_t w = 0; w < fleet->options.workers; w++) {
         struct fleet_worker *worker = &fleet->worker[w];
         if (fleet->sim) weft_sim_remove(fleet->sim, worker->loop);
-        weft_timer_stop(worker->loop, &worker->group_timer);
+        weft_timer_stop(worker->loop, &worker->groups.timer);
         weft_transport_free(worker->transport);
         fleet_groups_free(worker);
         weft_loop_free(worker->loop);
         for (uint32_t t = 0; t < fleet->options.tensor_count; t++) {
-            if (worker->codec[t]) weft_codec_free(worker->codec[t]);
-            free(worker->weights[t]);
-            free(worker->aggregate[t]);
+            if (worker->codecs.codec[t]) weft_codec_free(worker->codecs.codec[t]);
+            free(worker->codecs.weights[t]);
+            free(worker->codecs.aggregate[t]);
         }
         for (uint32_t c = 0; c < fleet->chunk_count; c++) {
             free(worker->request[c].payload);
@@ -916,7 +917,7 @@ static void send_again(struct fleet *fleet, uint32_t rank, uint32_t shard,
     if (fleet_sends_groups(fleet, rank))
         fleet_group_add(&fleet->worker[rank], shard, encoded, payload, bytes);
     else fleet_send_copy(&fleet->worker[rank], shard, encoded, payload, bytes);
-    fleet->repeats++;
+    fleet->counts.repeats++;
 }
 
 static bool percent(struct fleet *fleet, uint32_t share)
@@ -931,28 +932,28 @@ static void training_push(struct fleet_request *request, uint8_t round)
     const struct fleet_chunk *chunk = &fleet->chunk[request->chunk_number];
     uint32_t t = chunk->tensor;
     const enum weft_wire_kind kind = request->measured                     ? WEFT_WIRE_APPLY
-                                     : fleet_clips(fleet, t, worker->step) ? WEFT_WIRE_PUSH_HOLD
+                                     : fleet_clips(fleet, t, worker->training.step) ? WEFT_WIRE_PUSH_HOLD
                                                                            : WEFT_WIRE_PUSH_PULL;
     struct weft_wire_header header =
-        fleet_header(fleet, worker->rank, request->chunk_number, kind, worker->step);
+        fleet_header(fleet, worker->rank, request->chunk_number, kind, worker->training.step);
     void *payload = NULL;
     size_t bytes = 0;
     header.round = round;
     request->pushed = true;
-    if (fleet->options.other_lr_step > 0 && worker->rank == fleet->options.other_lr_rank &&
-        worker->step >= fleet->options.other_lr_step)
+    if (fleet->options.faults.other_lr_step > 0 && worker->rank == fleet->options.faults.other_lr_rank &&
+        worker->training.step >= fleet->options.faults.other_lr_step)
         header.lr *= 2;
     if (request->measured) {
-        header.weight = fleet_factor(fleet, worker->step);
+        header.weight = fleet_factor(fleet, worker->training.step);
     } else if (fleet->codec[t].id == WEFT_CODEC_DENSE) {
-        payload = dense_contribution(fleet, worker->rank, chunk, worker->step, &bytes);
+        payload = dense_contribution(fleet, worker->rank, chunk, worker->training.step, &bytes);
     } else {
         float *grad = malloc(weft_shape_elems(&fleet->shape[t]) * sizeof(float));
-        fleet_gradient(fleet, worker->rank, t, worker->step, grad);
+        fleet_gradient(fleet, worker->rank, t, worker->training.step, grad);
         payload = malloc(weft_codec_contribution_bytes_max(&fleet->codec[t], &fleet->shape[t], round));
         /* For each chunk again: the bytes are those of the first time. */
         enum weft_status status =
-            weft_codec_encode(worker->codec[t], round, grad, header.weight, payload, &bytes);
+            weft_codec_encode(worker->codecs.codec[t], round, grad, header.weight, payload, &bytes);
         WEFT_ASSERT(status == WEFT_OK);
         if (chunks_of(fleet, t) > 1) {
             const struct fleet_share share = fleet_contribution(fleet, chunk, round);
@@ -962,12 +963,13 @@ static void training_push(struct fleet_request *request, uint8_t round)
         free(grad);
     }
     header.payload_bytes = bytes;
-    const uint32_t shard = fleet->options.copies ? worker->leader[request->chunk_number] : chunk->shard;
+    const uint32_t shard = fleet->options.copies ? worker->map.leader[request->chunk_number] : chunk->shard;
     fleet_send(fleet, worker->rank, shard, request, &header, payload, bytes);
-    if (percent(fleet, fleet->options.repeat_percent))
+    if (percent(fleet, fleet->options.faults.repeat_percent))
         send_again(fleet, worker->rank, shard, &header, payload, bytes);
-    if (worker->step > 1 && !request->measured && percent(fleet, fleet->options.repeat_percent)) {
-        header.step -= 1 + next_random(fleet) % (worker->step - 1);
+    if (worker->training.step > 1 && !request->measured &&
+        percent(fleet, fleet->options.faults.repeat_percent)) {
+        header.step -= 1 + next_random(fleet) % (worker->training.step - 1);
         header.lr = fleet_lr(header.step);
         send_again(fleet, worker->rank, shard, &header, payload, bytes);
     }
@@ -985,24 +987,24 @@ void fleet_push_again(struct fleet_request *request, uint8_t round)
 static void request_timer(struct weft_timer *timer)
 {
     struct fleet_request *request = weft_container_of(timer, struct fleet_request, timer);
-    if (!request->worker->finished) training_push(request, 0);
+    if (!request->worker->training.finished) training_push(request, 0);
 }
 
 static void training_step(struct fleet_worker *worker)
 {
     struct fleet *fleet = worker->fleet;
-    worker->step++;
-    worker->step_began_ns = weft_now_ns(worker->env);
-    worker->left = fleet->chunk_count;
-    worker->unmeasured = 0;
-    memset(worker->round, 0, sizeof worker->round);
+    worker->training.step++;
+    worker->training.step_began_ns = weft_now_ns(worker->env);
+    worker->training.left = fleet->chunk_count;
+    worker->training.unmeasured = 0;
+    memset(worker->codecs.round, 0, sizeof worker->codecs.round);
     for (uint32_t c = 0; c < fleet->chunk_count; c++) {
         uint64_t at = weft_now_ns(worker->env) +
                       (fleet->options.think_ns ? next_random(fleet) % fleet->options.think_ns : 0);
         worker->request[c].timed = true;
         worker->request[c].pushed = worker->request[c].settled = worker->request[c].repeating = false;
         worker->request[c].measured = false;
-        worker->unmeasured += fleet_clips(fleet, fleet->chunk[c].tensor, worker->step);
+        worker->training.unmeasured += fleet_clips(fleet, fleet->chunk[c].tensor, worker->training.step);
         enum weft_status status = weft_timer_start(worker->loop, &worker->request[c].timer, at);
         WEFT_ASSERT(status == WEFT_OK);
     }
@@ -1015,8 +1017,9 @@ static void next_round(struct fleet_request *request)
     const struct fleet_worker *worker = request->worker;
     const uint32_t c = request->chunk_number;
     if (request->repeating) return;
-    if (worker->fleet->options.copies && request->header.term < worker->term[c]) fleet_copies_resend(request);
-    else training_push(request, worker->round[worker->fleet->chunk[c].tensor]);
+    if (worker->fleet->options.copies && request->header.term < worker->map.term[c])
+        fleet_copies_resend(request);
+    else training_push(request, worker->codecs.round[worker->fleet->chunk[c].tensor]);
 }
 
 /* Number of chunks that have ended their step. */
@@ -1027,22 +1030,24 @@ static uint32_t codec_result(struct fleet_request *request)
     const struct fleet_chunk *chunk = &fleet->chunk[request->chunk_number];
     uint32_t t = chunk->tensor, round = request->header.round, chunks = chunks_of(fleet, t);
     size_t all;
-    const uint8_t *expected = reference_aggregate(fleet->reference, t, worker->step, round, &all);
+    const uint8_t *expected = reference_aggregate(fleet->reference, t, worker->training.step, round, &all);
     const struct fleet_share share = fleet_aggregate(fleet, chunk, round);
     const size_t bytes = chunks > 1 ? share.bytes_max : all;
-    if (bytes != request->out_bytes || memcmp(expected + share.at, request->out, bytes) != 0) fleet->wrong++;
-    else memcpy(worker->aggregate[t] + share.at, request->out, bytes);
+    if (bytes != request->out_bytes || memcmp(expected + share.at, request->out, bytes) != 0)
+        fleet->counts.wrong++;
+    else memcpy(worker->codecs.aggregate[t] + share.at, request->out, bytes);
     request->settled = true;
-    if (++worker->gathered[t] < chunks) {
+    if (++worker->codecs.gathered[t] < chunks) {
         if (fleet->options.copies)
             fleet_copies_resend(request); /* a Map may have arrived before the send has ended */
         return 0;
     }
-    worker->gathered[t] = 0;
-    if (weft_codec_take(worker->codec[t], round, worker->aggregate[t], all, fleet->options.workers) < 0)
-        fleet->wrong++;
+    worker->codecs.gathered[t] = 0;
+    if (weft_codec_take(worker->codecs.codec[t], round, worker->codecs.aggregate[t], all,
+                        fleet->options.workers) < 0)
+        fleet->counts.wrong++;
     if (round + 1 < weft_codec_rounds(&fleet->codec[t])) {
-        worker->round[t]++;
+        worker->codecs.round[t]++;
         for (uint32_t c = 0; c < fleet->chunk_count; c++) {
             if (fleet->chunk[c].tensor != t) continue;
             worker->request[c].settled = false;
@@ -1051,9 +1056,10 @@ static uint32_t codec_result(struct fleet_request *request)
         return 0;
     }
     float *grad = malloc(weft_shape_elems(&fleet->shape[t]) * sizeof(float));
-    if (weft_codec_finish(worker->codec[t], (float)(1.0 / (double)request->result.weight_sum), grad) < 0)
-        fleet->wrong++;
-    weft_codec_commit(worker->codec[t]);
+    if (weft_codec_finish(worker->codecs.codec[t], (float)(1.0 / (double)request->result.weight_sum), grad) <
+        0)
+        fleet->counts.wrong++;
+    weft_codec_commit(worker->codecs.codec[t]);
     free(grad);
     return chunks;
 }
@@ -1064,14 +1070,15 @@ static void squares_result(struct fleet_request *request)
     struct fleet_worker *worker = request->worker;
     struct fleet *fleet = worker->fleet;
     const struct fleet_chunk *chunk = &fleet->chunk[request->chunk_number];
-    const float *sum = reference_sum(fleet->reference, chunk->tensor, worker->step) + chunk->offset;
+    const float *sum = reference_sum(fleet->reference, chunk->tensor, worker->training.step) + chunk->offset;
     const double squares = weft_kernels()->dot_f32(sum, sum, chunk->count);
     if (request->out_bytes != sizeof squares || memcmp(request->out, &squares, sizeof squares) != 0)
-        fleet->wrong++;
+        fleet->counts.wrong++;
     request->measured = true;
-    if (--worker->unmeasured > 0) return;
+    if (--worker->training.unmeasured > 0) return;
     for (uint32_t c = 0; c < fleet->chunk_count; c++)
-        if (fleet_clips(fleet, fleet->chunk[c].tensor, worker->step)) training_push(&worker->request[c], 0);
+        if (fleet_clips(fleet, fleet->chunk[c].tensor, worker->training.step))
+            training_push(&worker->request[c], 0);
 }
 
 /* Every contribution is at least 0 and has been applied at most once; the own ones are in the result. */
@@ -1080,17 +1087,18 @@ static void clock_result(const struct fleet_request *request)
     struct fleet *fleet = request->worker->fleet;
     const struct fleet_chunk *chunk = &fleet->chunk[request->chunk_number];
     const uint64_t elems = weft_shape_elems(&fleet->shape[chunk->tensor]);
-    const float *least = reference_values(fleet->reference, chunk->tensor, request->worker->last_step);
+    const float *least =
+        reference_values(fleet->reference, chunk->tensor, request->worker->training.last_step);
     const float *result = (const float *)(const void *)request->out;
     float *own = calloc(elems, sizeof *own), *grad = malloc(elems * sizeof *grad);
-    for (uint64_t step = 1; step <= request->worker->step; step++) {
+    for (uint64_t step = 1; step <= request->worker->training.step; step++) {
         fleet_gradient(fleet, request->worker->rank, chunk->tensor, step, grad);
         for (uint64_t i = 0; i < elems; i++) own[i] -= grad[i] / (float)fleet->options.workers;
     }
     bool fits = request->out_bytes == chunk->count * sizeof *result;
     for (uint64_t i = 0; fits && i < chunk->count; i++)
         fits = result[i] >= least[chunk->offset + i] && result[i] <= own[chunk->offset + i];
-    fleet->wrong += !fits;
+    fleet->counts.wrong += !fits;
     free(own);
     free(grad);
 }
@@ -1099,7 +1107,7 @@ static void training_result(struct fleet_request *request)
 {
     struct fleet_worker *worker = request->worker;
     struct fleet *fleet = worker->fleet;
-    if (worker->finished) return;
+    if (worker->training.finished) return;
     if (request->status < 0) {
         for (uint32_t c = 0; c < fleet->chunk_count; c++)
             weft_timer_stop(worker->loop, &worker->request[c].timer);
@@ -1115,22 +1123,22 @@ static void training_result(struct fleet_request *request)
     }
     if (fleet_has_clock(fleet, chunk->tensor)) {
         clock_result(request);
-        worker->answered[request->chunk_number] = request->header.step;
+        worker->map.answered[request->chunk_number] = request->header.step;
     } else if (fleet->codec[chunk->tensor].id == WEFT_CODEC_DENSE) {
         const float *expected =
-            reference_values(fleet->reference, chunk->tensor, worker->step) + chunk->offset;
-        if (!fleet_result_is(fleet, chunk, expected, request->out, request->out_bytes)) fleet->wrong++;
+            reference_values(fleet->reference, chunk->tensor, worker->training.step) + chunk->offset;
+        if (!fleet_result_is(fleet, chunk, expected, request->out, request->out_bytes)) fleet->counts.wrong++;
     } else {
         if (fleet->options.copies && fleet_copies_repeated(request)) return;
         ended = codec_result(request);
     }
     if (ends_step && request->header.step > fleet->chunk[request->chunk_number].answered)
         fleet->chunk[request->chunk_number].answered = request->header.step;
-    worker->left -= ended;
-    if (ended == 0 || worker->left > 0) return;
-    const uint64_t took_ns = weft_elapsed_ns(worker->step_began_ns, weft_now_ns(worker->env));
-    if (took_ns > fleet->longest_step_ns) fleet->longest_step_ns = took_ns;
-    if (worker->step == worker->last_step) worker_ends(worker, WEFT_OK, "");
+    worker->training.left -= ended;
+    if (ended == 0 || worker->training.left > 0) return;
+    const uint64_t took_ns = weft_elapsed_ns(worker->training.step_began_ns, weft_now_ns(worker->env));
+    if (took_ns > fleet->counts.longest_step_ns) fleet->counts.longest_step_ns = took_ns;
+    if (worker->training.step == worker->training.last_step) worker_ends(worker, WEFT_OK, "");
     else training_step(worker);
 }
 
@@ -1142,10 +1150,10 @@ void fleet_train_begin(struct fleet *fleet, uint64_t first, uint64_t last)
     for (uint32_t w = 0; w < fleet->options.workers; w++) {
         struct fleet_worker *worker = &fleet->worker[w];
         if (worker->killed) continue;
-        worker->finished = false;
-        memset(worker->gathered, 0, sizeof worker->gathered);
-        worker->step = first - 1;
-        worker->last_step = last;
+        worker->training.finished = false;
+        memset(worker->codecs.gathered, 0, sizeof worker->codecs.gathered);
+        worker->training.step = first - 1;
+        worker->training.last_step = last;
         training_step(worker);
     }
 }

@@ -31,6 +31,16 @@ struct fleet_tensor_spec {
     bool clips;                        /* three of four steps are clipped by their norm (fleet_clips) */
 };
 
+/* Faults that the test injects. */
+struct fleet_faults {
+    uint32_t repeat_percent; /* percent of pushes that are sent twice, or repeated from the step before */
+    uint32_t other_lr_rank;  /* this rank has another learning rate from step other_lr_step on (0: never) */
+    uint64_t other_lr_step;
+    uint32_t again_percent;  /* percent of a shard's sends that return WEFT_ERR_AGAIN */
+    uint32_t odd_rank;       /* 1 + the rank whose payloads have odd addresses; 0: none */
+    uint32_t mutants;        /* of the engines: enum weft_shard_mutant */
+    uint32_t map_mutants;    /* of the test's coordinator: enum fleet_mutant */
+};
 struct fleet_options {
     uint64_t seed;
     uint32_t shards, workers;
@@ -43,15 +53,11 @@ struct fleet_options {
     bool weighted;           /* sample weights differ */
     int8_t loss_exponent;    /* f16 and bf16: gradients are sent times 2 to this power */
     uint64_t think_ns;       /* a worker's pushes of one step are spread over 0..think_ns, in random order */
-    uint32_t repeat_percent; /* percent of pushes that are sent twice, or repeated from the step before */
-    uint32_t other_lr_rank;  /* this rank has another learning rate from step other_lr_step on (0: never) */
-    uint64_t other_lr_step;
-    uint32_t again_percent;               /* percent of a shard's sends that return WEFT_ERR_AGAIN */
+    struct fleet_faults faults;
     const struct weft_topology *topology; /* at least shards + workers hosts; borrowed; NULL: ideal network */
     uint32_t state_blocks;  /* chunks whose workers can have states at once; 0: the engine's choice */
     uint64_t groups;        /* bit r: rank r sends the requests of one step of its loop in message groups */
     bool maps_payloads;     /* the shards read announced payloads in the workers' memory */
-    uint32_t odd_rank;      /* 1 + the rank whose payloads have odd addresses; 0: none */
     bool ucx;               /* real connections over loopback instead of the simulator; no losses then */
     bool elastic;           /* engines that continue without lost workers: the test calls leave_epoch and
                            * enter_epoch */
@@ -59,8 +65,6 @@ struct fleet_options {
     bool coordinate;        /* a lost worker fails every engine, with its name */
     bool copies;            /* every chunk is a slot with a copy on the next shard; 2 shards at least */
     uint32_t late;          /* with copies: of the shards, the last ones, which join later (fleet_add) */
-    uint32_t mutants;       /* of the engines: enum weft_shard_mutant */
-    uint32_t map_mutants;   /* of the test's coordinator: enum fleet_mutant */
 };
 /* A fail-over leaves the term as it is; a shard without the chunk, or with a part of it, leads. */
 enum fleet_mutant {
@@ -104,6 +108,34 @@ struct fleet_chunk {
     uint64_t offset, count;
 };
 
+/* fleet_groups.c */
+struct fleet_worker_groups {
+    struct weft_timer timer;
+    struct fleet_group *all, *open[FLEET_SHARDS_MAX];
+    uint32_t number;
+};
+struct fleet_training {
+    uint64_t step, last_step, step_began_ns;
+    uint32_t left;       /* chunks of the step without a result */
+    uint32_t unmeasured; /* of them clipped ones without their squares */
+    bool finished;       /* all steps done, or failed */
+    enum weft_status failure;
+    char failure_text[WEFT_LIMIT_RESULT_TEXT_BYTES + 1];
+};
+/* Of the slots, by the newest Map that the worker has received. */
+struct fleet_worker_map {
+    struct weft_timer timer;
+    uint32_t deaf_chunk; /* 1 + chunk whose results of term 1 are lost; 0: none */
+    uint32_t leader[FLEET_CHUNKS_MAX], term[FLEET_CHUNKS_MAX];
+    uint64_t answered[FLEET_CHUNKS_MAX]; /* last step of which it has the result; of chunks with a clock */
+};
+struct fleet_worker_codecs {
+    struct weft_codec *codec[FLEET_TENSORS_MAX];
+    float *weights[FLEET_TENSORS_MAX];     /* codec tensors with an optimiser */
+    uint8_t *aggregate[FLEET_TENSORS_MAX]; /* codec tensors: received parts of the round */
+    uint32_t gathered[FLEET_TENSORS_MAX];  /* number of chunks received */
+    uint8_t round[FLEET_TENSORS_MAX];      /* of the codec's step */
+};
 struct fleet_worker {
     struct fleet *fleet;
     uint32_t rank, host, endpoint;
@@ -116,27 +148,10 @@ struct fleet_worker {
     bool killed, hold;
     struct weft_arrival *held[8];
     uint32_t held_count;
-    /* fleet_groups.c */
-    struct weft_timer group_timer;
-    struct fleet_group *groups, *open_group[FLEET_SHARDS_MAX];
-    uint32_t group_number;
-    /* training */
-    uint64_t step, last_step, step_began_ns;
-    uint32_t left;       /* chunks of the step without a result */
-    uint32_t unmeasured; /* of them clipped ones without their squares */
-    struct weft_timer map_timer;
-    uint32_t deaf_chunk; /* 1 + chunk whose results of term 1 are lost; 0: none */
-    /* of the slots, by the newest Map that it has received */
-    uint32_t leader[FLEET_CHUNKS_MAX], term[FLEET_CHUNKS_MAX];
-    uint64_t answered[FLEET_CHUNKS_MAX]; /* last step of which it has the result; of chunks with a clock */
-    bool finished; /* all steps done, or failed */
-    enum weft_status failure;
-    char failure_text[WEFT_LIMIT_RESULT_TEXT_BYTES + 1];
-    struct weft_codec *codec[FLEET_TENSORS_MAX];
-    float *weights[FLEET_TENSORS_MAX];     /* codec tensors with an optimiser */
-    uint8_t *aggregate[FLEET_TENSORS_MAX]; /* codec tensors: received parts of the round */
-    uint32_t gathered[FLEET_TENSORS_MAX];  /* number of chunks received */
-    uint8_t round[FLEET_TENSORS_MAX];      /* of the codec's step */
+    struct fleet_worker_groups groups;
+    struct fleet_training training;
+    struct fleet_worker_map map;
+    struct fleet_worker_codecs codecs;
     struct fleet_request request[FLEET_CHUNKS_MAX];
 };
 
@@ -167,6 +182,16 @@ struct fleet_kept {
     uint8_t *payload;
 };
 
+struct fleet_counts {
+    uint32_t repeats; /* messages repeated on purpose */
+    uint32_t groups_sent, groups_refused, results_in_groups;
+    uint32_t wrong;  /* results that differ from the reference */
+    uint32_t unheld; /* results of a step that the copy did not hold; Maps with such a copy */
+    uint32_t moved, handed_over, moves_failed; /* slots */
+    uint32_t added, left;                      /* shards */
+    uint32_t terms_fallen;                     /* slots of engines whose term is not that of the last Map */
+    uint64_t longest_step_ns;                  /* of a worker */
+};
 struct fleet {
     struct fleet_options options;
     struct fleet_kept *kept; /* owned */
@@ -183,16 +208,9 @@ struct fleet {
     struct weft_optimizer optimizer[FLEET_TENSORS_MAX];
     struct reference *reference;
     uint64_t random;
-    uint32_t repeats; /* messages repeated on purpose */
-    uint32_t groups_sent, groups_refused, results_in_groups;
+    struct fleet_counts counts;
     uint32_t training; /* workers alive and not finished */
     bool done;
-    uint32_t wrong;  /* results that differ from the reference */
-    uint32_t unheld; /* results of a step that the copy did not hold; Maps with such a copy */
-    uint32_t moved, handed_over, moves_failed; /* slots */
-    uint32_t added, left;                      /* shards */
-    uint32_t terms_fallen;                     /* slots of engines whose term is not that of the last Map */
-    uint64_t longest_step_ns;                  /* of a worker */
     uint64_t map_delay_ns;                     /* of Maps after a move */
     bool closes_lost; /* a shard that gets a Map closes its connection with the lost one, as workers do */
 };

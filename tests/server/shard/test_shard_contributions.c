@@ -35,15 +35,16 @@ static void few_blocks_suffice(void **state)
                                         .tensors = tensors,
                                         .tensor_count = 3,
                                         .think_ns = 100000,
-                                        .repeat_percent = 20,
+                                        .faults.repeat_percent = 20,
                                         .state_blocks = blocks};
         struct fleet *fleet = fleet_create(&options);
         const struct shard_arena *pool = &fleet->shard[0].engine->memory.contributions;
         fleet_install(fleet);
         assert_true(fleet_train(fleet, 1, 3));
         fleet_settle(fleet, WEFT_SECONDS(1));
-        for (uint32_t w = 0; w < options.workers; w++) assert_int_equal(fleet->worker[w].failure, WEFT_OK);
-        assert_int_equal(fleet->wrong, 0);
+        for (uint32_t w = 0; w < options.workers; w++)
+            assert_int_equal(fleet->worker[w].training.failure, WEFT_OK);
+        assert_int_equal(fleet->counts.wrong, 0);
         assert_int_equal(fleet_wrong_values(fleet), 0);
         assert_int_equal(pool->peak_bytes, pool->bytes);
         assert_int_equal(pool->used_bytes, 0);

@@ -231,12 +231,12 @@ static bool ends_after_fail_over(uint32_t map_mutants)
                                     .workers = WORKERS,
                                     .tensors = &codes,
                                     .tensor_count = 1,
-                                    .map_mutants = map_mutants,
+                                    .faults.map_mutants = map_mutants,
                                     .copies = true};
     struct fleet *fleet = fleet_create(&options);
     fleet_install(fleet);
-    fleet->worker[0].deaf_chunk = 1 + 0;
-    fleet->worker[1].deaf_chunk = 1 + 2;
+    fleet->worker[0].map.deaf_chunk = 1 + 0;
+    fleet->worker[1].map.deaf_chunk = 1 + 2;
     fleet_train_begin(fleet, 1, 3);
     assert_false(fleet_train_end(fleet, weft_sim_now_ns(fleet->sim) + WEFT_MS(10)));
     assert_int_equal(chunk_at(fleet, 0, 0)->open.round, 1); /* all have pushed round 0 */
@@ -244,7 +244,7 @@ static bool ends_after_fail_over(uint32_t map_mutants)
     fleet_kill_shard(fleet, 0);
     fleet_fail_over(fleet, 0, 0);
     const bool ends = fleet_train_end(fleet, weft_sim_now_ns(fleet->sim) + WEFT_SECONDS(1));
-    assert_int_equal(fleet->wrong, 0);
+    assert_int_equal(fleet->counts.wrong, 0);
     assert_int_equal(fleet_wrong_values(fleet), 0);
     assert_int_equal(chunk_at(fleet, 1, 0)->closed_step, ends ? 3 : 0);
     fleet_free(fleet);
@@ -301,14 +301,14 @@ static void a_new_copy_without_memory(void **state)
 {
     struct fleet *fleet = start_debt();
     struct fleet_shard *shard = &fleet->shard[NEW];
-    for (uint64_t n = 1; fleet->moved == 0; n++) {
+    for (uint64_t n = 1; fleet->counts.moved == 0; n++) {
         assert_true(n < 100);
         shard->allocation_to_fail = shard->allocations + n;
         fleet_copy(fleet, 0, NEW);
         fleet_settle(fleet, WEFT_MS(20));
     }
     shard->allocation_to_fail = 0;
-    assert_true(fleet->moves_failed > 5);
+    assert_true(fleet->counts.moves_failed > 5);
     assert_int_equal(fleet_wrong_copies(fleet, 3), 0);
     fleet_free(fleet);
 }
@@ -321,10 +321,10 @@ static void new_copy_follows_an_epoch(bool copy_is_first)
     if (copy_is_first) enter_epoch(fleet, NEW, 2);
     fleet_copy(fleet, 0, NEW);
     fleet_settle(fleet, WEFT_MS(20));
-    assert_int_equal(fleet->moved, !copy_is_first);
+    assert_int_equal(fleet->counts.moved, !copy_is_first);
     for (uint32_t s = 0; s < SHARDS + (uint32_t)!copy_is_first; s++) enter_epoch(fleet, s, 2);
     fleet_settle(fleet, WEFT_MS(20));
-    assert_int_equal(fleet->moved, 1);
+    assert_int_equal(fleet->counts.moved, 1);
     const struct shard_chunk *leader = chunk_at(fleet, 0, 0), *copy = chunk_at(fleet, NEW, 0);
     const size_t bytes = ELEMS * sizeof(float);
     assert_int_equal(copy->closed_step, 2);

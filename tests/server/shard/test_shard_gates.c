@@ -35,7 +35,7 @@ static void codec_push_of(struct fleet *fleet, uint32_t rank, uint32_t tensor, u
         malloc(weft_codec_contribution_bytes_max(&fleet->codec[tensor], &fleet->shape[tensor], round));
     size_t length;
     fleet_gradient(fleet, rank, tensor, step, grad);
-    assert_int_equal(weft_codec_encode(fleet->worker[rank].codec[tensor], round, grad,
+    assert_int_equal(weft_codec_encode(fleet->worker[rank].codecs.codec[tensor], round, grad,
                                        fleet_weight(fleet, rank, step), bytes, &length),
                      WEFT_OK);
     struct weft_wire_header header = fleet_header(fleet, rank, tensor, WEFT_WIRE_PUSH_PULL, step);
@@ -72,7 +72,7 @@ static void take(struct fleet *fleet, uint32_t rank, uint32_t tensor, uint8_t ro
                  struct fleet_request *request)
 {
     assert_int_equal(
-        weft_codec_take(fleet->worker[rank].codec[tensor], round, request->out, request->out_bytes, 2),
+        weft_codec_take(fleet->worker[rank].codecs.codec[tensor], round, request->out, request->out_bytes, 2),
         WEFT_OK);
 }
 
@@ -127,7 +127,7 @@ static void deadline_of_a_held_close(void **state)
     assert_memory_equal(pull.out, reference_values(fleet->reference, MAIN, 0), 1600);
     assert_int_equal(push[1].status, WEFT_ERR_DEADLINE);
     assert_true(fleet_train(fleet, 1, 2));
-    assert_int_equal(fleet->wrong, 0);
+    assert_int_equal(fleet->counts.wrong, 0);
     fleet_request_free(fleet, &pull);
     fleet_free(fleet);
 }
@@ -180,7 +180,7 @@ static void one_learning_rate_in_all_rounds(void **state)
         assert_non_null(strstr(request[rank].text, "lr of step 1 differs"));
         assert_non_null(strstr(request[rank].text, "rank 0 has 7 "));
     }
-    for (uint32_t rank = 0; rank < 2; rank++) weft_codec_abandon(fleet->worker[rank].codec[LOW]);
+    for (uint32_t rank = 0; rank < 2; rank++) weft_codec_abandon(fleet->worker[rank].codecs.codec[LOW]);
     both_rounds(fleet, request);
     fleet_free(fleet);
 }
@@ -226,7 +226,7 @@ static void failed_second_round_starts_over(void **state)
     assert_int_equal(request[1].status, WEFT_ERR_DEADLINE);
     assert_non_null(strstr(request[1].text, "no push from rank 1"));
 
-    for (uint32_t rank = 0; rank < 2; rank++) weft_codec_abandon(fleet->worker[rank].codec[LOW]);
+    for (uint32_t rank = 0; rank < 2; rank++) weft_codec_abandon(fleet->worker[rank].codecs.codec[LOW]);
     both_rounds(fleet, request);
     fleet_free(fleet);
 }
@@ -240,15 +240,15 @@ static void few_replies_are_enough(void **state)
                                     .tensors = tensors,
                                     .tensor_count = 3,
                                     .think_ns = 50000,
-                                    .repeat_percent = 50};
+                                    .faults.repeat_percent = 50};
     struct fleet *fleet = fleet_create(&options);
     struct weft_shard_engine *engine = fleet->shard[0].engine;
     struct shard_reply *rest = engine->reply_pool.free_replies->next_free;
     engine->reply_pool.free_replies->next_free = NULL;
     fleet_install(fleet);
     assert_true(fleet_train(fleet, 1, 6));
-    for (uint32_t w = 0; w < 6; w++) assert_int_equal(fleet->worker[w].failure, WEFT_OK);
-    assert_int_equal(fleet->wrong, 0);
+    for (uint32_t w = 0; w < 6; w++) assert_int_equal(fleet->worker[w].training.failure, WEFT_OK);
+    assert_int_equal(fleet->counts.wrong, 0);
     assert_int_equal(fleet_wrong_values(fleet), 0);
     fleet_settle(fleet, WEFT_SECONDS(1));
     assert_non_null(engine->reply_pool.free_replies);

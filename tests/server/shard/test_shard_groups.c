@@ -49,8 +49,9 @@ static void train(struct fleet *fleet, uint64_t steps)
 {
     fleet_install(fleet);
     assert_true(fleet_train(fleet, 1, steps));
-    for (uint32_t w = 0; w < fleet->options.workers; w++) assert_int_equal(fleet->worker[w].failure, WEFT_OK);
-    assert_int_equal(fleet->wrong, 0);
+    for (uint32_t w = 0; w < fleet->options.workers; w++)
+        assert_int_equal(fleet->worker[w].training.failure, WEFT_OK);
+    assert_int_equal(fleet->counts.wrong, 0);
     assert_int_equal(fleet_wrong_values(fleet), 0);
     check_idle(fleet);
 }
@@ -71,9 +72,9 @@ static void bits_are_the_same(void **state)
             struct fleet *fleet = fleet_create(&options);
             train(fleet, 4);
             /* each step sends at least one group to each shard, and its results return in groups */
-            assert_true(fleet->groups_sent >= 4 * options.shards * workers);
-            assert_true(fleet->results_in_groups > 4 * workers);
-            assert_int_equal(fleet->groups_refused, 0);
+            assert_true(fleet->counts.groups_sent >= 4 * options.shards * workers);
+            assert_true(fleet->counts.results_in_groups > 4 * workers);
+            assert_int_equal(fleet->counts.groups_refused, 0);
             fleet_free(fleet);
         }
 }
@@ -88,13 +89,13 @@ static void mixed_with_messages_sent_alone(void **state)
                                         .tensors = tensors,
                                         .tensor_count = TENSORS,
                                         .think_ns = 20000,
-                                        .repeat_percent = 20,
-                                        .again_percent = 30,
+                                        .faults.repeat_percent = 20,
+                                        .faults.again_percent = 30,
                                         .maps_payloads = seed % 2,
                                         .groups = 0x15};
         struct fleet *fleet = fleet_create(&options);
         train(fleet, 5);
-        assert_true(fleet->groups_sent > 0 && fleet->repeats > 0);
+        assert_true(fleet->counts.groups_sent > 0 && fleet->counts.repeats > 0);
         fleet_free(fleet);
     }
 }
@@ -111,7 +112,7 @@ static void without_memory_entries_are_sent_alone(void **state)
                                     .groups = UINT64_MAX};
     struct fleet *fleet = fleet_create(&options);
     train(fleet, 4);
-    assert_true(fleet->groups_refused > 0);
+    assert_true(fleet->counts.groups_refused > 0);
     fleet_free(fleet);
 }
 
@@ -173,7 +174,7 @@ static void an_error_names_its_tensor(void **state)
     fleet_push(fleet, 0, bias_chunk, WEFT_WIRE_PUSH_PULL, 1, &bias); /* it has no first weights */
     fleet_push(fleet, 0, mean_chunk, WEFT_WIRE_PUSH_PULL, 1, &mean);
     assert_true(fleet_await(fleet, &mean) && fleet_await(fleet, &bias));
-    assert_int_equal(fleet->groups_sent, 1);
+    assert_int_equal(fleet->counts.groups_sent, 1);
     assert_int_equal(mean.status, WEFT_OK);
     assert_int_equal(bias.status, WEFT_ERR_STATE);
     assert_non_null(strstr(bias.text, "tensor 'bias'"));
@@ -253,7 +254,7 @@ static void one_result_is_sent_alone(void **state)
         assert_true(fleet_await(fleet, &requests[rank]) && requests[rank].status == WEFT_OK);
         fleet_request_free(fleet, &requests[rank]);
     }
-    assert_int_equal(fleet->results_in_groups, 0);
+    assert_int_equal(fleet->counts.results_in_groups, 0);
     check_idle(fleet);
     fleet_free(fleet);
 }

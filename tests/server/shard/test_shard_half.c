@@ -45,8 +45,9 @@ static void train(struct fleet *fleet, uint64_t steps)
     fleet_install(fleet);
     assert_true(fleet_train(fleet, 1, steps));
     fleet_settle(fleet, WEFT_SECONDS(1));
-    for (uint32_t w = 0; w < fleet->options.workers; w++) assert_int_equal(fleet->worker[w].failure, WEFT_OK);
-    assert_int_equal(fleet->wrong, 0);
+    for (uint32_t w = 0; w < fleet->options.workers; w++)
+        assert_int_equal(fleet->worker[w].training.failure, WEFT_OK);
+    assert_int_equal(fleet->counts.wrong, 0);
     assert_int_equal(fleet_wrong_values(fleet), 0);
 }
 
@@ -61,7 +62,7 @@ static void bits_are_those_of_f32(void **state)
                                         .tensor_count = TENSORS,
                                         .weighted = workers % 3 != 0,
                                         .loss_exponent = (int8_t)(workers % 3 * 5),
-                                        .repeat_percent = workers % 4 == 1 ? 20 : 0,
+                                        .faults.repeat_percent = workers % 4 == 1 ? 20 : 0,
                                         .groups = workers % 4 == 2 ? ~0ull : 0,
                                         .think_ns = workers % 3 * 100000,
                                         .maps_payloads = workers % 2};
@@ -100,7 +101,7 @@ static void copies_have_the_same_bits(void **state)
     fleet_fail_over(fleet, 0, WEFT_MS(5));
     fleet_settle(fleet, WEFT_MS(50));
     assert_true(fleet_train(fleet, 4, 6));
-    assert_int_equal(fleet->wrong, 0);
+    assert_int_equal(fleet->counts.wrong, 0);
     fleet_free(fleet);
 }
 
@@ -118,13 +119,13 @@ static void long_chunks_are_copied(void **state)
     train(fleet, 2);
     fleet_copy(fleet, 0, 2);
     fleet_settle(fleet, WEFT_MS(100));
-    assert_int_equal(fleet->moved, 1);
+    assert_int_equal(fleet->counts.moved, 1);
     assert_int_equal(fleet_wrong_copies(fleet, 2), 0);
     fleet_hand_over(fleet, 0);
     fleet_settle(fleet, WEFT_MS(100));
     assert_int_equal(fleet->chunk[0].shard, 2);
     assert_true(fleet_train(fleet, 3, 4));
-    assert_int_equal(fleet->wrong + fleet->unheld + fleet_wrong_copies(fleet, 4), 0);
+    assert_int_equal(fleet->counts.wrong + fleet->counts.unheld + fleet_wrong_copies(fleet, 4), 0);
     fleet_free(fleet);
 }
 

@@ -33,8 +33,9 @@ static void train(struct fleet *fleet, uint64_t steps)
     fleet_install(fleet);
     assert_true(fleet_train(fleet, 1, steps));
     fleet_settle(fleet, WEFT_SECONDS(1));
-    for (uint32_t w = 0; w < fleet->options.workers; w++) assert_int_equal(fleet->worker[w].failure, WEFT_OK);
-    assert_int_equal(fleet->wrong, 0);
+    for (uint32_t w = 0; w < fleet->options.workers; w++)
+        assert_int_equal(fleet->worker[w].training.failure, WEFT_OK);
+    assert_int_equal(fleet->counts.wrong, 0);
     assert_int_equal(fleet_wrong_values(fleet), 0);
     assert_int_equal(fleet->shard[0].allocations, fleet->shard[0].allocations_declared);
 }
@@ -94,7 +95,7 @@ static void one_that_cannot_be_read_in_place(void **state)
                                     .tensors = tensors,
                                     .tensor_count = 3,
                                     .maps_payloads = true,
-                                    .odd_rank = 2};
+                                    .faults.odd_rank = 2};
     struct fleet *fleet = fleet_create(&options);
     train(fleet, 3);
     assert_true(stats_of(fleet).receive_bytes_peak >= shard_slots_bytes(2, ELEMS * sizeof(float)));

@@ -46,11 +46,12 @@ static void finish(struct fleet *fleet, uint64_t next_step)
     fleet_settle(fleet, WEFT_SECONDS(30));
     bool ended = fleet_train(fleet, next_step, next_step + 1);
     for (uint32_t w = 0; w < fleet->options.workers; w++) {
-        if (fleet->worker[w].failure < 0) printf("rank %u: %s\n", w, fleet->worker[w].failure_text);
-        assert_int_equal(fleet->worker[w].failure, WEFT_OK);
+        if (fleet->worker[w].training.failure < 0)
+            printf("rank %u: %s\n", w, fleet->worker[w].training.failure_text);
+        assert_int_equal(fleet->worker[w].training.failure, WEFT_OK);
     }
     assert_true(ended);
-    assert_int_equal(fleet->wrong, 0);
+    assert_int_equal(fleet->counts.wrong, 0);
     assert_int_equal(fleet_wrong_values(fleet), 0);
     fleet_settle(fleet, WEFT_SECONDS(1));
     assert_int_equal(stats_of(fleet).receive_bytes_used, 0);
@@ -607,7 +608,7 @@ static void weights_come_before_steps(void **state)
     assert_int_equal(init.status, WEFT_OK);
     fleet_install(fleet); /* again with other weights: the last ones count */
     assert_true(fleet_train(fleet, 1, 1));
-    assert_int_equal(fleet->wrong, 0);
+    assert_int_equal(fleet->counts.wrong, 0);
     header = fleet_header(fleet, 0, CHUNK_MAIN, WEFT_WIRE_INIT, 0);
     fleet_send(fleet, 0, 0, &late, &header, payload, sizeof payload);
     assert_true(fleet_await(fleet, &late));

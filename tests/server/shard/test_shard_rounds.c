@@ -37,13 +37,14 @@ static void train_and_check(struct fleet_options *options, uint64_t steps)
     fleet_install(fleet);
     bool ended = fleet_train(fleet, 1, steps);
     for (uint32_t w = 0; w < options->workers; w++) {
-        if (fleet->worker[w].failure < 0)
+        if (fleet->worker[w].training.failure < 0)
             printf("shards %u workers %u: rank %u at step %llu: %s\n", options->shards, options->workers, w,
-                   (unsigned long long)fleet->worker[w].step, fleet->worker[w].failure_text);
-        assert_int_equal(fleet->worker[w].failure, WEFT_OK);
+                   (unsigned long long)fleet->worker[w].training.step,
+                   fleet->worker[w].training.failure_text);
+        assert_int_equal(fleet->worker[w].training.failure, WEFT_OK);
     }
     assert_true(ended);
-    assert_int_equal(fleet->wrong, 0);
+    assert_int_equal(fleet->counts.wrong, 0);
     assert_int_equal(fleet_wrong_values(fleet), 0);
     fleet_settle(fleet, WEFT_SECONDS(1));
     for (uint32_t s = 0; s < options->shards; s++) {
@@ -130,7 +131,7 @@ static void repeats_are_harmless(void **state)
                                         .tensors = dense_tensors,
                                         .tensor_count = 4,
                                         .think_ns = 100000,
-                                        .repeat_percent = 40};
+                                        .faults.repeat_percent = 40};
         train_and_check(&options, 5);
     }
 }
@@ -203,7 +204,7 @@ static void codecs_match_reference(void **state)
                                         .tensors = codec_tensors,
                                         .tensor_count = 5,
                                         .think_ns = 50000,
-                                        .repeat_percent = workers > 2 ? 30 : 0,
+                                        .faults.repeat_percent = workers > 2 ? 30 : 0,
                                         .weighted = workers % 2,
                                         .hash_every = 2};
         train_and_check(&options, 5);
@@ -220,7 +221,7 @@ static void cut_codecs_match_reference(void **state)
                                         .tensors = cut_tensors,
                                         .tensor_count = 6,
                                         .think_ns = 50000,
-                                        .repeat_percent = workers > 2 ? 30 : 0,
+                                        .faults.repeat_percent = workers > 2 ? 30 : 0,
                                         .weighted = workers % 2,
                                         .hash_every = 2};
         train_and_check(&options, 5);

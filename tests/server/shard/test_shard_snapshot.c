@@ -112,7 +112,7 @@ static void train_with(struct fleet *fleet, struct owner *owners)
         }
     }
     assert_int_equal(fleet->training, 0);
-    assert_int_equal(fleet->wrong, 0);
+    assert_int_equal(fleet->counts.wrong, 0);
     for (uint32_t s = 0; s < fleet->options.shards; s++)
         for (; owners[s].freed < owners[s].count; owners[s].freed++)
             unreserve(&owners[s], owners[s].pieces[owners[s].freed]->bytes);
@@ -317,7 +317,7 @@ static void check_clocks(bool by_update)
     owner.used = 0;
     if (by_update) assert_true(fleet_train(fleet, STEP, LAST));
     fleet_settle(fleet, WEFT_SECONDS(1));
-    assert_int_equal(fleet->wrong, 0);
+    assert_int_equal(fleet->counts.wrong, 0);
     assert_int_equal(owner.ended, 1);
     assert_int_equal(owner.status, WEFT_OK);
     assert_int_equal(owner.count, 1);

@@ -35,7 +35,7 @@ static struct fleet_options options_of(bool ucx)
                                   .tensor_count = TENSORS,
                                   .ucx = ucx,
                                   .weighted = true,
-                                  .repeat_percent = 20,
+                                  .faults.repeat_percent = 20,
                                   .round_deadline_ns = WEFT_SECONDS(60)};
 }
 
@@ -47,10 +47,11 @@ static void train(const struct fleet_options *options, uint64_t steps)
     fleet_install(fleet);
     assert_true(fleet_train(fleet, 1, steps));
     for (uint32_t w = 0; w < options->workers; w++) {
-        if (fleet->worker[w].failure < 0) printf("rank %u: %s\n", w, fleet->worker[w].failure_text);
-        assert_int_equal(fleet->worker[w].failure, WEFT_OK);
+        if (fleet->worker[w].training.failure < 0)
+            printf("rank %u: %s\n", w, fleet->worker[w].training.failure_text);
+        assert_int_equal(fleet->worker[w].training.failure, WEFT_OK);
     }
-    assert_int_equal(fleet->wrong, 0);
+    assert_int_equal(fleet->counts.wrong, 0);
     assert_int_equal(fleet_wrong_values(fleet), 0);
     fleet_free(fleet);
 }

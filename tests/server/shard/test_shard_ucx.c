@@ -33,16 +33,17 @@ static void trains_over_tcp(void **state)
                                     .tensor_count = 4,
                                     .ucx = true,
                                     .weighted = true,
-                                    .repeat_percent = 20,
+                                    .faults.repeat_percent = 20,
                                     .round_deadline_ns = WEFT_SECONDS(20)};
     struct fleet *fleet = fleet_create(&options);
     fleet_install(fleet);
     assert_true(fleet_train(fleet, 1, 4));
     for (uint32_t w = 0; w < options.workers; w++) {
-        if (fleet->worker[w].failure < 0) printf("rank %u: %s\n", w, fleet->worker[w].failure_text);
-        assert_int_equal(fleet->worker[w].failure, WEFT_OK);
+        if (fleet->worker[w].training.failure < 0)
+            printf("rank %u: %s\n", w, fleet->worker[w].training.failure_text);
+        assert_int_equal(fleet->worker[w].training.failure, WEFT_OK);
     }
-    assert_int_equal(fleet->wrong, 0);
+    assert_int_equal(fleet->counts.wrong, 0);
     assert_int_equal(fleet_wrong_values(fleet), 0);
     fleet_free(fleet);
 }

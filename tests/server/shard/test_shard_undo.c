@@ -130,7 +130,7 @@ static void lose(struct trial *trial, uint64_t committed)
                      WEFT_OK);
     fleet_settle(trial->fleet, WEFT_SECONDS(1));
     assert_int_equal(engine->epoch, trial->epoch);
-    assert_int_equal(engine->failed, WEFT_OK);
+    assert_int_equal(engine->end.failed, WEFT_OK);
 }
 
 static void assert_same(const float *a, const float *b)
@@ -223,7 +223,7 @@ static void steps_without_a_copy_end_the_job(void **state)
         weft_shard_engine_enter_epoch(engine, FLEET_EPOCH + 1, 1, 1, &endpoint, &incarnation, &error),
         WEFT_OK);
     fleet_settle(trial.fleet, WEFT_SECONDS(1));
-    assert_int_equal(engine->failed, WEFT_ERR_STATE);
+    assert_int_equal(engine->end.failed, WEFT_ERR_STATE);
     assert_int_equal(chunk_of(&trial)->closed_step, 3);
     end(&trial);
 }

@@ -203,7 +203,7 @@ static void a_new_copy_knows_the_verdict(void **state)
     for (uint32_t rank = 0; rank < WORKERS; rank++) await_status(fleet, &request[rank], WEFT_OK, "");
     fleet_copy(fleet, 0, 2);
     fleet_settle(fleet, WEFT_SECONDS(1));
-    assert_int_equal(fleet->moved, 1);
+    assert_int_equal(fleet->counts.moved, 1);
     fleet_kill_shard(fleet, 0);
     fleet_fail_over(fleet, 0, 0);
     fleet_settle(fleet, WEFT_SECONDS(1));
