@@ -22,6 +22,7 @@
 #include "base/net/http_request.h"
 #include "base/net/log_limit.h"
 #include "base/net/net_internal.h"
+#include "base/net/open_connections.h"
 #include "base/os/fork_close.h"
 
 struct weft_http {
@@ -51,6 +52,7 @@ static void connection_free(struct http_connection *connection)
     struct weft_http *http = connection->http;
     weft_list_remove(&connection->link);
     http->connection_count--;
+    weft_open_connections_add(true, -1);
     if (connection->socket) bufferevent_free(connection->socket);
     if (connection->timer) event_free(connection->timer);
     weft_free_bytes(http->net->env, connection);
@@ -200,6 +202,7 @@ static enum weft_status connection_open(struct weft_http *http, int fd, const ch
     snprintf(connection->peer, sizeof connection->peer, "%s", peer);
     weft_list_append(&http->connections, &connection->link);
     http->connection_count++;
+    weft_open_connections_add(true, 1);
     connection->timer = event_new(net->base, -1, 0, on_timeout, connection);
     connection->socket =
         bufferevent_socket_new(net->base, fd, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);

@@ -11,6 +11,7 @@
 
 #include "base/net/log_limit.h"
 #include "base/net/net_internal.h"
+#include "base/net/open_connections.h"
 #include "base/os/fork_close.h"
 #include "base/os/system_limit.h"
 
@@ -26,6 +27,12 @@ struct weft_net_listener {
     uint32_t connections;
     struct weft_log_limit refusals;
 };
+
+static void connections_add(struct weft_net_listener *listener, int change)
+{
+    listener->connections += (uint32_t)change;
+    weft_open_connections_add(false, change);
+}
 
 static void on_pause_end(evutil_socket_t fd, short what, void *argument)
 {
@@ -70,10 +77,10 @@ static void on_accept(struct evconnlistener *evlistener, evutil_socket_t fd, str
         close(fd);
         return;
     }
-    listener->connections++;
+    connections_add(listener, 1);
     if (net_connection_accept(listener->net, listener, fd, address, &listener->handler, listener->context) <
         0) {
-        listener->connections--;
+        connections_add(listener, -1);
         weft_log_limited(listener->net->env, &listener->refusals, "control port",
                          "no memory for a connection; it was closed");
     }
@@ -88,7 +95,7 @@ static void on_flush(void *context)
 void net_listener_connection_closed(struct weft_net_listener *listener)
 {
     WEFT_ASSERT(listener->connections > 0);
-    listener->connections--;
+    connections_add(listener, -1);
 }
 
 void net_listener_free(struct weft_net_listener *listener)

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/net/log_limit.h"
+#include "base/net/open_connections.h"
 #include "server/daemon/weftd_page.h"
 
 #define NS 1e-9 /* factor of a value in ns that is shown in seconds */
@@ -128,19 +129,6 @@ static const struct metric member_states[] = {
 
 #define COUNT(table) (sizeof(table) / sizeof(table)[0])
 
-static void write_head(struct weftd_page *page, const char *name, const char *kind, const char *help)
-{
-    weftd_page_print(page, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind);
-}
-
-/* Writes the name and the first label, and leaves the label list open. */
-static void write_name(struct weftd_page *page, const struct weftd *weftd, const char *name)
-{
-    weftd_page_print(page, "%s{weft_job=\"", name);
-    weftd_page_label(page, weftd->options.job);
-    weftd_page_print(page, "\"");
-}
-
 static void write_value(struct weftd_page *page, const struct metric *metric, const void *values)
 {
     uint64_t value;
@@ -152,37 +140,43 @@ static void write_value(struct weftd_page *page, const struct metric *metric, co
 static void write_process(struct weftd *weftd, struct weftd_page *page)
 {
     struct weftd_process_usage usage;
-    write_head(page, "weft_build_info", "gauge", "The running release; always 1.");
+    weftd_page_head(page, "weft_build_info", "gauge", "The running release; always 1.");
     weftd_page_print(page, "weft_build_info{version=\"%s\",wire_version=\"%d\"} 1\n", weft_proto_release(),
                      WEFT_WIRE_VERSION);
-    write_head(page, "weft_up", "gauge", "1 while the job runs.");
+    weftd_page_head(page, "weft_up", "gauge", "1 while the job runs.");
     weftd_page_print(page, "weft_up %d\n", page->job->running && !page->job->failing);
-    write_head(page, "weft_uptime_seconds", "gauge", "Time since this process started.");
+    weftd_page_head(page, "weft_uptime_seconds", "gauge", "Time since this process started.");
     weftd_page_print(page, "weft_uptime_seconds %.3f\n",
                      (double)(weft_now_ns(weftd->env) - weftd->started_ns) / 1e9);
-    write_head(page, "weft_log_messages_total", "counter",
-               "Log lines of this process up to its log level, counted ones too.");
+    weftd_page_head(page, "weft_log_messages_total", "counter",
+                    "Log lines of this process up to its log level, counted ones too.");
     for (unsigned level = 0; level < WEFT_LOG_LEVELS; level++)
         weftd_page_print(page, "weft_log_messages_total{level=\"%s\"} %llu\n",
                          weft_log_level_name((enum weft_log_level)level),
                          (unsigned long long)weft_log_count((enum weft_log_level)level));
-    write_head(page, "weft_refused_connections_total", "counter",
-               "Connections and requests that this process has refused.");
+    weftd_page_head(page, "weft_refused_connections_total", "counter",
+                    "Connections and requests that this process has refused.");
     weftd_page_print(page,
                      "weft_refused_connections_total{listener=\"control\"} %llu\n"
                      "weft_refused_connections_total{listener=\"http\"} %llu\n",
                      (unsigned long long)weft_log_limited_count(false),
                      (unsigned long long)weft_log_limited_count(true));
+    weftd_page_head(page, "weft_connections", "gauge", "Open connections that this process has accepted.");
+    weftd_page_print(page,
+                     "weft_connections{listener=\"control\"} %llu\n"
+                     "weft_connections{listener=\"http\"} %llu\n",
+                     (unsigned long long)weft_open_connections(false),
+                     (unsigned long long)weft_open_connections(true));
     if (!weftd_process_usage(&usage)) return;
-    write_head(page, "process_cpu_seconds_total", "counter", "User and system time of all threads.");
+    weftd_page_head(page, "process_cpu_seconds_total", "counter", "User and system time of all threads.");
     weftd_page_print(page, "process_cpu_seconds_total %.2f\n", usage.cpu_seconds);
-    write_head(page, "process_resident_memory_bytes", "gauge", "Resident memory.");
+    weftd_page_head(page, "process_resident_memory_bytes", "gauge", "Resident memory.");
     weftd_page_print(page, "process_resident_memory_bytes %llu\n", (unsigned long long)usage.resident_bytes);
-    write_head(page, "process_open_fds", "gauge", "Open file descriptors.");
+    weftd_page_head(page, "process_open_fds", "gauge", "Open file descriptors.");
     weftd_page_print(page, "process_open_fds %llu\n", (unsigned long long)usage.open_fds);
-    write_head(page, "process_max_fds", "gauge", "Limit of open file descriptors.");
+    weftd_page_head(page, "process_max_fds", "gauge", "Limit of open file descriptors.");
     weftd_page_print(page, "process_max_fds %llu\n", (unsigned long long)usage.max_fds);
-    write_head(page, "process_start_time_seconds", "gauge", "Start of this process, since 1970.");
+    weftd_page_head(page, "process_start_time_seconds", "gauge", "Start of this process, since 1970.");
     weftd_page_print(page, "process_start_time_seconds %.2f\n", usage.start_seconds);
 }
 
@@ -191,18 +185,18 @@ static void write_members(const struct weftd *weftd, const struct weft_coordinat
 {
     const struct weft_coordinator_role_stats *const roles[] = {&stats->workers, &stats->shards};
     static const char *const role_names[] = {"worker", "shard"};
-    write_head(page, "weft_job_members", "gauge", "Members by state, with the state names of /status.");
+    weftd_page_head(page, "weft_job_members", "gauge", "Members by state, with the state names of /status.");
     for (size_t i = 0; i < COUNT(roles) * COUNT(member_states); i++) {
         const struct metric *state = &member_states[i % COUNT(member_states)];
         const size_t role = i / COUNT(member_states);
-        write_name(page, weftd, "weft_job_members");
+        weftd_page_name(page, weftd, "weft_job_members");
         weftd_page_print(page, ",role=\"%s\",state=\"%s\"", role_names[role], state->name);
         write_value(page, state, roles[role]);
     }
     for (size_t m = 0; m < COUNT(role_metrics); m++) {
-        write_head(page, role_metrics[m].name, role_metrics[m].kind, role_metrics[m].help);
+        weftd_page_head(page, role_metrics[m].name, role_metrics[m].kind, role_metrics[m].help);
         for (size_t role = 0; role < COUNT(roles); role++) {
-            write_name(page, weftd, role_metrics[m].name);
+            weftd_page_name(page, weftd, role_metrics[m].name);
             weftd_page_print(page, ",role=\"%s\"", role_names[role]);
             write_value(page, &role_metrics[m], roles[role]);
         }
@@ -215,7 +209,7 @@ static void write_worker_metric(const struct weft_member_report *reports, uint32
                                 const struct weft_report_metric *metric, const char *labels,
                                 struct weftd_page *page)
 {
-    write_head(page, metric->name, metric->kind, metric->help);
+    weftd_page_head(page, metric->name, metric->kind, metric->help);
     for (uint32_t i = 0; i < count; i++) {
         uint64_t value;
         if (reports[i].role != WEFT__CONTROL__ROLE__ROLE_WORKER) continue;
@@ -236,10 +230,10 @@ static void write_workers(const struct weftd *weftd, const struct weft_member_re
     uint64_t steps = 0;
     for (uint32_t i = 0; i < count; i++)
         if (reports[i].figures.steps > steps) steps = reports[i].figures.steps;
-    write_head(page, "weft_job_step", "gauge", "Most steps that a connected worker has reported.");
-    write_name(page, weftd, "weft_job_step");
+    weftd_page_head(page, "weft_job_step", "gauge", "Most steps that a connected worker has reported.");
+    weftd_page_name(page, weftd, "weft_job_step");
     weftd_page_print(page, "} %llu\n", (unsigned long long)steps);
-    write_name(&labels, weftd, "");
+    weftd_page_name(&labels, weftd, "");
     weftd_page_print(&labels, "%c", 0);
     if (labels.failed) page->failed = true;
     for (size_t m = 0; m < WEFT_REPORT_METRICS && !page->failed; m++)
@@ -247,65 +241,42 @@ static void write_workers(const struct weftd *weftd, const struct weft_member_re
     weft_free_bytes(weftd->env, labels.text);
 }
 
-/* One _bucket series per bound, each with the durations up to it; then _sum and _count. */
-static void write_histogram(const struct weftd *weftd, struct weftd_page *page, const char *name,
-                            const char *labels, const struct weft_histogram *histogram)
-{
-    char full[64];
-    uint64_t below = 0;
-    snprintf(full, sizeof full, "%s_bucket", name);
-    for (uint32_t i = 0; i < WEFT_HISTOGRAM_BOUNDS; i++) {
-        below += histogram->counts[i];
-        write_name(page, weftd, full);
-        weftd_page_print(page, "%s,le=\"%s\"} %llu\n", labels, weft_histogram_bounds[i].text,
-                         (unsigned long long)below);
-    }
-    const unsigned long long count = weft_histogram_count(histogram);
-    write_name(page, weftd, full);
-    weftd_page_print(page, "%s,le=\"+Inf\"} %llu\n", labels, count);
-    snprintf(full, sizeof full, "%s_sum", name);
-    write_name(page, weftd, full);
-    weftd_page_print(page, "%s} %.9f\n", labels, (double)histogram->sum_ns * NS);
-    snprintf(full, sizeof full, "%s_count", name);
-    write_name(page, weftd, full);
-    weftd_page_print(page, "%s} %llu\n", labels, count);
-}
-
 static void write_operations(struct weftd *weftd, struct weftd_page *page,
                              const struct weft_coordinator_stats *stats)
 {
     char labels[48];
-    write_head(page, "weft_operation_seconds", "histogram",
-               "Operations that the engines of workers have completed: time from call to completion.");
+    weftd_page_head(page, "weft_operation_seconds", "histogram",
+                    "Operations that the engines of workers have completed: time from call to completion.");
     for (uint32_t i = 0; i < stats->operation_count; i++) {
         snprintf(labels, sizeof labels, ",op=\"%s\"", stats->operations[i].kind);
-        write_histogram(weftd, page, "weft_operation_seconds", labels, &stats->operations[i].times);
+        weftd_page_histogram(page, weftd, "weft_operation_seconds", labels, &stats->operations[i].times);
     }
 }
 
 static void write_job(struct weftd *weftd, struct weftd_page *page)
 {
     const struct weft_coordinator_stats stats = page->job->stats;
-    write_head(page, "weft_job_state", "gauge", "1 for the state of the job, 0 for every other state.");
+    weftd_page_head(page, "weft_job_state", "gauge", "1 for the state of the job, 0 for every other state.");
     for (size_t i = 0; i < WEFT_COORDINATOR_STATES; i++) {
         const char *state = weft_coordinator_states[i];
-        write_name(page, weftd, "weft_job_state");
+        weftd_page_name(page, weftd, "weft_job_state");
         weftd_page_print(page, ",state=\"%s\"} %d\n", state, strcmp(state, stats.state) == 0);
     }
     for (size_t m = 0; m < COUNT(job_metrics); m++) {
-        write_head(page, job_metrics[m].name, job_metrics[m].kind, job_metrics[m].help);
-        write_name(page, weftd, job_metrics[m].name);
+        weftd_page_head(page, job_metrics[m].name, job_metrics[m].kind, job_metrics[m].help);
+        weftd_page_name(page, weftd, job_metrics[m].name);
         write_value(page, &job_metrics[m], &stats);
     }
     write_members(weftd, &stats, page);
-    write_head(page, "weft_step_seconds", "histogram", "Steps that a worker has ended well: their time.");
-    write_histogram(weftd, page, "weft_step_seconds", "", &stats.step);
-    write_head(page, "weft_exposed_seconds", "histogram",
-               "The same steps: the part of their time that the worker waited in weft calls.");
-    write_histogram(weftd, page, "weft_exposed_seconds", "", &stats.exposed);
-    write_head(page, "weft_failover_seconds", "histogram",
-               "Survived losses of shards, of each worker: time of the operations that were open.");
-    write_histogram(weftd, page, "weft_failover_seconds", "", &stats.failover);
+    weftd_page_head(page, "weft_step_seconds", "histogram",
+                    "Steps that a worker has ended well: their time.");
+    weftd_page_histogram(page, weftd, "weft_step_seconds", "", &stats.step);
+    weftd_page_head(page, "weft_exposed_seconds", "histogram",
+                    "The same steps: the part of their time that the worker waited in weft calls.");
+    weftd_page_histogram(page, weftd, "weft_exposed_seconds", "", &stats.exposed);
+    weftd_page_head(page, "weft_failover_seconds", "histogram",
+                    "Survived losses of shards, of each worker: time of the operations that were open.");
+    weftd_page_histogram(page, weftd, "weft_failover_seconds", "", &stats.failover);
     write_operations(weftd, page, &stats);
     uint32_t count;
     const struct weft_member_report *reports = weftd_view_lock_reports(weftd, &count);
@@ -319,12 +290,12 @@ static void write_engine_histograms(const struct weftd *weftd, const struct weft
     char labels[64];
     for (size_t m = 0; m < COUNT(engine_histograms); m++) {
         const struct metric *metric = &engine_histograms[m];
-        write_head(page, metric->name, metric->kind, metric->help);
+        weftd_page_head(page, metric->name, metric->kind, metric->help);
         for (uint32_t i = 0; i < engines; i++) {
             struct weft_histogram histogram;
             memcpy(&histogram, (const char *)&views[i] + metric->offset, sizeof histogram);
             snprintf(labels, sizeof labels, ",shard=\"%u\",engine=\"%u\"", page->job->index, i);
-            write_histogram(weftd, page, metric->name, labels, &histogram);
+            weftd_page_histogram(page, weftd, metric->name, labels, &histogram);
         }
     }
 }
@@ -335,9 +306,9 @@ static void write_engines(struct weftd *weftd, struct weftd_page *page)
     struct weftd_engine_view views[WEFT_LIMIT_ENGINES];
     for (uint32_t i = 0; i < engines; i++) weftd_view_engine(&weftd->engines[i], &views[i]);
     for (size_t m = 0; m < COUNT(engine_metrics); m++) {
-        write_head(page, engine_metrics[m].name, engine_metrics[m].kind, engine_metrics[m].help);
+        weftd_page_head(page, engine_metrics[m].name, engine_metrics[m].kind, engine_metrics[m].help);
         for (uint32_t i = 0; i < engines; i++) {
-            write_name(page, weftd, engine_metrics[m].name);
+            weftd_page_name(page, weftd, engine_metrics[m].name);
             weftd_page_print(page, ",shard=\"%u\",engine=\"%u\"", page->job->index, i);
             write_value(page, &engine_metrics[m], &views[i]);
         }

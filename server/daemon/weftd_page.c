@@ -52,3 +52,62 @@ void weftd_page_label(struct weftd_page *page, const char *text)
         if (*text) text++;
     }
 }
+
+void weftd_page_head(struct weftd_page *page, const char *name, const char *kind, const char *help)
+{
+    weftd_page_print(page, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind);
+}
+
+void weftd_page_name(struct weftd_page *page, const struct weftd *weftd, const char *name)
+{
+    weftd_page_print(page, "%s{weft_job=\"", name);
+    weftd_page_label(page, weftd->options.job);
+    weftd_page_print(page, "\"");
+}
+
+/* One series: the name with its suffix, and the labels. */
+static void print_series(struct weftd_page *page, const struct weftd *weftd, const char *name,
+                         const char *suffix, const char *labels)
+{
+    char full[64];
+    snprintf(full, sizeof full, "%s%s", name, suffix);
+    weftd_page_name(page, weftd, full);
+    weftd_page_print(page, "%s", labels);
+}
+
+static void print_bucket(struct weftd_page *page, const struct weftd *weftd, const char *name,
+                         const char *labels, const char *bound, uint64_t below)
+{
+    print_series(page, weftd, name, "_bucket", labels);
+    weftd_page_print(page, ",le=\"%s\"} %llu\n", bound, (unsigned long long)below);
+}
+
+void weftd_page_histogram(struct weftd_page *page, const struct weftd *weftd, const char *name,
+                          const char *labels, const struct weft_histogram *histogram)
+{
+    uint64_t below = 0;
+    for (uint32_t i = 0; i <= WEFT_HISTOGRAM_BOUNDS; i++) {
+        below += histogram->counts[i];
+        print_bucket(page, weftd, name, labels,
+                     i < WEFT_HISTOGRAM_BOUNDS ? weft_histogram_bounds[i].text : "+Inf", below);
+    }
+    print_series(page, weftd, name, "_sum", labels);
+    weftd_page_print(page, "} %.9f\n", (double)histogram->sum_ns * 1e-9);
+    print_series(page, weftd, name, "_count", labels);
+    weftd_page_print(page, "} %llu\n", (unsigned long long)below);
+}
+
+void weftd_page_bytes_histogram(struct weftd_page *page, const struct weftd *weftd, const char *name,
+                                const char *labels, const struct weft_bytes_histogram *histogram)
+{
+    uint64_t below = 0;
+    for (uint32_t i = 0; i <= WEFT_BYTES_BOUNDS; i++) {
+        below += histogram->counts[i];
+        print_bucket(page, weftd, name, labels, i < WEFT_BYTES_BOUNDS ? weft_bytes_bounds[i].text : "+Inf",
+                     below);
+    }
+    print_series(page, weftd, name, "_sum", labels);
+    weftd_page_print(page, "} %llu\n", (unsigned long long)histogram->sum_bytes);
+    print_series(page, weftd, name, "_count", labels);
+    weftd_page_print(page, "} %llu\n", (unsigned long long)below);
+}

@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 
+#include "base/bytes_histogram.h"
 #include "server/daemon/weftd.h"
 
 struct weftd_page {
@@ -18,6 +19,14 @@ void weftd_page_print(struct weftd_page *page, const char *format, ...) __attrib
 void weftd_page_json(struct weftd_page *page, const json_t *root);
 /* Appends a label value, with backslash, quote and newline escaped for Prometheus. */
 void weftd_page_label(struct weftd_page *page, const char *text);
+/* The lines of a metric: HELP and TYPE; its name and first label, with the label list left open; a histogram.
+ * labels: further labels, each with a comma before. kind: "gauge", "counter" or "histogram". */
+void weftd_page_head(struct weftd_page *page, const char *name, const char *kind, const char *help);
+void weftd_page_name(struct weftd_page *page, const struct weftd *weftd, const char *name);
+void weftd_page_histogram(struct weftd_page *page, const struct weftd *weftd, const char *name,
+                          const char *labels, const struct weft_histogram *histogram);
+void weftd_page_bytes_histogram(struct weftd_page *page, const struct weftd *weftd, const char *name,
+                                const char *labels, const struct weft_bytes_histogram *histogram);
 
 /* weftd_process.c: resources of this process, read from /proc */
 struct weftd_process_usage {

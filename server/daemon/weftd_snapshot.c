@@ -446,6 +446,7 @@ static void on_commit(void *context, uint64_t step)
     struct timespec now;
     task->kind = SNAPSHOT_TASK_COMMIT;
     weft_list_init(&task->link);
+    task->passed_ns = snapshots->passed_ns;
     task->manifest = snapshots->manifest;
     weft_snapshot_init(&snapshots->manifest, weftd->env);
     snprintf(task->manifest.job, sizeof task->manifest.job, "%s", weftd->options.job);

@@ -2,6 +2,7 @@
 #ifndef WEFT_SERVER_DAEMON_WEFTD_SNAPSHOT_H
 #define WEFT_SERVER_DAEMON_WEFTD_SNAPSHOT_H
 
+#include "base/bytes_histogram.h"
 #include "server/daemon/weftd.h"
 
 enum snapshot_task_kind { SNAPSHOT_TASK_PIECE, SNAPSHOT_TASK_END, SNAPSHOT_TASK_PART, SNAPSHOT_TASK_COMMIT };
@@ -14,6 +15,7 @@ struct snapshot_task {
     struct weft_piece *piece;      /* PIECE, PART: owned */
     char text[200];                /* END of an engine, PART: why it failed; "": it did not */
     struct weft_snapshot manifest; /* COMMIT: owned */
+    uint64_t passed_ns;            /* COMMIT: when the step had ended */
     /* PART: returns to the net thread by `command` */
     struct weft_command command;
     struct weft_list in_flight; /* in weftd_snapshots.parts until then; net thread */
@@ -67,10 +69,12 @@ struct snapshot_stats {
 struct snapshot_writer {
     pthread_t thread;
     bool has_thread;
-    pthread_mutex_t lock; /* guards queue and stops */
+    pthread_mutex_t lock; /* guards queue, stops, seconds and bytes */
     pthread_cond_t changed;
     struct weft_list queue;
     bool stops;
+    struct weft_histogram seconds;     /* of committed snapshots: from the end of the step to the commit */
+    struct weft_bytes_histogram bytes; /* of their files, also those that another snapshot has stored */
 
     struct weft_snapshot_hook *hook; /* owned; NULL: none */
     struct snapshot_report *report;  /* owned; the snapshot that is being stored; NULL: none */

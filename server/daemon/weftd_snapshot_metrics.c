@@ -1,5 +1,6 @@
 /* weftd_snapshot_metrics.c - figures of this process's snapshots on /metrics. HTTP thread. */
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "server/daemon/weftd_page.h"
 #include "server/daemon/weftd_snapshot.h"
@@ -7,9 +8,9 @@
 static void write_head(const struct weftd *weftd, struct weftd_page *page, const char *name, const char *kind,
                        const char *help)
 {
-    weftd_page_print(page, "# HELP %s %s\n# TYPE %s %s\n%s{weft_job=\"", name, help, name, kind, name);
-    weftd_page_label(page, weftd->options.job);
-    weftd_page_print(page, "\",shard=\"%u\"} ", page->job->index);
+    weftd_page_head(page, name, kind, help);
+    weftd_page_name(page, weftd, name);
+    weftd_page_print(page, ",shard=\"%u\"} ", page->job->index);
 }
 
 static void write_count(const struct weftd *weftd, struct weftd_page *page, const char *name,
@@ -27,9 +28,15 @@ static void write_seconds(const struct weftd *weftd, struct weftd_page *page, co
 }
 
 /* The figures of a commit are those of the process that coordinates. */
-static void write_commits(const struct weftd *weftd, const struct snapshot_stats *stats,
+static void write_commits(const struct weftd *weftd, struct weftd_snapshots *snapshots,
                           struct weftd_page *page)
 {
+    const struct snapshot_stats *stats = &snapshots->stats;
+    char labels[32];
+    pthread_mutex_lock(&snapshots->writer.lock);
+    const struct weft_histogram seconds = snapshots->writer.seconds;
+    const struct weft_bytes_histogram bytes = snapshots->writer.bytes;
+    pthread_mutex_unlock(&snapshots->writer.lock);
     write_count(weftd, page, "weft_snapshot_commits_total", "counter", "Snapshots committed.",
                 atomic_load(&stats->committed));
     write_count(weftd, page, "weft_snapshot_commit_failures_total", "counter",
@@ -38,11 +45,18 @@ static void write_commits(const struct weftd *weftd, const struct snapshot_stats
                 atomic_load(&stats->step));
     write_count(weftd, page, "weft_snapshot_commit_time_seconds", "gauge",
                 "Time of the last commit, since 1970; 0: none.", atomic_load(&stats->time_s));
+    snprintf(labels, sizeof labels, ",shard=\"%u\"", page->job->index);
+    weftd_page_head(page, "weft_snapshot_seconds", "histogram",
+                    "Committed snapshots: time from the end of the step to the commit.");
+    weftd_page_histogram(page, weftd, "weft_snapshot_seconds", labels, &seconds);
+    weftd_page_head(page, "weft_snapshot_bytes", "histogram",
+                    "Committed snapshots: files of all their pieces, also those of an earlier snapshot.");
+    weftd_page_bytes_histogram(page, weftd, "weft_snapshot_bytes", labels, &bytes);
 }
 
 void weftd_snapshot_metrics_write(struct weftd *weftd, struct weftd_page *page)
 {
-    const struct weftd_snapshots *snapshots = weftd->snapshots;
+    struct weftd_snapshots *snapshots = weftd->snapshots;
     if (!snapshots) return;
     const struct snapshot_stats *stats = &snapshots->stats;
     write_count(weftd, page, "weft_snapshot_pieces_total", "counter", "Pieces stored, known contents too.",
@@ -57,5 +71,5 @@ void weftd_snapshot_metrics_write(struct weftd *weftd, struct weftd_page *page)
                   atomic_load(&stats->write_ns));
     write_seconds(weftd, page, "weft_snapshot_stall_seconds_total",
                   "Time that pushes waited for memory of snapshots.", atomic_load(&stats->stall_ns));
-    if (page->job->coordinates) write_commits(weftd, stats, page);
+    if (page->job->coordinates) write_commits(weftd, snapshots, page);
 }

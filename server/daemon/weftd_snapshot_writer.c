@@ -183,6 +183,21 @@ static void end_engine(struct weftd_snapshots *snapshots, const struct snapshot_
     weft_net_post(snapshots->weftd->net, &report->command);
 }
 
+/* After a commit. */
+static void count_commit(struct weftd_snapshots *snapshots, const struct snapshot_task *task)
+{
+    const uint64_t took_ns = weft_elapsed_ns(task->passed_ns, weft_now_ns(env_of(snapshots)));
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < task->manifest.piece_count; i++) bytes += task->manifest.pieces[i].ref.stored;
+    pthread_mutex_lock(&snapshots->writer.lock);
+    weft_histogram_add(&snapshots->writer.seconds, took_ns);
+    weft_bytes_histogram_add(&snapshots->writer.bytes, bytes);
+    pthread_mutex_unlock(&snapshots->writer.lock);
+    atomic_store(&snapshots->stats.step, task->manifest.step);
+    atomic_store(&snapshots->stats.time_s, task->manifest.time_s);
+    atomic_fetch_add(&snapshots->stats.committed, 1);
+}
+
 static void commit(struct weftd_snapshots *snapshots, struct snapshot_task *task)
 {
     struct weft_env *env = env_of(snapshots);
@@ -199,9 +214,7 @@ static void commit(struct weftd_snapshots *snapshots, struct snapshot_task *task
         is_good = weft_snapshot_hook_wait(snapshots->writer.hook, &error) == WEFT_OK;
     }
     if (is_good) {
-        atomic_fetch_add(&snapshots->stats.committed, 1);
-        atomic_store(&snapshots->stats.step, task->manifest.step);
-        atomic_store(&snapshots->stats.time_s, task->manifest.time_s);
+        count_commit(snapshots, task);
     } else {
         atomic_fetch_add(&snapshots->stats.failed, 1);
         weft_log(env, WEFT_LOG_WARN, "weftd", "snapshot: %s", error.text);

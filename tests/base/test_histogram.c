@@ -1,7 +1,8 @@
-/* test_histogram.c - durations land in their bucket, and the sum and the count are those of all. */
+/* test_histogram.c - durations and sizes land in their bucket, and the sum and the count are those of all. */
 #include <stdlib.h>
 
 #include "base/base.h"
+#include "base/bytes_histogram.h"
 #include "tests/lib/check.h"
 
 static void bounds_ascend_and_have_their_text(void **state)
@@ -30,11 +31,29 @@ static void a_bound_belongs_to_its_bucket(void **state)
     assert_int_equal(weft_histogram_count(&histogram), 2 * WEFT_HISTOGRAM_BOUNDS + 1);
 }
 
+static void sizes_have_bounds_of_their_own(void **state)
+{
+    struct weft_bytes_histogram histogram = {.sum_bytes = 0};
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < WEFT_BYTES_BOUNDS; i++) {
+        const struct weft_bytes_bound *bound = &weft_bytes_bounds[i];
+        assert_true(i == 0 || bound->bytes > weft_bytes_bounds[i - 1].bytes);
+        assert_int_equal(strtoull(bound->text, NULL, 10), bound->bytes);
+        weft_bytes_histogram_add(&histogram, bound->bytes);
+        assert_int_equal(histogram.counts[i], 1 + (i > 0));
+        weft_bytes_histogram_add(&histogram, bound->bytes + 1);
+        assert_int_equal(histogram.counts[i + 1], 1);
+        sum += 2 * bound->bytes + 1;
+    }
+    assert_int_equal(histogram.sum_bytes, sum);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bounds_ascend_and_have_their_text),
         cmocka_unit_test(a_bound_belongs_to_its_bucket),
+        cmocka_unit_test(sizes_have_bounds_of_their_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
 
 #include "base/base.h"
 #include "base/net/http_request.h"
+#include "base/net/open_connections.h"
 #include "tests/lib/check.h"
 #include "tests/lib/log_capture.h"
 
@@ -241,12 +242,14 @@ static void the_oldest_is_evicted(void **state)
     while (!is_closed(fds[0])) weft_net_step(server.net, 10);
     assert_false(is_closed(fds[1]));
     assert_false(is_closed(fds[2]));
+    assert_int_equal(weft_open_connections(true), 2);
     send_text(fds[2], "page HTTP/1.1\r\n\r\n");
     assert_true(has(reply_of(&server, fds[2]), " 200 OK"));
     assert_true(log_capture_contains(&server.log, "since 2 are open"));
     close(fds[0]);
     close(fds[1]);
     server_stop(&server);
+    assert_int_equal(weft_open_connections(true), 0);
 }
 
 static size_t count_lines(const struct log_capture *log)

@@ -11,6 +11,7 @@
 
 #include "base/base.h"
 #include "base/net/net_reason.h"
+#include "base/net/open_connections.h"
 #include "tests/lib/check.h"
 
 /* Callbacks of one side of a connection. */
@@ -326,8 +327,10 @@ static void the_number_of_connections_is_bounded(void **state)
         assert_true(got < 0 && errno == EAGAIN);
     }
     assert_int_equal(server.opened, 2);
+    assert_int_equal(weft_open_connections(false), 2);
     for (int i = 0; i < 3; i++) close(fds[i]);
     STEP_UNTIL(net, server.closed == 2);
+    assert_int_equal(weft_open_connections(false), 0);
     int again = raw_connect(port); /* accepted again */
     STEP_UNTIL(net, server.opened == 3);
     close(again);

@@ -37,7 +37,7 @@ class Scrape(monitoring.MonitoringTest):
         run = self.processes.start("run", [
             harness.PROGRAMS.weft, "run", "-s", "1", "-n", "2", "--http", "--log-dir", self.path("logs"),
             "--", harness.PROGRAMS.trainer, "--mode", "server", "--hidden", "64", "--epochs", "10000"],
-            {"WEFT_CLIENT_REPORT_PERIOD": "200ms", "WEFT_SNAPSHOT_FOLDER": self.path("snapshots"), "WEFT_SNAPSHOT_EVERY": "5s"})
+            {"WEFT_CLIENT_REPORT_PERIOD": "200ms", "WEFT_SNAPSHOT_FOLDER": self.path("snapshots"), "WEFT_SNAPSHOT_EVERY": "1s"})
         match = self.wait_for("the HTTP port",
                               lambda: re.search(r"http://(\S+)/status", self.log(self.processes, "run")))
         return run, match.group(1)
@@ -142,6 +142,8 @@ class Scrape(monitoring.MonitoringTest):
         self.wait_for("a round", lambda: rounds.search(self.get(f"http://{address}/metrics")))
         steps = re.compile(r"^weft_worker_steps_total\{.*\} [1-9].*\nweft_worker_steps_total\{.*\} [1-9]", re.M)
         self.wait_for("steps of both workers", lambda: steps.search(self.get(f"http://{address}/metrics")))
+        commits = re.compile(r"^weft_snapshot_commits_total\{.*\} [1-9]", re.M)
+        self.wait_for("a snapshot", lambda: commits.search(self.get(f"http://{address}/metrics")))
         page = self.get(f"http://{address}/metrics")
         done = subprocess.run(["promtool", "check", "metrics"], input=page, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, timeout=60)
@@ -160,6 +162,11 @@ class Scrape(monitoring.MonitoringTest):
         self.assertLess(0, int(values["process_open_fds"]))
         self.assertLess(int(values["process_open_fds"]), int(values["process_max_fds"]))
         self.assertLess(1 << 20, int(values["process_resident_memory_bytes"]))
+        # of the workers, the shard itself and weft run; this request
+        connections = re.compile(r'^weft_connections\{listener="control"\} 4\nweft_connections\{listener="http"\} 1$', re.M)
+        self.wait_for("four connections, and one for HTTP", lambda: connections.search(self.get(f"http://{address}/metrics")))
+        size = float(re.search(r"^weft_snapshot_bytes_sum\{.*\} (\S+)$", page, re.M).group(1))
+        self.assertGreater(size, 0)
 
     @unittest.skipUnless(shutil.which("prometheus"), "prometheus is not installed (package prometheus)")
     def test_prometheus(self):

@@ -1,0 +1,12 @@
+/* open_connections.h - how many accepted connections of this process are open, of HTTP and of all other
+ * listeners, for the metrics. Any thread. */
+#ifndef WEFT_BASE_NET_OPEN_CONNECTIONS_H
+#define WEFT_BASE_NET_OPEN_CONNECTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+void weft_open_connections_add(bool is_http, int change);
+uint64_t weft_open_connections(bool is_http);
+
+#endif
