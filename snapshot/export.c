@@ -92,6 +92,13 @@ static bool write_at(int fd, const void *data, size_t bytes, uint64_t at)
     return true;
 }
 
+/* A device keeps its size. */
+static bool set_size(int fd, uint64_t bytes)
+{
+    struct stat about;
+    return fstat(fd, &about) == 0 && (!S_ISREG(about.st_mode) || ftruncate(fd, (off_t)bytes) == 0);
+}
+
 /* The header, padded to 8 bytes. Places become positions in the file. */
 static enum weft_status write_header(const struct weft_snapshot *snapshot, int fd, struct places *places,
                                      bool with_states)
@@ -107,8 +114,7 @@ static enum weft_status write_header(const struct weft_snapshot *snapshot, int f
     }
     json_decref(root);
     if (!text) return WEFT_ERR_NO_MEMORY;
-    const bool is_written =
-        write_at(fd, text, 8 + padded, 0) && ftruncate(fd, (off_t)(8 + padded + places->end)) == 0;
+    const bool is_written = write_at(fd, text, 8 + padded, 0) && set_size(fd, 8 + padded + places->end);
     weft_free_bytes(snapshot->env, text);
     for (uint32_t t = 0; t < snapshot->tensor_count; t++)
         for (uint32_t part = 0; part < WEFT_PIECE_PARTS; part++) places->begin[t][part] += 8 + padded;
@@ -168,23 +174,32 @@ static enum weft_status write_file(const struct weft_snapshot *snapshot, const c
     return status;
 }
 
+/* A terminal or a pipe has no positions. A regular file in place is the output of another command, too. */
+static bool has_positions(int fd)
+{
+    struct stat about;
+    return fstat(fd, &about) == 0 && !S_ISREG(about.st_mode) && lseek(fd, 0, SEEK_CUR) >= 0;
+}
+
 enum weft_status weft_snapshot_export(const struct weft_snapshot *snapshot, const char *folder,
                                       const char *path, bool with_states,
                                       const struct weft_snapshot_progress *progress, struct weft_error *error)
 {
-    char part[SNAPSHOT_PATH_BYTES];
-    if ((size_t)snprintf(part, sizeof part, "%s" SNAPSHOT_PART_MARK "XXXXXX", path) >= sizeof part)
-        return weft_error_set(error, WEFT_ERR_INVALID, "the path of the file has more than %d bytes",
-                              SNAPSHOT_PATH_BYTES - 32);
-    const int fd = mkostemp(part, O_CLOEXEC);
-    if (fd < 0) return weft_error_set(error, WEFT_ERR_IO, "cannot make %.300s: %s", part, strerror(errno));
-    enum weft_status status = write_file(snapshot, folder, fd, with_states, progress, error);
-    if (status == WEFT_OK && (fchmod(fd, 0644) != 0 || fsync(fd) != 0)) status = WEFT_ERR_IO;
-    if (close(fd) != 0 && status == WEFT_OK) status = WEFT_ERR_IO;
-    if (status == WEFT_OK && rename(part, path) != 0) status = WEFT_ERR_IO;
+    struct weft_replace_file file;
+    int reason = weft_replace_file_open(&file, path, 0644);
+    if (reason != 0)
+        return weft_error_set(error, WEFT_ERR_IO, "cannot write %.300s: %s", path, strerror(reason));
+    if (file.is_in_place && !has_positions(file.fd)) {
+        (void)weft_replace_file_close(&file, 0, false);
+        return weft_error_set(
+            error, WEFT_ERR_INVALID,
+            "cannot write %.300s: an export is not written in order; name a file, not a pipe", path);
+    }
+    enum weft_status status = write_file(snapshot, folder, file.fd, with_states, progress, error);
+    reason = status == WEFT_OK ? 0 : status == WEFT_ERR_IO && errno != 0 ? errno : EIO;
+    reason = weft_replace_file_close(&file, reason, true);
+    if (status == WEFT_OK && reason != 0) status = WEFT_ERR_IO;
     if (status == WEFT_OK) return WEFT_OK;
-    weft_error_set(error, status, "cannot write %.300s: %s", path,
-                   status == WEFT_ERR_IO ? strerror(errno) : weft_status_name(status));
-    (void)unlink(part);
-    return status;
+    return weft_error_set(error, status, "cannot write %.300s: %s", path,
+                          status == WEFT_ERR_IO ? strerror(reason) : weft_status_name(status));
 }

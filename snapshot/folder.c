@@ -80,31 +80,18 @@ static enum weft_status folder_sync(const char *path, struct weft_error *error)
     return status;
 }
 
-static bool write_all(int fd, const uint8_t *data, size_t bytes)
-{
-    while (bytes > 0) {
-        const ssize_t written = write(fd, data, bytes);
-        if (written < 0 && errno == EINTR) continue;
-        if (written <= 0) return false;
-        data += written;
-        bytes -= (size_t)written;
-    }
-    return true;
-}
-
 enum weft_status snapshot_file_write(const char *path, const void *data, size_t bytes,
                                      struct weft_error *error)
 {
-    char part[SNAPSHOT_PATH_BYTES + 32];
-    snprintf(part, sizeof part, "%s" SNAPSHOT_PART_MARK "XXXXXX", path);
-    const int fd = mkostemp(part, O_CLOEXEC);
-    if (fd < 0) return io_error(error, "make", part);
-    bool is_written = fchmod(fd, 0644) == 0 && write_all(fd, data, bytes) && fsync(fd) == 0;
-    if (close(fd) != 0) is_written = false;
-    if (is_written && rename(part, path) == 0) return folder_sync(path, error);
-    const enum weft_status status = io_error(error, "write", path);
-    (void)unlink(part);
-    return status;
+    struct weft_replace_file file;
+    int reason = weft_replace_file_open(&file, path, 0644);
+    if (reason == 0) {
+        reason = fchmod(file.fd, 0644) == 0 ? weft_replace_file_write(&file, data, bytes) : errno;
+        reason = weft_replace_file_close(&file, reason, true);
+    }
+    if (reason == 0) return folder_sync(path, error);
+    errno = reason;
+    return io_error(error, "write", path);
 }
 
 static enum weft_status folder_make(const char *path, struct weft_error *error)

@@ -2,10 +2,11 @@
 #ifndef WEFT_SNAPSHOT_FOLDER_H
 #define WEFT_SNAPSHOT_FOLDER_H
 
+#include "base/os/replace_file.h"
 #include "snapshot/snapshot.h"
 
 #define SNAPSHOT_PATH_BYTES 4096
-#define SNAPSHOT_PART_MARK ".part." /* in the name of a file that is not whole yet */
+#define SNAPSHOT_PART_MARK WEFT_PART_MARK
 
 /* Write SNAPSHOT_PATH_BYTES at most. WEFT_ERR_INVALID: the path is longer. */
 enum weft_status snapshot_piece_path(const char *folder, const char *name, char *out,

@@ -5,12 +5,11 @@
  * file means an empty table. A file that does not fit is ignored with a log line. Blocks for the disk. */
 #include "client/engine/plan_cache.h"
 
-#include <errno.h>
-#include <limits.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "base/os/replace_file.h"
 #include "client/engine/engine.h"
 #include "client/session/session.h"
 
@@ -35,7 +34,8 @@ void client_plans_load(struct weft_session *session)
 {
     char text[WEFT_GROUP_PLANS_BYTES_MAX + 1];
     const char *path = plan_file_path(session);
-    FILE *file = path ? fopen(path, "re") : NULL;
+    const int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1; /* no wait for a FIFO */
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
     if (!file) return;
     struct weft_error error = {0};
     size_t bytes = fread(text, 1, sizeof text, file);
@@ -52,18 +52,13 @@ void client_plans_load(struct weft_session *session)
 
 void client_plans_save(struct weft_session *session)
 {
-    char text[WEFT_GROUP_PLANS_BYTES_MAX], fresh[PATH_MAX];
+    char text[WEFT_GROUP_PLANS_BYTES_MAX];
     const char *path = plan_file_path(session);
     if (!path) return;
     size_t bytes = weft_group_plans_write(session->engine->group, text, sizeof text);
-    if (bytes >= sizeof text ||
-        snprintf(fresh, sizeof fresh, "%s.part%ld", path, (long)session->live.pid) >= (int)sizeof fresh)
-        return;
-    FILE *file = fopen(fresh, "we");
-    bool fine = file && fwrite(text, 1, bytes, file) == bytes;
-    if (file && fclose(file) != 0) fine = false;
-    if (fine && rename(fresh, path) == 0) return;
-    weft_log(session->env, WEFT_LOG_WARN, "client", "collective.plans: %s cannot be written: %s", path,
-             strerror(errno));
-    if (file) unlink(fresh);
+    if (bytes >= sizeof text) return;
+    const int reason = weft_replace_file(path, text, bytes, 0644);
+    if (reason != 0)
+        weft_log(session->env, WEFT_LOG_WARN, "client", "collective.plans: %s cannot be written: %s", path,
+                 strerror(reason));
 }

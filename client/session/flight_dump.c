@@ -4,11 +4,13 @@
  * may hang. A file is written under a temporary name and renamed, so `weft inspect` never reads half a
  * file. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/os/replace_file.h"
 #include "client/session/failure.h"
 #include "client/session/flight.h"
 #include "client/session/session.h"
@@ -49,23 +51,23 @@ static int write_file(struct weft_session *session, const char *path, const char
     static const char perfetto[] = ".perfetto.json";
     size_t length = strlen(path), tail = sizeof perfetto - 1;
     bool trace = length >= tail && strcmp(path + length - tail, perfetto) == 0;
-    static atomic_uint serial; /* the engine, the net thread and callers may write at the same time */
-    char part[PATH_BYTES + 40];
-    snprintf(part, sizeof part, "%s.part%ld-%u", path, (long)session->live.pid, atomic_fetch_add(&serial, 1));
-    struct stat there;
-    /* a device or a pipe is written in place */
-    bool plain = stat(path, &there) != 0 || S_ISREG(there.st_mode);
-    FILE *file = fopen(plain ? part : path, "we");
-    if (!file) return errno;
+    struct weft_replace_file replaced;
+    int reason = weft_replace_file_open(&replaced, path, 0644);
+    if (reason != 0) return reason;
+    const int copy = fcntl(replaced.fd, F_DUPFD_CLOEXEC, 0);
+    FILE *file = copy < 0 ? NULL : fdopen(copy, "w");
+    if (!file) {
+        reason = errno;
+        if (copy >= 0) close(copy);
+        return weft_replace_file_close(&replaced, reason, false);
+    }
     errno = 0;
     if (trace) weft_event_ring_dump_perfetto(session->flight.events, "weft", (int)session->live.pid, file);
     else print_record(session, why, file);
-    int reason = ferror(file) ? (errno ? errno : EIO) : 0; /* the first error has the reason */
+    reason = ferror(file) ? (errno ? errno : EIO) : 0; /* the first error has the reason */
     if (fflush(file) != 0 && !reason) reason = errno;
     if (fclose(file) != 0 && !reason) reason = errno;
-    if (!reason && plain && rename(part, path) != 0) reason = errno;
-    if (reason && plain) unlink(part);
-    return reason;
+    return weft_replace_file_close(&replaced, reason, false);
 }
 
 enum weft_status weft_dump_events(struct weft_session *session, const char *path)

@@ -7,7 +7,6 @@
  * the decisions (weftd_control.c). After a failure the process waits GRACE_NS, so that error results and
  * MemberLost reach the peers. */
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,6 +15,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "base/os/replace_file.h"
 #include "server/daemon/weftd.h"
 
 #define GRACE_NS WEFT_MS(300)    /* after a failure: time for error results to be sent */
@@ -119,19 +119,12 @@ static void reachable_host(const char *listen, char *out, size_t out_bytes)
     snprintf(out, out_bytes, v6 ? "[%s]" : "%s", host);
 }
 
-/* Writes the file under another name and renames it, so that a reader never sees a part of it. */
 static enum weft_status write_port_file(const char *path, const char *text, struct weft_error *error)
 {
-    char part[4096];
-    if ((size_t)snprintf(part, sizeof part, "%s.part.%d", path, (int)getpid()) >= sizeof part)
-        return weft_error_set(error, WEFT_ERR_INVALID, "the port file's path is too long");
-    int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    bool written = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
-    if (fd >= 0 && close(fd) != 0) written = false;
-    if (written && rename(part, path) == 0) return WEFT_OK;
-    weft_error_set(error, WEFT_ERR_IO, "cannot write the port file %.200s: %s", path, strerror(errno));
-    unlink(part);
-    return WEFT_ERR_IO;
+    const int reason = weft_replace_file(path, text, strlen(text), 0644);
+    if (reason == 0) return WEFT_OK;
+    return weft_error_set(error, WEFT_ERR_IO, "cannot write the port file %.200s: %s", path,
+                          strerror(reason));
 }
 
 /* Starts the listeners, then joins, then writes the port file, then starts the net thread. */

@@ -1,9 +1,11 @@
 /* test_export.c - verify finds damage that the manifest does not show; export writes what a reader of
  * safetensors expects. */
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/lib/temp_dir.h"
@@ -114,6 +116,36 @@ static void test_missing_piece(void **state)
     temp_dir_remove(folder);
 }
 
+/* Devices and pipes stay what they are. They are named by links of the test. */
+static void test_devices(void **state)
+{
+    char *folder = temp_dir_make(), out[4200];
+    struct weft_error error = {0};
+    struct weft_snapshot snapshot;
+    struct stat about;
+    assert_int_equal(fixture_save(folder, 1, 0, &error), WEFT_OK);
+    load(folder, &snapshot);
+    snprintf(out, sizeof out, "%s/out", folder);
+    assert_int_equal(symlink("/dev/full", out), 0);
+    assert_int_equal(weft_snapshot_export(&snapshot, folder, out, false, NULL, &error), WEFT_ERR_IO);
+    assert_non_null(strstr(error.text, "No space left on device"));
+    assert_true(lstat(out, &about) == 0 && S_ISLNK(about.st_mode));
+    assert_int_equal(unlink(out), 0);
+    assert_int_equal(symlink("/dev/null", out), 0);
+    error = (struct weft_error){0};
+    assert_int_equal(weft_snapshot_export(&snapshot, folder, out, false, NULL, &error), WEFT_OK);
+    assert_true(lstat(out, &about) == 0 && S_ISLNK(about.st_mode));
+    assert_int_equal(unlink(out), 0);
+    assert_int_equal(mkfifo(out, 0600), 0);
+    const int reader = open(out, O_RDONLY | O_NONBLOCK);
+    assert_int_equal(weft_snapshot_export(&snapshot, folder, out, false, NULL, &error), WEFT_ERR_INVALID);
+    assert_non_null(strstr(error.text, "not a pipe"));
+    assert_true(lstat(out, &about) == 0 && S_ISFIFO(about.st_mode));
+    close(reader);
+    weft_snapshot_fini(&snapshot);
+    temp_dir_remove(folder);
+}
+
 /* The manifest names a piece with another content: its hash is right, its arrays are not. */
 static void test_other_arrays(void **state)
 {
@@ -131,6 +163,6 @@ static void test_other_arrays(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_export), cmocka_unit_test(test_missing_piece),
-                                       cmocka_unit_test(test_other_arrays)};
+                                       cmocka_unit_test(test_devices), cmocka_unit_test(test_other_arrays)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,8 @@
 /* test_kills.c - a process is killed before and after each change of the folder: the snapshot before stays
  * whole, and the new one is whole or absent. Then the folder takes a further snapshot and a prune. */
+#include <fcntl.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +53,20 @@ WRAP(fsync, (int fd), (fd))
 WRAP(rename, (const char *from, const char *to), (from, to))
 WRAP(unlink, (const char *path), (path))
 WRAP(mkdir, (const char *path, mode_t mode), (path, mode))
-WRAP(mkostemp, (char *path, int flags), (path, flags))
+
+int __real_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...)
+{
+    va_list args;
+    va_start(args, flags);
+    const mode_t mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
+    va_end(args);
+    if (flags & O_CREAT) before();
+    const int fd = __real_open(path, flags, mode);
+    if (flags & O_CREAT) after();
+    return fd;
+}
 
 /* What a job does: a snapshot on the base of the one before, then a prune that keeps two. */
 static bool run(const char *folder)

@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/os/replace_file.h"
 #include "tools/doctor/hello.h"
 #include "tools/doctor/machine.h"
 #include "tools/doctor/remote.h"
@@ -215,15 +216,13 @@ bool doctor_is_loopback(const char *host)
 
 static bool write_port(const char *path, uint16_t port)
 {
-    char fresh[1024];
+    char text[16];
     if (!path) return true;
-    snprintf(fresh, sizeof fresh, "%s.new", path);
-    FILE *file = fopen(fresh, "we");
-    bool fine = file && fprintf(file, "%u\n", port) > 0;
-    if (file) fine = fclose(file) == 0 && fine;
-    fine = fine && rename(fresh, path) == 0;
-    if (!fine) fprintf(stderr, "weft doctor: cannot write the port file %s: %s\n", path, strerror(errno));
-    return fine;
+    snprintf(text, sizeof text, "%u\n", port);
+    const int reason = weft_replace_file(path, text, strlen(text), 0644);
+    if (reason != 0)
+        fprintf(stderr, "weft doctor: cannot write the port file %s: %s\n", path, strerror(reason));
+    return reason == 0;
 }
 
 int doctor_serve(const struct doctor_listen *listen)

@@ -9,12 +9,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/os/replace_file.h"
 #include "transport/probe/link_table.h"
 
 enum weft_status weft_link_table_load(struct weft_env *env, const char *path,
                                       struct weft_link_table **table_out, struct weft_error *error)
 {
-    FILE *file = fopen(path, "re");
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* no wait for the writer of a FIFO */
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
     if (!file && errno == ENOENT)
         return weft_error_set(error, WEFT_ERR_NOT_FOUND, "there is no link table %s yet", path);
     if (!file)
@@ -44,30 +46,14 @@ enum weft_status weft_link_table_save(const struct weft_link_table *table, const
                                       struct weft_error *error)
 {
     char *text;
-    char fresh[PATH_MAX];
     size_t bytes;
-    if (snprintf(fresh, sizeof fresh, "%s.%ld", path, (long)getpid()) >= (int)sizeof fresh) {
-        return weft_error_set(error, WEFT_ERR_INVALID, "the path of the link table is too long");
-    }
     if (weft_link_table_write(table, &text, &bytes) < 0)
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a link table");
-    int fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    bool fine = fd >= 0;
-    for (size_t at = 0; fine && at < bytes;) {
-        ssize_t put = write(fd, text + at, bytes - at);
-        fine = put > 0 || (put < 0 && errno == EINTR);
-        if (put > 0) at += (size_t)put;
-    }
-    int cause = errno;
-    if (fd >= 0 && (close(fd) != 0 || !fine || rename(fresh, path) != 0)) {
-        cause = fine ? errno : cause;
-        fine = false;
-        unlink(fresh);
-    }
+    const int reason = weft_replace_file(path, text, bytes, 0600);
     weft_free_bytes(weft_link_table_env(table), text);
-    return fine ? WEFT_OK
-                : weft_error_set(error, WEFT_ERR_IO, "cannot write the link table %s: %s", path,
-                                 strerror(cause));
+    return reason == 0 ? WEFT_OK
+                       : weft_error_set(error, WEFT_ERR_IO, "cannot write the link table %s: %s", path,
+                                        strerror(reason));
 }
 
 /* ---- the fingerprint ---- FNV-1a over everything that the links of a host depend on */
