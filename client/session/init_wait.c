@@ -43,8 +43,9 @@ static void report(struct weft_session *session, struct phase_condition *conditi
         char missing[320];
         client_control_wait_reason(session, missing, sizeof missing);
         if (!phase_reached(condition)) /* the phase was reached while the coordinator answered */
-            weft_log(session->env, WEFT_LOG_WARN, "client", "rank %u has waited %.1f s in weft_init: %s",
-                     session->rank, seconds, missing);
+            weft_log(session->env, WEFT_LOG_WARN, "client",
+                     "rank %u has waited %.1f s in weft_init: %s (coordinator at %s:%u)", session->rank,
+                     seconds, missing, settings->host, settings->port);
     } else if (atomic_load(&session->control.is_connected)) {
         weft_log(session->env, WEFT_LOG_WARN, "client",
                  "weft_init has waited %.1f s: the process at %s:%u accepts connections and does not answer; "

@@ -127,6 +127,25 @@ static enum weft_status write_port_file(const char *path, const char *text, stru
                           strerror(reason));
 }
 
+/* One line with the addresses, at the default log level too: an operator, or a script, needs a port that the
+ * system has chosen. A log level below the default, and a simulation, have no such line. */
+static void announce(const struct weftd *weftd, const char *shown, uint16_t port, uint16_t http_port)
+{
+    const struct weftd_options *options = &weftd->options;
+    char text[900], http[340] = "";
+    if (http_port) snprintf(http, sizeof http, "; HTTP at %s:%u", shown, http_port);
+    if (options->coordinator)
+        snprintf(text, sizeof text, "shard of job %.200s on %s, coordinator at %.300s%s", options->job, shown,
+                 options->coordinator, http);
+    else
+        snprintf(text, sizeof text, "coordinator of job %.200s at %s:%u, for %u worker%s and %u shard%s%s",
+                 options->job, shown, port, options->workers, options->workers == 1 ? "" : "s",
+                 options->shards, options->shards == 1 ? "" : "s", http);
+    if (weftd->env->log_level == WEFT_LOG_WARN && !weftd->env->virtual_time)
+        weftd->env->log(weftd->env, WEFT_LOG_INFO, "weftd", text);
+    else weft_log(weftd->env, WEFT_LOG_INFO, "weftd", "%s", text);
+}
+
 /* Starts the listeners, then joins, then writes the port file, then starts the net thread. */
 static enum weft_status start(struct weftd *weftd, struct weft_error *error)
 {
@@ -144,14 +163,13 @@ static enum weft_status start(struct weftd *weftd, struct weft_error *error)
         snprintf(host, sizeof host, "%s",
                  is_wildcard(weftd->options.listen) ? weft_loopback_host() : weftd->options.listen);
         snprintf(ports, sizeof ports, "coordinator=%s:%u\n", shown, port);
-        weft_log(weftd->env, WEFT_LOG_INFO, "weftd", "coordinator of job %s at %s:%u", weftd->options.job,
-                 shown, port);
     }
     if (weftd->options.http_port >= 0) {
         WEFT_TRY(weftd_http_start(weftd, &http_port, error));
         size_t used = strlen(ports);
         snprintf(ports + used, sizeof ports - used, "http=%s:%u\n", shown, http_port);
     }
+    announce(weftd, shown, port, http_port);
     WEFT_TRY(weftd_takeover_start(weftd, shown, error));
     WEFT_TRY(weftd_control_start(weftd, host, port, error));
     if (weftd->options.port_file) WEFT_TRY(write_port_file(weftd->options.port_file, ports, error));

@@ -70,8 +70,12 @@ class Missing(harness.JobTest):
         group.start("worker0", [EXAMPLE], {"WEFT_JOB": "demo", "WEFT_COORDINATOR": coordinator, "WEFT_RANK": "0"})
         self.await_text(group.log_path("shard0"), "to begin: shard 1 has not joined")
         self.await_text(group.log_path("worker0"), "rank 0 has waited")
-        self.await_text(group.log_path("worker0"), "in weft_init: shard 1 has not joined")
+        line = self.await_text(group.log_path("worker0"), "in weft_init: shard 1 has not joined")
+        self.assertIn(f"(coordinator at {coordinator})", line)
+        # the first line of a weftd, at the default log level
+        self.await_text(group.log_path("shard0"), f"coordinator of job demo at {coordinator}, for 1 worker and 2 shards")
         group.start("shard1", [weftd, "--job", "demo", "--index", "1", "--coordinator", coordinator])
+        self.await_text(group.log_path("shard1"), f"shard of job demo on 127.0.0.1, coordinator at {coordinator}")
         ended = harness.ends(group.processes, SECONDS)
         self.assertNotIn(None, ended.values(), ended)
         self.assertEqual([process.returncode for _, process in group.processes], [0, 0, 0])
