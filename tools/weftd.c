@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/config/config_check.h"
 #include "server/server.h"
 #include "tools/cli.h"
 #include "tools/common.h"
@@ -166,12 +167,16 @@ static int parse(int argc, char **argv, struct command_line *line)
          CLI_CALL(print_example, NULL)},
     };
     const struct cli_command command = {
-        "weftd", "weftd [options]\n       weftd --check-config [options] [FILE]",
-        "One parameter-server shard. Without --coordinator it also coordinates the job.\n", CLI_TABLE(table),
+        "weftd",
+        "weftd [options]\n       weftd --check-config [options] [FILE]",
+        "One parameter-server shard. Without --coordinator it also coordinates the job.\n",
+        CLI_TABLE(table),
         .takes_arguments = true,
         .notes =
             "Exit status: 0 the job ended in order, 1 it did not (one sentence on stderr), 2 wrong usage.\n"
-            "With --check-config: 0 a start would accept all of it, 1 it would not.\n"};
+            "With --check-config: 0 a start would accept all of it, 1 it would not. Options without effect "
+            "are "
+            "named on stderr.\n"};
     int first, status = cli_parse(&command, argc, argv, &first);
     if (status >= 0) return status;
     if (index != UINT32_MAX) options->index = (int)index;
@@ -225,11 +230,17 @@ static enum weft_status check_folders(const struct weft_config *config, struct w
     return WEFT_OK;
 }
 
+static void print_warning(void *context, const char *text)
+{
+    fprintf(stderr, "weftd: %s\n", text);
+}
+
 static int check_config(const struct command_line *line)
 {
     struct weft_error error = {0};
-    if (weftd_options_check(&line->options, &error) == WEFT_OK &&
-        override_config(line, &error) == WEFT_OK && check_folders(line->config, &error) == WEFT_OK) {
+    if (weftd_options_check(&line->options, &error) == WEFT_OK && override_config(line, &error) == WEFT_OK &&
+        check_folders(line->config, &error) == WEFT_OK &&
+        weft_config_check(line->config, !line->options.coordinator, print_warning, NULL, &error) == WEFT_OK) {
         weft_config_print_changed(line->config, stdout);
         return 0;
     }

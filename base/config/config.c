@@ -12,9 +12,10 @@
 
 #include <ini.h>
 
+#include "base/config/config_check.h"
 #include "base/config/config_names.h"
-#include "base/config/edit_distance.h"
 #include "base/config/config_value.h"
+#include "base/config/edit_distance.h"
 #include "base/weft_assert.h"
 
 struct value {
@@ -283,6 +284,13 @@ static bool is_default(const struct weft_config *config, size_t index)
     if (option->type == WEFT_OPTION_TEXT) return strcmp(value->text, option->default_text) == 0;
     (void)config_value_parse(option, option->default_text, &number, &error);
     return value->number == number;
+}
+
+bool weft_config_is_default(const struct weft_config *config, const char *name)
+{
+    const size_t index = find_option(name);
+    WEFT_ASSERT(index < config->count);
+    return is_default(config, index);
 }
 
 void weft_config_print_changed(const struct weft_config *config, FILE *out)

@@ -15,6 +15,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "base/config/config_check.h"
 #include "base/os/replace_file.h"
 #include "server/daemon/weftd.h"
 
@@ -64,6 +65,7 @@ static enum weft_status complete_options(const struct weftd_options *given, stru
                                     "give no --restore");
     if (!options->coordinator && options->shards == 0)
         return weft_error_set(error, WEFT_ERR_INVALID, "a job coordinated by a shard has at least 1 shard");
+    WEFT_TRY(weft_config_check(config, !options->coordinator, NULL, NULL, error));
     WEFT_TRY(weftd_snapshots_check(options, error));
     WEFT_TRY(weft_listen_check(options->listen, options->secret, error));
     return weft_devices_check(options->devices, options->secret, error);
@@ -146,11 +148,18 @@ static void announce(const struct weftd *weftd, const char *shown, uint16_t port
     else weft_log(weftd->env, WEFT_LOG_INFO, "weftd", "%s", text);
 }
 
+static void on_warning(void *context, const char *text)
+{
+    weft_log(context, WEFT_LOG_WARN, "weftd", "%s", text);
+}
+
 /* Starts the listeners, then joins, then writes the port file, then starts the net thread. */
 static enum weft_status start(struct weftd *weftd, struct weft_error *error)
 {
     char host[256], shown[300], ports[900] = "";
     uint16_t port = 0, http_port = 0;
+    WEFT_TRY(
+        weft_config_check(weftd->options.config, !weftd->options.coordinator, on_warning, weftd->env, error));
     WEFT_TRY(weftd_restore_load(weftd, error));
     WEFT_TRY(weftd_snapshots_start(weftd, error));
     reachable_host(weftd->options.listen, shown, sizeof shown);

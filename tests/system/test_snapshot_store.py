@@ -109,11 +109,12 @@ class SnapshotStore(snapshot_jobs.SnapshotTest):
         """--check-config refuses what a start would refuse."""
         for words, sentence in ((["--set", "snapshot.every=5 weeks"], "no interval of snapshots"), (["--restore", ":5"], "names no snapshot"),
                                 (["--set", "snapshot.folder=/proc/none/x"], "snapshot.folder = /proc/none/x cannot be written: No such file"),
-                                (["--set", f"server.store={self.path('none', 'x')}"], "cannot be written: No such file or directory")):
+                                (["--set", f"server.store={self.path('store')}"], "server.store needs server.copies=1"),
+                                (["--set", "server.copies=1", "--set", f"server.store={self.path('none', 'x')}"], "cannot be written: No such file or directory")):
             done = subprocess.run([harness.PROGRAMS.weftd, "--check-config", *words], capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 1)
             self.assertIn(sentence, done.stderr)
-        words = ["--set", f"snapshot.folder={self.path('made')}", "--set", f"server.store={self.path('store')}"]
+        words = ["--set", f"snapshot.folder={self.path('made')}", "--set", f"server.store={self.path('store')}", "--set", "server.copies=1"]
         self.assertEqual(subprocess.run([harness.PROGRAMS.weftd, "--check-config", *words], stdout=subprocess.DEVNULL, timeout=60).returncode, 0)
         self.assertEqual(os.listdir(self.directory), [])
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/config/config_check.h"
 #include "tests/lib/check.h"
 
 static struct weft_env env;
@@ -266,12 +267,88 @@ static void print_names_every_option(void **state)
     weft_config_free(config);
 }
 
+static void keep_text(void *context, const char *text)
+{
+    strcat(strcat(context, text), ";");
+}
+
+/* Options that depend on each other: set, whether this process coordinates, and the sentence. */
+static void half_of_a_pair_is_refused_or_named(void **state)
+{
+    static const struct {
+        const char *set[2][2]; /* name and value */
+        bool coordinates;
+        enum weft_status status;
+        const char *text;
+    } cases[] = {
+        {{{"server.store", "/tmp/s"}}, true, WEFT_ERR_INVALID, "server.store needs server.copies=1"},
+        {{{"server.store", "/tmp/s"}}, false, WEFT_OK, ""},
+        {{{"server.store", "/tmp/s"}, {"server.copies", "1"}}, true, WEFT_OK, ""},
+        {{{"server.store", "/tmp/s"}, {"server.resume", "0"}},
+         true,
+         WEFT_ERR_INVALID,
+         "server.resume above 0"},
+        {{{"server.store", ""}, {"server.resume", "0"}}, true, WEFT_OK, ""},
+        {{{"server.copies_on_one_host", "yes"}},
+         true,
+         WEFT_OK,
+         "server.copies_on_one_host has no effect without server.copies;"},
+        {{{"server.copies_on_one_host", "no"}}, true, WEFT_OK, ""},
+        {{{"server.copy_bytes", "2MiB"}},
+         true,
+         WEFT_OK,
+         "server.copy_bytes has no effect without server.copies;"},
+        {{{"server.copy_bytes", "2MiB"}}, false, WEFT_OK, ""},
+        {{{"snapshot.every", "5s"}, {"snapshot.keep", "9"}},
+         false,
+         WEFT_OK,
+         "snapshot.every has no effect without snapshot.folder;snapshot.keep has no effect without "
+         "snapshot.folder;"},
+        {{{"snapshot.every", "5s"}, {"snapshot.folder", "/tmp/s"}}, false, WEFT_OK, ""},
+        {{{"snapshot.weights", "int8"}},
+         false,
+         WEFT_OK,
+         "snapshot.weights has no effect without snapshot.folder;"},
+        {{{"snapshot.memory_bytes", "2MiB"}},
+         false,
+         WEFT_OK,
+         "snapshot.memory_bytes has no effect without snapshot.folder;"},
+        {{{"snapshot.hook", "/bin/true"}},
+         false,
+         WEFT_OK,
+         "snapshot.hook has no effect without snapshot.folder or snapshot.restore;"},
+        {{{"snapshot.hook", "/bin/true"}, {"snapshot.restore", "/tmp/s"}}, false, WEFT_OK, ""},
+        {{{"snapshot.hook_keep", "2"}},
+         false,
+         WEFT_OK,
+         "snapshot.hook_keep has no effect without snapshot.hook;"},
+        {{{"collective.plans", "/tmp/p"}},
+         false,
+         WEFT_OK,
+         "collective.plans has no effect without collective.retune;"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct weft_config *config = load();
+        struct weft_error error = {0};
+        char text[400] = "";
+        for (int k = 0; k < 2 && cases[i].set[k][0]; k++)
+            assert_int_equal(weft_config_set(config, cases[i].set[k][0], cases[i].set[k][1], "test", &error),
+                             WEFT_OK);
+        assert_int_equal(weft_config_check(config, cases[i].coordinates, keep_text, text, &error),
+                         cases[i].status);
+        if (cases[i].status == WEFT_OK) assert_string_equal(text, cases[i].text);
+        else assert_non_null(strstr(error.text, cases[i].text));
+        weft_config_free(config);
+    }
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(later_sources_win),
-        TEST(the_example_is_a_file_that_changes_nothing), TEST(every_row_of_the_table_is_sound),
+        TEST(the_example_is_a_file_that_changes_nothing),
+        TEST(every_row_of_the_table_is_sound),
         TEST(mistakes_get_a_sentence),
         TEST(good_values_are_exact),
         TEST(files_are_refused_with_path_and_line),
@@ -279,6 +356,7 @@ int main(void)
         TEST(slips_in_variables_are_warned_of),
         TEST(log_level_reaches_the_env),
         TEST(print_names_every_option),
+        TEST(half_of_a_pair_is_refused_or_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -147,6 +147,8 @@ static void check_config(void **state)
     write_file(path, "[server]\nlisten = 0.0.0.0\n");
     expect(WORDS(weftd, "--check-config", path), 1, "will not listen on 0.0.0.0 without a job secret", NULL);
     expect(WORDS(weftd, "--check-config", "--devices", "eth0"), 1, "secret", NULL);
+    expect(WORDS(weftd, "--check-config", "--set", "snapshot.keep=9"), 0,
+           "weftd: snapshot.keep has no effect without snapshot.folder", NULL);
     expect(WORDS(weftd, "--check-config", "-c", "nowhere"), 1, "'nowhere' is no address", NULL);
     expect(WORDS(weftd, "--check-config", "/nonexistent.ini"), 1, "/nonexistent.ini cannot be opened", NULL);
     temp_dir_remove(directory);
