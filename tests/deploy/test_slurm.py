@@ -7,6 +7,7 @@ that fails, a killed worker, scancel. It requires root, slurmctld, slurmd, munge
 
 import glob
 import os
+import re
 import shutil
 import signal
 import socket
@@ -20,6 +21,7 @@ sys.dont_write_bytecode = True
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.abspath(os.environ.get("WEFT_BUILD", os.path.join(ROOT, "build")))
 TRAINER = os.path.join(BUILD, "examples", "fashion_mnist")
+SNAPSHOT_TRAINER = os.path.join(BUILD, "tests", "system", "snapshot_trainer")
 TRAIN, SERVERS = (os.path.join(ROOT, "deploy", "slurm", name) for name in ("train.sbatch", "servers.sbatch"))
 SECONDS = 60  # limit of every wait
 ENDLESS = ["--steps", "1000000"]
@@ -186,6 +188,35 @@ class SlurmTest(unittest.TestCase):
             pid = self.running(count)[-1]
             os.kill(pid, signal.SIGKILL)
             self.assertIn(f"pid {pid}", self.wait_for_end(job, "FAILED"))
+
+    def requeue(self, job):
+        """Slurm delays the second start, until no task of the first one can be left; the test does not wait for that."""
+        self.slurm("scontrol", "requeue", job)
+        wait_until(lambda: self.state(job) == "PENDING", f"job {job} is pending")
+        wait_until(lambda: not self.workers(), "the workers of the first start have ended")
+        for path in glob.glob(os.path.join(self.place, "csv")):  # that of the second start shows its progress
+            os.unlink(path)
+        self.slurm("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+    def test_requeue(self):
+        """The job starts again under its number, with the same port, a new secret and its log; shards restore the newest snapshot."""
+        folder = os.path.join(self.place, "snapshots")
+        job = self.submit(f"--export=ALL,WEFT_SNAPSHOT_FOLDER={folder},WEFT_SNAPSHOT_EVERY=5 steps", SERVERS, SNAPSHOT_TRAINER, "400", "10")
+        wait_until(lambda: glob.glob(os.path.join(folder, "snap-*.json")), f"a snapshot: {self.output()}")
+        self.requeue(job)
+        text = self.wait_for_end(job, "COMPLETED")
+        starts = [int(step) for step in re.findall(r"steps (\d+) to 400: ", text)]
+        self.assertEqual(len(starts), 2, text)
+        self.assertGreater(starts[0], 5, text)
+        self.assertEqual(set(starts), {starts[0]})
+
+    def test_requeue_without_shards(self):
+        job = self.submit(TRAIN, TRAINER, *ENDLESS, "--csv", "csv")
+        self.running(4)
+        self.requeue(job)
+        self.running(4)
+        self.slurm("scancel", job)
+        self.wait_for_end(job, "CANCELLED")
 
     def test_scancel_leaves_nothing(self):
         for script, mode, count in ((TRAIN, "all_reduce", 4), (SERVERS, "server", 2)):
