@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "nccl/nccl.h"
+#include "tests/nccl/faulty_collnet.h"
 
 #define EXPORT __attribute__((visibility("default")))
 #define FAULT(name_) (fault && strcmp(fault, name_) == 0)
@@ -357,4 +358,5 @@ __attribute__((constructor)) static void open_inner(void)
         abort();
     }
     if (FAULT("entry-missing")) ncclNetPlugin_v12.irecv = NULL;
+    faulty_collnet_open(dlsym(library, "ncclCollNetPlugin_v12"), fault);
 }

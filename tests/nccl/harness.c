@@ -16,8 +16,8 @@
 
 /* ---- runs ---- */
 
-static const struct point *const groups[] = {setup_points, message_points, memory_points,
-                                             life_points,  random_points,  collnet_points};
+static const struct point *const groups[] = {setup_points,  message_points, memory_points, life_points,
+                                             random_points, collnet_points, oracle_points};
 
 static bool is_listed(const char *list, const char *name)
 {

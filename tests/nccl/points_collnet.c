@@ -1,146 +1,26 @@
 /* points_collnet.c - the CollNet table: ranks are threads of this process, or a child that dies. A plugin
  * without the table passes with a note. */
-#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/nccl/harness.h"
+#include "tests/nccl/collnet_nodes.h"
 
-enum { RANKS_MAX = 8, DTYPES = 12, OPS = 4, COUNT = 3001, SUM = 0, PROD = 1, MAX = 2, F32 = 7 };
-
-/* ---- the table ---- */
-
-static struct {
-    const struct nccl_coll_v8 *v8;
-    const struct nccl_coll_v10 *v10;
-    const struct nccl_coll_v11 *v11;
-    const struct nccl_coll_v12 *v12;
-} coll;
-
-#define EACH(call) \
-    (coll.v12 ? coll.v12->call : coll.v11 ? coll.v11->call : coll.v10 ? coll.v10->call : coll.v8->call)
-
-static bool coll_open(struct harness *harness)
-{
-    char symbol[40];
-    snprintf(symbol, sizeof symbol, "ncclCollNetPlugin_v%d", harness->driver.version);
-    const void *table = dlsym(harness->driver.library, symbol);
-    if (!table) {
-        printf("     no CollNet table\n");
-        return false;
-    }
-    if (harness->driver.version == 12) coll.v12 = table;
-    else if (harness->driver.version == 11) coll.v11 = table;
-    else if (harness->driver.version == 10) coll.v10 = table;
-    else coll.v8 = table;
-    return true;
-}
-
-static enum nccl_result coll_listen(void *context, void *handle, void **listener)
-{
-    if (coll.v12) return coll.v12->listen(context, 0, handle, listener);
-    if (coll.v11) return coll.v11->listen(context, 0, handle, listener);
-    return coll.v10 ? coll.v10->listen(0, handle, listener) : coll.v8->listen(0, handle, listener);
-}
-
-static enum nccl_result iallreduce(void *comm, void *in, void *out, size_t count, int dtype, int op,
-                                   void *in_memory, void *out_memory, void **request)
-{
-    if (coll.v12)
-        return coll.v12->iallreduce(comm, in, out, count, dtype, op, in_memory, out_memory, request);
-    if (coll.v11)
-        return coll.v11->iallreduce(comm, in, out, count, dtype, op, in_memory, out_memory, request);
-    if (coll.v10)
-        return coll.v10->iallreduce(comm, in, out, count, dtype, op, in_memory, out_memory, request);
-    return coll.v8->iallreduce(comm, in, out, (int)count, dtype, op, in_memory, out_memory, request);
-}
-
-/* ---- ranks ---- */
-
-struct node {
-    struct harness *harness;
-    int rank, ranks;
-    char (*handles)[NCCL_HANDLE_BYTES]; /* (ranks,) */
-    pthread_barrier_t *barrier;
-    void *context, *comm, *in_memory, *out_memory;
-    unsigned char *in, *out;
-};
-
-static void node_listen(struct node *node, void **listener)
-{
-    CHECK_OK(driver_init(&node->harness->driver, 1, &node->context));
-    CHECK_OK(coll_listen(node->context, node->handles[node->rank], listener));
-}
-
-static void node_connect(struct node *node, void *listener)
-{
-    void *handles[RANKS_MAX];
-    size_t bytes = (size_t)COUNT * 8;
-    for (int i = 0; i < node->ranks; i++) handles[i] = node->handles[i];
-    CHECK_OK(EACH(connect(handles, node->ranks, node->rank, listener, &node->comm)));
-    CHECK_OK(EACH(close_listen(listener)));
-    node->in = mmap(NULL, 2 * bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    node->out = node->in + bytes;
-    CHECK_OK(EACH(reg_mr(node->comm, node->in, bytes, NCCL_POINTER_HOST, &node->in_memory)));
-    CHECK_OK(EACH(reg_mr(node->comm, node->out, bytes, NCCL_POINTER_HOST, &node->out_memory)));
-}
-
-static void node_close(struct node *node)
-{
-    CHECK_OK(EACH(dereg_mr(node->comm, node->in_memory)));
-    CHECK_OK(EACH(dereg_mr(node->comm, node->out_memory)));
-    CHECK_OK(EACH(close_coll(node->comm)));
-    CHECK_OK(driver_finalize(&node->harness->driver, node->context));
-    munmap(node->in, (size_t)COUNT * 16);
-}
-
-static void wait_done(void *request, int *bytes)
-{
-    for (int done = 0; !done; sched_yield()) CHECK_OK(EACH(test(request, &done, bytes)));
-}
-
-static void run_nodes(struct harness *harness, int ranks, void *(*run)(void *))
-{
-    static char handles[RANKS_MAX][NCCL_HANDLE_BYTES];
-    struct node nodes[RANKS_MAX];
-    pthread_t threads[RANKS_MAX];
-    pthread_barrier_t barrier;
-    pthread_barrier_init(&barrier, NULL, (unsigned)ranks);
-    for (int i = 0; i < ranks; i++) {
-        nodes[i] = (struct node){
-            .harness = harness, .rank = i, .ranks = ranks, .handles = handles, .barrier = &barrier};
-        CHECK(pthread_create(&threads[i], NULL, run, &nodes[i]) == 0, "no thread");
-    }
-    for (int i = 0; i < ranks; i++) pthread_join(threads[i], NULL);
-    pthread_barrier_destroy(&barrier);
-}
-
-static void node_open(struct node *node)
-{
-    void *listener;
-    node_listen(node, &listener);
-    pthread_barrier_wait(node->barrier);
-    node_connect(node, listener);
-    pthread_barrier_wait(node->barrier); /* NCCL gathers the results of connect before the first call */
-}
+enum { COUNT = NODE_COUNT, SUM = 0, PROD = 1, MAX = 2, F32 = 7 };
 
 /* ---- values ---- */
-
-static const int bytes_of[DTYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
 /* Small whole numbers, which every type holds exactly. */
 static uint64_t encode(int dtype, unsigned value)
 {
     static const struct {
         int mantissa, bias;
-    } floats[DTYPES] = {
+    } floats[COLL_DTYPES] = {
         [6] = {10, 15}, [7] = {23, 127}, [8] = {52, 1023}, [9] = {7, 127}, [10] = {3, 7}, [11] = {2, 15}};
     if (floats[dtype].bias == 0 || value == 0) return value;
     int exponent = 31 - __builtin_clz(value);
@@ -168,7 +48,7 @@ static unsigned expected(int op, int ranks, size_t i)
 static void one_call(struct node *node, int dtype, int op, size_t count)
 {
     void *request = NULL;
-    size_t size = (size_t)bytes_of[dtype];
+    size_t size = (size_t)coll_dtype_bytes[dtype];
     int bytes = -1;
     for (size_t i = 0; i < count; i++) {
         uint64_t bits = encode(dtype, input_of(op, node->rank, i));
@@ -176,9 +56,9 @@ static void one_call(struct node *node, int dtype, int op, size_t count)
     }
     memset(node->out, 0xee, count * size);
     while (!request)
-        CHECK_OK(iallreduce(node->comm, node->in, node->out, count, dtype, op, node->in_memory,
-                            node->out_memory, &request));
-    wait_done(request, &bytes);
+        CHECK_OK(coll_iallreduce(node->comm, node->in, node->out, count, dtype, op, node->in_memory,
+                                 node->out_memory, &request));
+    node_wait(request, &bytes);
     CHECK(bytes == (int)(count * size), "%zu elements of type %d report %d bytes", count, dtype, bytes);
     for (size_t i = 0; i < count; i++) {
         uint64_t bits = encode(dtype, expected(op, node->ranks, i));
@@ -193,16 +73,16 @@ static void *all_types(void *context)
     struct node *node = context;
     static const size_t counts[] = {1, 17, COUNT};
     node_open(node);
-    for (int dtype = 0; dtype < DTYPES; dtype++) {
-        for (int op = 0; op < OPS; op++) {
+    for (int dtype = 0; dtype < COLL_DTYPES; dtype++) {
+        for (int op = 0; op < COLL_OPS; op++) {
             int is_supported = 0;
             CHECK_OK(EACH(reduce_support(dtype, op, &is_supported)));
             for (int k = 0; is_supported && k < 3; k++) one_call(node, dtype, op, counts[k]);
         }
     }
     int is_supported = 1;
-    CHECK_OK(EACH(reduce_support(DTYPES, 0, &is_supported)));
-    CHECK(!is_supported, "type %d is claimed", DTYPES);
+    CHECK_OK(EACH(reduce_support(COLL_DTYPES, 0, &is_supported)));
+    CHECK(!is_supported, "type %d is claimed", COLL_DTYPES);
     node_close(node);
     return NULL;
 }
@@ -236,16 +116,16 @@ static float tree(size_t i, int a, int b)
 static void *same_bits(void *context)
 {
     enum { LONG = 400000 };
-    static float *results[RANKS_MAX];
+    static float *results[NODES_MAX];
     struct node *node = context;
     void *request = NULL;
     float *in = malloc(LONG * sizeof *in), *out = malloc(LONG * sizeof *out);
     node_open(node);
     for (size_t i = 0; i < LONG; i++) in[i] = float_of(node->rank, i);
     while (!request)
-        CHECK_OK(
-            iallreduce(node->comm, in, out, LONG, F32, SUM, node->in_memory, node->out_memory, &request));
-    wait_done(request, NULL);
+        CHECK_OK(coll_iallreduce(node->comm, in, out, LONG, F32, SUM, node->in_memory, node->out_memory,
+                                 &request));
+    node_wait(request, NULL);
     results[node->rank] = out;
     pthread_barrier_wait(node->barrier);
     CHECK(memcmp(results[0], out, LONG * sizeof *out) == 0, "ranks 0 and %d have different bits", node->rank);
@@ -279,8 +159,8 @@ static void *fill(void *context)
         for (; posted < MOST; posted++) {
             float *in = (float *)node->in + posted % 64, *out = (float *)node->out + posted % 64;
             *in = (float)(posted % 64);
-            CHECK_OK(iallreduce(node->comm, in, out, 1, F32, SUM, node->in_memory, node->out_memory,
-                                &requests[posted]));
+            CHECK_OK(coll_iallreduce(node->comm, in, out, 1, F32, SUM, node->in_memory, node->out_memory,
+                                     &requests[posted]));
             if (!requests[posted]) break;
         }
         CHECK(posted >= 16 && posted < MOST, "%d operations were taken", posted);
@@ -293,12 +173,12 @@ static void *fill(void *context)
         float *in = (float *)node->in + i % 64, *out = (float *)node->out + i % 64;
         *in = 1;
         while (!requests[i]) {
-            CHECK_OK(iallreduce(node->comm, in, out, 1, F32, SUM, node->in_memory, node->out_memory,
-                                &requests[i]));
+            CHECK_OK(coll_iallreduce(node->comm, in, out, 1, F32, SUM, node->in_memory, node->out_memory,
+                                     &requests[i]));
             sched_yield();
         }
     }
-    for (int i = 0; i < taken; i++) wait_done(requests[i], NULL);
+    for (int i = 0; i < taken; i++) node_wait(requests[i], NULL);
     for (int i = 0; i < taken && i < 64; i++)
         CHECK(((float *)node->out)[i] == (float)(i + 1), "operation %d has another result", i);
     node_close(node);
@@ -320,8 +200,8 @@ static void *abort_one(void *context)
     int done = 0;
     node_open(node);
     if (node->rank == 1) pthread_barrier_wait(node->barrier);
-    CHECK_OK(iallreduce(node->comm, node->in, node->out, COUNT, F32, SUM, node->in_memory, node->out_memory,
-                        &request));
+    CHECK_OK(coll_iallreduce(node->comm, node->in, node->out, COUNT, F32, SUM, node->in_memory,
+                             node->out_memory, &request));
     for (int i = 0; node->rank == 0 && i < 50; i++) CHECK_OK(EACH(test(request, &done, NULL)));
     CHECK(!done, "an operation without its other rank is done");
     if (node->rank == 0) {
@@ -369,8 +249,8 @@ static void death(struct harness *harness)
         int done = 0;
         if (own && i == 5) raise(SIGKILL);
         while (!request && result == NCCL_RESULT_SUCCESS)
-            result = iallreduce(node.comm, node.in, node.out, COUNT, F32, SUM, node.in_memory,
-                                node.out_memory, &request);
+            result = coll_iallreduce(node.comm, node.in, node.out, COUNT, F32, SUM, node.in_memory,
+                                     node.out_memory, &request);
         for (; result == NCCL_RESULT_SUCCESS && !done; sched_yield())
             result = EACH(test(request, &done, NULL));
     }
@@ -390,10 +270,10 @@ static void *send_sums(void *context)
     node_open(node);
     for (int i = 0; i < CALLS + OPEN; i++) {
         void **request = &requests[i % OPEN];
-        if (*request) wait_done(*request, NULL);
+        if (*request) node_wait(*request, NULL);
         for (*request = NULL; i < CALLS && !*request; sched_yield())
-            CHECK_OK(iallreduce(node->comm, node->in, node->out, COUNT, F32, SUM, node->in_memory,
-                                node->out_memory, request));
+            CHECK_OK(coll_iallreduce(node->comm, node->in, node->out, COUNT, F32, SUM, node->in_memory,
+                                     node->out_memory, request));
     }
     node_close(node);
     return NULL;
@@ -437,8 +317,8 @@ static void *lose_shard(void *context)
         void *request = NULL;
         int done = 0;
         while (!request && result == NCCL_RESULT_SUCCESS)
-            result = iallreduce(node->comm, node->in, node->out, COUNT, F32, SUM, node->in_memory,
-                                node->out_memory, &request);
+            result = coll_iallreduce(node->comm, node->in, node->out, COUNT, F32, SUM, node->in_memory,
+                                     node->out_memory, &request);
         for (; result == NCCL_RESULT_SUCCESS && !done; sched_yield())
             result = EACH(test(request, &done, NULL));
     }

@@ -67,6 +67,21 @@ class Fleet(unittest.TestCase):
         self.assertEqual(output.count(FALL_BACK), 3, output)
         self.assertEqual([each[0] for each in self.sums(output)], 3 * [(2 + 2 + 4) * (1 + 17 + 3001)], output)
 
+    def check_values(self, ranks, shards):
+        """Sums through shards have the bits of the scalar oracle: the canonical tree, NaN, infinities, denormals."""
+        self.start(ranks, shards, backend="shm")
+        output = self.run_point("coll-values", ranks)
+        self.assertEqual([each[0] for each in self.sums(output)], ranks * [(2 + 2 + 4) * (31 + 600 + 150000)], output)
+
+    def test_values_of_two(self):
+        self.check_values(2, 3)
+
+    def test_values_of_three(self):
+        self.check_values(3, 1)
+
+    def test_values_of_four(self):
+        self.check_values(4, 2)
+
     def test_bits(self):
         """Bits of the canonical tree on all ranks, for any number of shards."""
         self.start(5, shards=3, backend="shm")
