@@ -102,6 +102,141 @@ static void death(struct harness *harness)
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) peer_run(harness, table[i], SIGKILL);
 }
 
+/* ---- a peer that dies before its connection is complete ---- */
+
+/* Forks a child that connects to `handle`, or listens and writes `handle`: it calls connect (accept) once for
+ * each step, then dies. Returns the socket for the steps. */
+static int fork_half(struct harness *harness, bool connects, char handle[NCCL_HANDLE_BYTES], pid_t *pid_out)
+{
+    struct driver *driver = &harness->driver;
+    void *context, *listener = NULL, *comm = NULL;
+    int ends[2];
+    char byte;
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "no sockets");
+    *pid_out = fork();
+    if (*pid_out != 0) {
+        close(ends[1]);
+        CHECK(connects || recv(ends[0], handle, NCCL_HANDLE_BYTES, MSG_WAITALL) == NCCL_HANDLE_BYTES,
+              "the other process has ended");
+        return ends[0];
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    CHECK_OK(driver_init(driver, 1, &context));
+    if (!connects) {
+        CHECK_OK(driver_listen(driver, context, 0, handle, &listener));
+        CHECK(write(ends[1], handle, NCCL_HANDLE_BYTES) == NCCL_HANDLE_BYTES, "the other process has ended");
+    }
+    while (read(ends[1], &byte, 1) == 1 && byte) {
+        if (connects && !comm) CHECK_OK(driver_connect(driver, context, 0, handle, &comm));
+        if (!connects && !comm) CHECK_OK(driver_accept(driver, listener, &comm));
+        CHECK(write(ends[1], &byte, 1) == 1, "the other process has ended");
+    }
+    raise(SIGKILL);
+    _exit(1);
+}
+
+static void half_step(int fd)
+{
+    char byte = 1;
+    CHECK(write(fd, &byte, 1) == 1 && read(fd, &byte, 1) == 1, "the other process has ended");
+}
+
+static void half_die(int fd, pid_t pid)
+{
+    char byte = 0;
+    int status;
+    CHECK(write(fd, &byte, 1) == 1, "the other process has ended");
+    CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status), "the other process has not died");
+    close(fd);
+}
+
+/* A connection whose peer is dead: the first request is a remote error. */
+static enum nccl_result use(struct driver *driver, void *comm, bool sends)
+{
+    static char data[64];
+    void *request = NULL, *to = data, *none = NULL;
+    size_t bytes = sizeof data;
+    int tag = 0, done = 0;
+    enum nccl_result result = NCCL_RESULT_SUCCESS;
+    while (result == NCCL_RESULT_SUCCESS) {
+        if (request) result = driver_test(driver, request, &done, NULL);
+        else if (sends) result = driver_isend(driver, comm, data, sizeof data, 0, NULL, NULL, &request);
+        else result = driver_irecv(driver, comm, 1, &to, &bytes, &tag, &none, &none, &request);
+        if (done) request = NULL;
+        done = 0;
+        sched_yield();
+    }
+    return result;
+}
+
+/* The sender dies after `calls` calls of connect, of accept here. The listener serves another sender. A
+ * connection of the dead one is a remote error within the deadline, if the caller of the harness sets one. */
+static void sender_dies(struct harness *harness, int calls)
+{
+    struct driver *driver = &harness->driver;
+    struct pair live = {.driver = driver};
+    char handle[NCCL_HANDLE_BYTES], from[8] = "another", to[8] = "";
+    void *context, *listener, *dead = NULL;
+    enum nccl_result result = NCCL_RESULT_SUCCESS;
+    pid_t pid;
+    CHECK_OK(driver_init(driver, 1, &context));
+    CHECK_OK(driver_listen(driver, context, 0, handle, &listener));
+    int fd = fork_half(harness, true, handle, &pid);
+    for (int i = 0; i < calls; i++) {
+        half_step(fd);
+        if (!dead) CHECK_OK(driver_accept(driver, listener, &dead));
+    }
+    half_die(fd, pid);
+    for (int i = 0; i < 200 && !dead && result == NCCL_RESULT_SUCCESS; i++)
+        result = driver_accept(driver, listener, &dead);
+    CHECK(result == NCCL_RESULT_SUCCESS || result == NCCL_RESULT_REMOTE, "accept of a dead sender gave %d",
+          (int)result);
+    const bool is_used = dead && getenv("WEFT_NCCL_DEADLINE");
+    if (is_used) result = use(driver, dead, false);
+    CHECK(!is_used || result == NCCL_RESULT_REMOTE, "a receive from a dead sender gave %d", (int)result);
+    if (dead) CHECK_OK(driver_close_recv(driver, dead));
+    live.send_context = live.recv_context = context;
+    pair_connect(&live, listener, handle);
+    CHECK_OK(driver_close_listen(driver, listener));
+    transfer(&live, from, sizeof from, to, sizeof to, 0);
+    CHECK(memcmp(from, to, sizeof from) == 0, "the message of another sender is wrong");
+    pair_close(&live);
+    CHECK_OK(driver_finalize(driver, context));
+}
+
+/* The receiver dies after `calls` calls of accept, of connect here: connect or the first send is a remote
+ * error. */
+static void receiver_dies(struct harness *harness, int calls)
+{
+    struct driver *driver = &harness->driver;
+    char handle[NCCL_HANDLE_BYTES] = "";
+    void *context, *comm = NULL;
+    enum nccl_result result = NCCL_RESULT_SUCCESS;
+    pid_t pid;
+    CHECK_OK(driver_init(driver, 1, &context));
+    int fd = fork_half(harness, false, handle, &pid);
+    for (int i = 0; i < calls; i++) {
+        if (!comm) CHECK_OK(driver_connect(driver, context, 0, handle, &comm));
+        half_step(fd);
+    }
+    half_die(fd, pid);
+    for (; !comm && result == NCCL_RESULT_SUCCESS; sched_yield())
+        result = driver_connect(driver, context, 0, handle, &comm);
+    if (comm) result = use(driver, comm, true);
+    CHECK(result == NCCL_RESULT_REMOTE, "a receiver that died after %d calls of accept gave %d", calls,
+          (int)result);
+    if (comm) CHECK_OK(driver_close_send(driver, comm));
+    CHECK_OK(driver_finalize(driver, context));
+}
+
+static void dies_between(struct harness *harness)
+{
+    for (int calls = 0; calls <= 2; calls++) {
+        sender_dies(harness, calls);
+        receiver_dies(harness, calls);
+    }
+}
+
 /* Needs a deadline of the plugin, which the caller of the harness sets. */
 static void stopped(struct harness *harness)
 {
@@ -169,5 +304,6 @@ static void idle(struct harness *harness)
     pair_close(&pair);
 }
 
-const struct point life_points[] = {
-    {"death", death}, {"stopped", stopped}, {"reload", reload}, {"idle", idle}, {NULL, NULL}};
+const struct point life_points[] = {{"death", death},     {"dies-between", dies_between},
+                                    {"stopped", stopped}, {"reload", reload},
+                                    {"idle", idle},       {NULL, NULL}};
