@@ -6,10 +6,14 @@
  * passed. */
 #include "client/call/staging/stage.h"
 
+#include <sched.h>
+
 #include "client/call/calls.h"
 #include "client/engine/request.h"
 #include "client/session/failure.h"
 #include "client/session/session.h"
+
+#define END_NS WEFT_SECONDS(1) /* a driver that refuses to release a stream */
 
 /* Makes the caller's stream wait for the end of the call. If the driver cannot do it, the caller blocks. */
 enum weft_status client_stage_hold_stream(struct weft_session *session, struct client_stage *stage,
@@ -73,6 +77,17 @@ static enum weft_status release_stream(struct client_stage *stage, struct window
     return ops->record(stage->windows[0].emptied, stage->device->up, error);
 }
 
+/* Copies that the stream is not ordered behind may still write to its buffers: waits for them, at most
+ * END_NS. A device that fails copies nothing more. */
+static void wait_for_copies(struct client_stage *stage)
+{
+    struct weft_env *env = stage->session->env;
+    const uint64_t limit_ns = weft_now_ns(env) + END_NS;
+    while (client_stage_on_device(stage, client_stage_copies_ended, NULL, NULL) == WEFT_IN_PROGRESS &&
+           weft_now_ns(env) < limit_ns)
+        sched_yield();
+}
+
 /* The call has ended, or does not start. */
 void client_stage_end_order(struct client_stage *stage)
 {
@@ -84,6 +99,7 @@ void client_stage_end_order(struct client_stage *stage)
     struct weft_error error = {0};
     const enum weft_status status = client_stage_on_device(stage, release_stream, NULL, &error);
     if (status < 0) {
+        wait_for_copies(stage);
         atomic_store(stage->hold.word, stage->hold.value);
         client_fail(stage->session, status, true,
                     "rank %u: the stream of a call was released without its result: %.300s",
