@@ -12,6 +12,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "device_order.h"
+
 enum {
     OK = 0,
     INVALID_VALUE = 1,
@@ -36,10 +38,16 @@ struct range {
     int device;
 };
 
+/* What a record orders: the work before it. A later record of the event orders other work. */
+struct point {
+    int users;
+};
+
 struct event {
     int device;
     void *stream; /* of the last record */
     uint64_t recorded, passed; /* tickets */
+    struct point *point;       /* of the last record */
 };
 
 struct item {
@@ -51,6 +59,7 @@ struct item {
     const void *from;
     size_t bytes;
     struct event *record, *wait;
+    struct point *point; /* of both */
     uint64_t ticket;
     _Atomic uint32_t *word; /* waits until it is `value` or above, or stores that */
     uint32_t value;
@@ -79,6 +88,33 @@ static void *_Atomic dropped_stream;
 static _Atomic unsigned copy_us;
 static struct stream *default_streams[DEVICES_MAX], *closed;
 static _Thread_local int current, last_error; /* last_error: returned and cleared by cudaGetLastError */
+
+static void enter(void)
+{
+    order_ignore();
+    pthread_mutex_lock(&lock);
+}
+
+static void leave(void)
+{
+    pthread_mutex_unlock(&lock);
+    order_observe();
+}
+
+/* With the lock held: order_before and order_after. */
+static void publish(const void *address)
+{
+    order_observe();
+    order_before(address);
+    order_ignore();
+}
+
+static void observe(const void *address)
+{
+    order_observe();
+    order_after(address);
+    order_ignore();
+}
 
 /* ---- dropped order ----
  *
@@ -161,9 +197,9 @@ static void count_copy(const struct item *item)
 static void wait_for_word(const struct item *item)
 {
     while ((int32_t)(atomic_load(item->word) - item->value) < 0 && !sticky) {
-        pthread_mutex_unlock(&lock);
+        leave();
         usleep(20);
-        pthread_mutex_lock(&lock);
+        enter();
     }
 }
 
@@ -171,18 +207,22 @@ static void run(struct stream *stream, struct item *item)
 {
     if (item->waits_for_word) {
         wait_for_word(item);
+        observe(item->word);
     } else if (item->word) {
+        publish(item->word);
         if (!sticky) atomic_store(item->word, item->value);
     } else if (item->wait) {
         while (item->wait->passed < item->ticket && !sticky) pthread_cond_wait(&changed, &lock);
+        observe(item->point);
     } else if (item->record) {
+        publish(item->point);
         if (item->record->passed < item->ticket) item->record->passed = item->ticket;
     } else if (sticky) {
         return; /* a failed context runs no further work */
     } else if (item->fn) {
-        pthread_mutex_unlock(&lock);
+        leave();
         item->fn(item->context);
-        pthread_mutex_lock(&lock);
+        enter();
     } else if (item->bytes > 0) {
         uint8_t *to = real(item->to, item->bytes), *from = item->from ? real(item->from, item->bytes) : NULL;
         if ((item->from && copies_until_failure > 0 && --copies_until_failure == 0) || !to ||
@@ -191,18 +231,23 @@ static void run(struct stream *stream, struct item *item)
             return;
         }
         if (item->from) count_copy(item);
-        pthread_mutex_unlock(&lock);
+        leave();
         if (copy_us > 0) usleep(copy_us);
         if (from) memcpy(to, from, item->bytes);
         else memset(to, 0, item->bytes);
-        pthread_mutex_lock(&lock);
+        enter();
     }
+}
+
+static void point_release(struct point *point)
+{
+    if (point && --point->users == 0) free(point);
 }
 
 static void *stream_main(void *context)
 {
     struct stream *stream = context;
-    pthread_mutex_lock(&lock);
+    enter();
     current = stream->device;
     for (;;) {
         while (!stream->first && !stream->closing) pthread_cond_wait(&changed, &lock);
@@ -211,19 +256,23 @@ static void *stream_main(void *context)
         stream->draw = stream->draw * 6364136223846793005u + 1442695040888963407u;
         unsigned delay_us = delay_us_max ? (unsigned)((stream->draw >> 33) % delay_us_max) : 0;
         if (delay_us > 0) {
-            pthread_mutex_unlock(&lock);
+            leave();
             usleep(delay_us);
-            pthread_mutex_lock(&lock);
+            enter();
         }
+        observe(item);
         run(stream, item);
         stream->first = item->next;
         if (!stream->first) stream->last = &stream->first;
         queued--;
+        publish(stream);
+        publish(&queued);
         if (item->owned) free(item->context);
+        point_release(item->point);
         free(item);
         pthread_cond_broadcast(&changed);
     }
-    pthread_mutex_unlock(&lock);
+    leave();
     return NULL;
 }
 
@@ -232,7 +281,7 @@ static void *stream_main(void *context)
 static void reap(void)
 {
     struct stream *done = NULL;
-    pthread_mutex_lock(&lock);
+    enter();
     for (struct stream **at = &closed, *stream; (stream = *at) != NULL;) {
         if (stream->first) {
             at = &stream->next_closed;
@@ -242,11 +291,13 @@ static void reap(void)
         stream->next_closed = done;
         done = stream;
     }
-    pthread_mutex_unlock(&lock);
+    leave();
     while (done) {
         struct stream *stream = done;
         done = stream->next_closed;
+        order_ignore(); /* the destruction of a stream waits for nothing */
         pthread_join(stream->thread, NULL);
+        order_observe();
         free(stream);
     }
 }
@@ -279,6 +330,8 @@ static int queue(void *handle, struct item item)
     if (!own) abort();
     *own = item;
     own->next = NULL;
+    if (own->point) own->point->users++;
+    publish(own);
     *stream->last = own;
     stream->last = &own->next;
     queued++;
@@ -294,12 +347,12 @@ static void need_context(void)
     contexts |= 1u << current;
 }
 
-#define LOCKED(expression)           \
-    do {                             \
-        pthread_mutex_lock(&lock);   \
-        int answer_ = (expression);  \
-        pthread_mutex_unlock(&lock); \
-        return answer_;              \
+#define LOCKED(expression)          \
+    do {                            \
+        enter();                    \
+        int answer_ = (expression); \
+        leave();                    \
+        return answer_;             \
     } while (0)
 
 int cudaGetDeviceCount(int *count_out)
@@ -352,12 +405,12 @@ struct attributes {
 
 int cudaPointerGetAttributes(struct attributes *out, const void *address)
 {
-    pthread_mutex_lock(&lock);
+    enter();
     struct range *range = range_of(address);
     memset(out, 0, sizeof *out);
     out->type = range ? (int)range->kind : 0;
     out->device = range ? range->device : -2;
-    pthread_mutex_unlock(&lock);
+    leave();
     return OK;
 }
 
@@ -371,10 +424,10 @@ static int range_add(struct range range)
 int cudaMalloc(void **memory_out, size_t bytes)
 {
     need_context();
-    pthread_mutex_lock(&lock);
+    enter();
     const bool none = allocs_until_failure == 1;
     if (allocs_until_failure > 1) allocs_until_failure--;
-    pthread_mutex_unlock(&lock);
+    leave();
     if (none) return last_error = NO_MEMORY;
     size_t mapped_bytes = pages(bytes ? bytes : 1);
     void *address = mmap(NULL, mapped_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -389,16 +442,16 @@ int cudaFree(void *memory)
 {
     if (!memory) return OK;
     fake_cuda_synchronize(); /* cudaFree waits for the device */
-    pthread_mutex_lock(&lock);
+    enter();
     struct range *range = range_of(memory);
     if (!range || range->kind != DEVICE || range->address != memory) {
-        pthread_mutex_unlock(&lock);
+        leave();
         return INVALID_VALUE;
     }
     munmap((void *)range->address, pages(range->bytes ? range->bytes : 1));
     munmap(range->shadow, pages(range->bytes ? range->bytes : 1));
     *range = ranges[--range_count];
-    pthread_mutex_unlock(&lock);
+    leave();
     return OK;
 }
 
@@ -425,10 +478,10 @@ int cudaStreamCreateWithFlags(void **stream_out, unsigned flags)
 {
     need_context();
     reap();
-    pthread_mutex_lock(&lock);
+    enter();
     *stream_out = stream_new(current);
     live_handles++;
-    pthread_mutex_unlock(&lock);
+    leave();
     return OK;
 }
 
@@ -440,23 +493,24 @@ int cudaStreamCreate(void **stream_out)
 int cudaStreamQuery(void *handle)
 {
     need_context();
-    pthread_mutex_lock(&lock);
+    enter();
     const struct stream *stream = stream_of(handle);
     const int answer = sticky ? sticky : stream->first ? NOT_READY : OK;
-    pthread_mutex_unlock(&lock);
+    if (answer == OK) observe(stream);
+    leave();
     return answer;
 }
 
 int cudaStreamDestroy(void *handle)
 {
     struct stream *stream = handle;
-    pthread_mutex_lock(&lock);
+    enter();
     stream->closing = true;
     stream->next_closed = closed;
     closed = stream;
     live_handles--;
     pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
+    leave();
     return OK;
 }
 
@@ -478,9 +532,9 @@ int cudaEventCreateWithFlags(void **event_out, unsigned flags)
     if (!event) return NO_MEMORY;
     event->device = current;
     *event_out = event;
-    pthread_mutex_lock(&lock);
+    enter();
     live_handles++;
-    pthread_mutex_unlock(&lock);
+    leave();
     return OK;
 }
 
@@ -488,12 +542,14 @@ int cudaEventCreateWithFlags(void **event_out, unsigned flags)
  * cannot observe. */
 int cudaEventDestroy(void *handle)
 {
+    struct event *event = handle;
     need_context();
-    fake_cuda_synchronize();
-    pthread_mutex_lock(&lock);
+    enter();
+    while (queued > 0) pthread_cond_wait(&changed, &lock);
     live_handles--;
-    pthread_mutex_unlock(&lock);
-    free(handle);
+    point_release(event->point);
+    leave();
+    free(event);
     return OK;
 }
 
@@ -501,9 +557,14 @@ static int record(struct event *event, void *handle)
 {
     need_context();
     if (event->device != stream_of(handle)->device) return INVALID_HANDLE;
-    int answer = queue(handle, (struct item){.record = event, .ticket = event->recorded + 1});
+    struct point *point = calloc(1, sizeof *point);
+    if (!point) abort();
+    point->users = 1;
+    int answer = queue(handle, (struct item){.record = event, .point = point, .ticket = event->recorded + 1});
     if (answer == OK) event->recorded++;
     event->stream = handle;
+    point_release(event->point);
+    event->point = point;
     return answer;
 }
 int cudaEventRecord(void *event, void *stream)
@@ -517,13 +578,14 @@ int cudaStreamWaitEvent(void *stream, void *handle, unsigned flags)
     need_context();
     struct event *event = handle;
     if (site_is_dropped("wait")) return OK;
-    pthread_mutex_lock(&lock);
+    enter();
     const bool is_dropped = (dropped_order == FAKE_CUDA_WAIT_FOR_STREAM && event->stream == dropped_stream) ||
                             (dropped_order == FAKE_CUDA_STREAM_WAITS && stream == dropped_stream);
-    int answer = event->recorded == 0 || is_dropped
-                     ? sticky
-                     : queue(stream, (struct item){.wait = event, .ticket = event->recorded});
-    pthread_mutex_unlock(&lock);
+    int answer =
+        event->recorded == 0 || is_dropped
+            ? sticky
+            : queue(stream, (struct item){.wait = event, .point = event->point, .ticket = event->recorded});
+    leave();
     return answer;
 }
 
@@ -532,9 +594,10 @@ int cudaEventQuery(void *handle)
     need_context();
     struct event *event = handle;
     if (site_is_dropped("passed")) return OK;
-    pthread_mutex_lock(&lock);
+    enter();
     int answer = sticky ? sticky : event->passed < event->recorded ? NOT_READY : OK;
-    pthread_mutex_unlock(&lock);
+    if (answer == OK && event->point) observe(event->point);
+    leave();
     if (answer) last_error = answer;
     return answer;
 }
@@ -571,9 +634,9 @@ int cudaHostAlloc(void **memory_out, size_t bytes, unsigned flags)
 int cudaFreeHost(void *memory)
 {
     fake_cuda_synchronize();
-    pthread_mutex_lock(&lock);
+    enter();
     int answer = unregister(memory);
-    pthread_mutex_unlock(&lock);
+    leave();
     if (answer == OK) free(memory);
     return answer;
 }
@@ -618,31 +681,31 @@ int cuStreamWriteValue32_v2(void *stream, uint64_t address, uint32_t value, unsi
 
 void fake_cuda_setup(uint64_t seed, unsigned delay, int devices)
 {
-    pthread_mutex_lock(&lock);
+    enter();
     next_draw = seed * 1000003u + 1;
     delay_us_max = delay;
     device_count = devices;
     contexts = 0;
     if (getenv("FAKE_CUDA_COPY_US")) copy_us = (unsigned)strtoul(getenv("FAKE_CUDA_COPY_US"), NULL, 10);
-    pthread_mutex_unlock(&lock);
+    leave();
 }
 
 void *fake_cuda_shadow(const void *address)
 {
-    pthread_mutex_lock(&lock);
+    enter();
     void *shadow = real(address, 0);
-    pthread_mutex_unlock(&lock);
+    leave();
     return shadow;
 }
 
 static int launch(void *stream, void (*fn)(void *context), void *context, bool owned)
 {
-    pthread_mutex_lock(&lock);
+    enter();
     int answer = OK;
     if (launches_until_failure > 0 && --launches_until_failure == 0) answer = sticky = LAUNCH_FAILED;
     if (answer == OK) answer = queue(stream, (struct item){.fn = fn, .context = context, .owned = owned});
     launches++;
-    pthread_mutex_unlock(&lock);
+    leave();
     return answer;
 }
 
@@ -657,9 +720,9 @@ int fake_cuda_launch_owned(void *stream, void (*fn)(void *context), void *contex
 
 void fake_cuda_fail_launch(int n)
 {
-    pthread_mutex_lock(&lock);
+    enter();
     launches_until_failure = n;
-    pthread_mutex_unlock(&lock);
+    leave();
 }
 
 int fake_cuda_launches(void)
@@ -669,25 +732,25 @@ int fake_cuda_launches(void)
 
 void fake_cuda_fail_copy(int n)
 {
-    pthread_mutex_lock(&lock);
+    enter();
     copies_until_failure = n;
-    pthread_mutex_unlock(&lock);
+    leave();
 }
 
 void fake_cuda_fail_alloc(int n)
 {
-    pthread_mutex_lock(&lock);
+    enter();
     allocs_until_failure = n;
-    pthread_mutex_unlock(&lock);
+    leave();
 }
 
 void fake_cuda_reset(void)
 {
     fake_cuda_synchronize();
-    pthread_mutex_lock(&lock);
+    enter();
     sticky = OK;
     copies_until_failure = launches_until_failure = 0;
-    pthread_mutex_unlock(&lock);
+    leave();
 }
 
 int fake_cuda_live_count(void)
@@ -705,15 +768,16 @@ int fake_cuda_unpinned_copies(void)
 
 uint64_t fake_cuda_copied_bytes(void)
 {
-    pthread_mutex_lock(&lock);
+    enter();
     uint64_t bytes = copied_bytes;
-    pthread_mutex_unlock(&lock);
+    leave();
     return bytes;
 }
 
 void fake_cuda_synchronize(void)
 {
-    pthread_mutex_lock(&lock);
+    enter();
     while (queued > 0) pthread_cond_wait(&changed, &lock);
-    pthread_mutex_unlock(&lock);
+    observe(&queued);
+    leave();
 }

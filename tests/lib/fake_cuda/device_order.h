@@ -1,0 +1,54 @@
+/* device_order.h - the order that a device guarantees, for the thread sanitizer.
+ *
+ * The streams of the fake runtime are threads, and its lock would order all of them for the sanitizer. So the
+ * runtime is compiled without the sanitizer (FAKE_CUDA_ORDER=1), its lock is ignored, and it reports the order
+ * of CUDA alone: a call before the work that it queues, the items of one stream, an event before the waits and
+ * polls that observe it, a store to a word before the wait for it. Everything else that touches the same bytes
+ * is a data race: an access without a needed event is an error in each run, whatever the delays are. */
+#ifndef TEST_DEVICE_ORDER_H
+#define TEST_DEVICE_ORDER_H
+
+#ifndef FAKE_CUDA_ORDER
+#define FAKE_CUDA_ORDER 0
+#endif
+
+#if FAKE_CUDA_ORDER
+void AnnotateIgnoreSyncBegin(const char *file, int line);
+void AnnotateIgnoreSyncEnd(const char *file, int line);
+void __tsan_acquire(void *address);
+void __tsan_release(void *address);
+
+/* Between the two no lock, condition or join of this thread is an order. */
+static inline void order_ignore(void)
+{
+    AnnotateIgnoreSyncBegin(__FILE__, __LINE__);
+}
+static inline void order_observe(void)
+{
+    AnnotateIgnoreSyncEnd(__FILE__, __LINE__);
+}
+/* All that this thread has done is before all that follows an order_after() of that address. */
+static inline void order_before(const void *address)
+{
+    __tsan_release((void *)address);
+}
+static inline void order_after(const void *address)
+{
+    __tsan_acquire((void *)address);
+}
+#else
+static inline void order_ignore(void)
+{
+}
+static inline void order_observe(void)
+{
+}
+static inline void order_before(const void *address)
+{
+}
+static inline void order_after(const void *address)
+{
+}
+#endif
+
+#endif
