@@ -125,13 +125,17 @@ static void pair_close(struct pair *pair)
     free(pair);
 }
 
-/* As an engine does: asks, and goes on with something else. */
+/* As an engine does: asks, and goes on with something else. An encode that is called when nothing is pending
+ * completes or queues more. */
 static enum weft_status encode_there(struct pair *pair, uint32_t round, float scale, uint8_t *out,
                                      size_t *bytes)
 {
     enum weft_status status;
+    int launches = -1;
     while ((status = weft_codec_encode(pair->device, round, round == 0 ? pair->grad_there : NULL, scale, out,
                                        bytes)) == WEFT_IN_PROGRESS) {
+        assert_int_not_equal(fake_cuda_launches(), launches);
+        launches = fake_cuda_launches();
         while (weft_codec_pending(pair->device) == WEFT_IN_PROGRESS) usleep(20);
     }
     return status;

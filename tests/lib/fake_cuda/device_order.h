@@ -15,16 +15,21 @@
 #if FAKE_CUDA_ORDER
 void AnnotateIgnoreSyncBegin(const char *file, int line);
 void AnnotateIgnoreSyncEnd(const char *file, int line);
+void AnnotateIgnoreWritesBegin(const char *file, int line);
+void AnnotateIgnoreWritesEnd(const char *file, int line);
 void __tsan_acquire(void *address);
 void __tsan_release(void *address);
 
-/* Between the two no lock, condition or join of this thread is an order. */
+/* Between the two no lock, condition or join of this thread is an order, and its accesses are those of the
+ * runtime to its own memory: allocations and releases of it are no accesses. */
 static inline void order_ignore(void)
 {
     AnnotateIgnoreSyncBegin(__FILE__, __LINE__);
+    AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
 }
 static inline void order_observe(void)
 {
+    AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
     AnnotateIgnoreSyncEnd(__FILE__, __LINE__);
 }
 /* All that this thread has done is before all that follows an order_after() of that address. */
@@ -37,18 +42,10 @@ static inline void order_after(const void *address)
     __tsan_acquire((void *)address);
 }
 #else
-static inline void order_ignore(void)
-{
-}
-static inline void order_observe(void)
-{
-}
-static inline void order_before(const void *address)
-{
-}
-static inline void order_after(const void *address)
-{
-}
+static inline void order_ignore(void) {}
+static inline void order_observe(void) {}
+static inline void order_before(const void *address) {}
+static inline void order_after(const void *address) {}
 #endif
 
 #endif

@@ -297,8 +297,8 @@ static void reap(void)
         done = stream->next_closed;
         order_ignore(); /* the destruction of a stream waits for nothing */
         pthread_join(stream->thread, NULL);
-        order_observe();
         free(stream);
+        order_observe();
     }
 }
 
@@ -528,14 +528,15 @@ int cudaStreamIsCapturing(void *stream, int *status_out)
 int cudaEventCreateWithFlags(void **event_out, unsigned flags)
 {
     need_context();
-    struct event *event = calloc(1, sizeof *event);
-    if (!event) return NO_MEMORY;
-    event->device = current;
-    *event_out = event;
     enter();
-    live_handles++;
+    struct event *event = calloc(1, sizeof *event);
+    if (event) {
+        event->device = current;
+        *event_out = event;
+        live_handles++;
+    }
     leave();
-    return OK;
+    return event ? OK : NO_MEMORY;
 }
 
 /* CUDA allows the destruction of an event with waiters; here it exists until all work has run, which tests
@@ -548,8 +549,8 @@ int cudaEventDestroy(void *handle)
     while (queued > 0) pthread_cond_wait(&changed, &lock);
     live_handles--;
     point_release(event->point);
-    leave();
     free(event);
+    leave();
     return OK;
 }
 
