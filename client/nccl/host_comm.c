@@ -98,7 +98,7 @@ void host_call_run(struct host_comm *host, struct client_host_call *call)
     weft_list_remove(&call->link); /* of a persistent request that the watch still follows */
     weft_list_append(&host->running, &call->link);
     call->begun_ns = 0;
-    call->is_queued = call->is_completed = false;
+    call->is_begun = call->is_queued = call->is_completed = false;
     call->is_running = call->is_held = true;
     pthread_cond_signal(&host->wake);
     pthread_mutex_unlock(&host->lock);
@@ -127,7 +127,8 @@ static bool follow(struct host_comm *host)
     while (!weft_list_empty(&host->running)) {
         struct client_host_call *call = weft_list_first(&host->running, struct client_host_call, link);
         if (!call->is_queued || host->ops->passed(call->done, NULL) == WEFT_IN_PROGRESS) {
-            if (call->begun_ns == 0 && host->ops->passed(call->begun, NULL) != WEFT_IN_PROGRESS)
+            if (call->begun_ns == 0 && call->is_begun &&
+                host->ops->passed(call->begun, NULL) != WEFT_IN_PROGRESS)
                 call->begun_ns = now_ns;
             return call->begun_ns != 0 &&
                    weft_elapsed_ns(call->begun_ns, now_ns) > 2 * host->session->settings.deadline_ns;

@@ -26,6 +26,7 @@ struct client_host_call {
     void *ready, *begun, *done;
     /* under host_comm.lock */
     uint64_t begun_ns; /* when the watch found `begun` passed; 0: not yet */
+    bool is_begun;     /* `begun` is recorded: an event without a record counts as passed */
     bool is_queued;    /* `done` is recorded */
     bool is_running;   /* in host_comm.running */
     bool is_held;      /* a request refers to it */

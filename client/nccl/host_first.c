@@ -230,6 +230,9 @@ static enum weft_status queue_reduce(struct client_nccl *nccl, struct client_hos
     struct host_comm *host = &nccl->host;
     WEFT_TRY(host->ops->wait(host->stream, call->ready, error));
     WEFT_TRY(host->ops->record(call->begun, host->stream, error));
+    pthread_mutex_lock(&host->lock);
+    call->is_begun = true;
+    pthread_mutex_unlock(&host->lock);
     WEFT_TRY(host_comm_begin(host, error));
     const enum weft_status status =
         request->args.reproducible ? sum_in_host(nccl, call, error)

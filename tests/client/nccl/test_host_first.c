@@ -464,7 +464,7 @@ static int failure(struct fleet *fleet, uint32_t rank)
     const bool calls = rank != 1 || (job.number != STOPS_CALLING && job.number != BREAKS);
     if (calls) (void)weft_call_start(rig.session, &call, &request);
     if (rank == 0 && job.number == BREAKS) fake_nccl_break(); /* after the call, which waits for rank 1 */
-    copy(rig.stream, &after, rig.y, rig.x, 8);
+    copy(rig.stream, &after, rig.x, rig.y, COUNT * sizeof(float)); /* the buffer's next use */
     for (int i = 0; i < LOOKS && status >= 0; i++) { /* no thread waits for the request */
         char text[1024];
         usleep(100);
@@ -478,6 +478,9 @@ static int failure(struct fleet *fleet, uint32_t rank)
     CHECK(&rig, has_run(&after)); /* the stream was released */
     weft_finalize(rig.session);
     fake_cuda_synchronize();
+    /* behind all work of the failed call */
+    if (memcmp(fake_cuda_shadow(rig.x), fake_cuda_shadow(rig.y), COUNT * sizeof(float)) != 0)
+        return fprintf(stderr, "rank %u: the failed call has written to the buffer of later work\n", rank);
     cudaFree(rig.x);
     cudaFree(rig.y);
     cudaStreamDestroy(rig.stream);
@@ -497,6 +500,36 @@ static void test_failure(void **state)
             assert_int_equal(result.worker_status[rank], is_victim ? SIGKILL : 0);
         }
     }
+}
+
+/* ---- a caller whose own work takes longer than the limit ---- */
+
+/* A call is overdue when NCCL's part has begun and not ended in twice the deadline. The time before counts as
+ * the caller's. */
+static int late_caller(struct fleet *fleet, uint32_t rank)
+{
+    struct rig rig;
+    static struct kernel kernels[2];
+    static float source[COUNT], got[COUNT];
+    struct weft_request request = {{0}};
+    job.ranks_per_host = RANKS;
+    job.deadline_ms = 1000;
+    if (rig_open(&rig, fleet, rank, sizeof source) != 0) return 1;
+    MUST(&rig, weft_nccl_open(rig.session, 0));
+    draw(source, COUNT, rank, true);
+    kernels[0].slow_us = 2400000;
+    copy(rig.stream, &kernels[0], rig.x, source, sizeof source);
+    const struct weft_call call = sum_of(&rig, rig.x, rig.x, COUNT, WEFT_F32);
+    MUST(&rig, weft_call_start(rig.session, &call, &request));
+    copy(rig.stream, &kernels[1], got, rig.x, sizeof got);
+    CHECK(&rig, has_run(&kernels[1]));
+    MUST(&rig, weft_wait(&request, 0));
+    return rig_close(&rig);
+}
+
+static void test_late_caller(void **state)
+{
+    run(late_caller);
 }
 
 /* ---- each wait is needed ---- */
@@ -566,6 +599,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_long_call),
         cmocka_unit_test(test_choice),
         cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_late_caller),
         cmocka_unit_test(test_bits_without_words),
 
     };
