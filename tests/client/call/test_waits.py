@@ -60,13 +60,18 @@ def symbols_of(program):
     return sorted((int(line.split()[0], 16), line.split()[2]) for line in lines if re.match(r"\w+ [tT] ", line))
 
 
+def is_ordered(program):
+    """The program finds a missing order at any speed."""
+    return "__tsan_init" in subprocess.run(["nm", program], stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
 def sites_of(command, functions):
     """Sites of a run in which nothing is removed, by place: 'file function+offset what'."""
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "sites")
         if not run(command, FAKE_CUDA_SITES=file):
             sys.exit(f"{' '.join(command)} fails although nothing is removed")
-        if not run(command, **SLOW):
+        if not is_ordered(command[0]) and not run(command, **SLOW):
             sys.exit(f"{' '.join(command)} fails with slow copies although nothing is removed")
         with open(file, encoding="utf-8") as lines:
             sites = {line.strip() for line in lines}
@@ -97,7 +102,8 @@ def main():
     for place in sorted(users):
         if only not in place:
             continue
-        tries = [(command, site, slow) for slow in ({}, SLOW) for command, site in users[place]]
+        tries = [(command, site, slow) for slow in ({}, SLOW) for command, site in users[place]
+                 if not slow or not is_ordered(command[0])]
         found = next((command for command, site, slow in tries if not run(command, FAKE_CUDA_DROP_SITE=site, **slow)), None)
         wrong += found is None
         print(f"{'found' if found else 'NOT FOUND':<9} {place}{': ' + os.path.basename(found[0]) if found else ''}", flush=True)

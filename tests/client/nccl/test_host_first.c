@@ -441,7 +441,7 @@ static int failure(struct fleet *fleet, uint32_t rank)
     static struct kernel after;
     struct weft_request request = {{0}};
     enum weft_status status = WEFT_OK;
-    if (job.number == STOPS_CALLING) job.ranks_per_host = RANKS, job.deadline_ms = 500;
+    if (job.number == STOPS_CALLING) job.ranks_per_host = RANKS, job.deadline_ms = 1000;
     if (rig_open(&rig, fleet, rank, 1 << 20) != 0) return 1;
     MUST(&rig, weft_nccl_open(rig.session, 0));
     const struct variant before = {COUNT, WEFT_F32, WEFT_SUM, true, false, false, true};
@@ -519,7 +519,8 @@ static int late_caller(struct fleet *fleet, uint32_t rank)
     draw(source, COUNT, rank, true);
     kernels[0].slow_us = 2400000;
     copy(rig.stream, &kernels[0], rig.x, source, sizeof source);
-    const struct weft_call call = sum_of(&rig, rig.x, rig.x, COUNT, WEFT_F32);
+    struct weft_call call = sum_of(&rig, rig.x, rig.x, COUNT, WEFT_F32);
+    call.on_stream = true;
     MUST(&rig, weft_call_start(rig.session, &call, &request));
     copy(rig.stream, &kernels[1], got, rig.x, sizeof got);
     CHECK(&rig, has_run(&kernels[1]));
