@@ -248,10 +248,11 @@ uint32_t weft_select_among(uint32_t *picked_out, const float *values, size_t can
  * power of two below b-a. Fed in rank order it is a binary counter of partials: at most
  * log2(ranks)+1 buffers live at once. The shard and each reproducible plan sum by it. */
 /* weft_sum_sources_f32() - factor * T over 1 to WEFT_SUM_SOURCES_MAX sources; `out` and each source are
- * (count,). The bits are those of weft_tree_reduce and scale. `out` overlaps no source. */
+ * (count,). The bits are those of weft_tree_reduce and scale. `out` overlaps no source. Returns
+ * max_abs_bits_f32 of `out`. */
 #define WEFT_SUM_SOURCES_MAX 64u
-void weft_sum_sources_f32(float *out, const float *const *sources, size_t source_count, float factor,
-                          size_t count);
+uint32_t weft_sum_sources_f32(float *out, const float *const *sources, size_t source_count, float factor,
+                              size_t count);
 
 struct weft_tree_reduce {
     size_t count;                /* elements of one contribution */
@@ -262,6 +263,9 @@ struct weft_tree_reduce {
     uint32_t depth;              /* live partials */
     float *partials[33];         /* borrowed buffers, oldest (left) first */
     uint32_t spans[33];          /* ranks each one covers */
+    bool finds_max;              /* f32 sums: set it after init to get max_bits */
+    uint32_t max_bits;           /* largest max_abs_bits_f32 of all partial sums, which end with the sum; not
+                                  * of a single contribution */
 };
 
 void weft_tree_reduce_init(struct weft_tree_reduce *reduce, size_t count);
@@ -286,10 +290,9 @@ float *weft_tree_reduce_finish(struct weft_tree_reduce *reduce, float *freed_out
  * is freed unread. At the end weft_tree_reduce_merge_rest() merges the rest and returns the buffer that
  * then holds these elements of the sum; weft_tree_reduce_close() returns the buffers and the sum. */
 bool weft_tree_reduce_needs_merge(const struct weft_tree_reduce *reduce);
-void weft_tree_reduce_merge(const struct weft_tree_reduce *reduce, const void *piece, size_t from,
-                            size_t count);
+void weft_tree_reduce_merge(struct weft_tree_reduce *reduce, const void *piece, size_t from, size_t count);
 uint32_t weft_tree_reduce_push(struct weft_tree_reduce *reduce, float *buffer, float *freed_out[32]);
-float *weft_tree_reduce_merge_rest(const struct weft_tree_reduce *reduce, size_t from, size_t count);
+float *weft_tree_reduce_merge_rest(struct weft_tree_reduce *reduce, size_t from, size_t count);
 float *weft_tree_reduce_close(struct weft_tree_reduce *reduce, float *freed_out[32],
                               uint32_t *freed_count_out);
 
@@ -300,6 +303,8 @@ uint32_t weft_tree_reduce_buffer_count(uint32_t ranks);
 #include "kernels/device_optimizer.h" /* update rules on a device */
 #include "kernels/device_table.h" /* kernels on a device */
 
+/* max_abs_bits_f32 and the like are at least this if a number is not finite. */
+#define WEFT_F32_INFINITY_BITS 0x7f800000u
 /* Masks of the exponent bits of 16-bit floats: all 1 in a number that is not finite. */
 #define WEFT_F16_EXPONENT 0x7c00u
 #define WEFT_BF16_EXPONENT 0x7f80u

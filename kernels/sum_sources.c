@@ -6,8 +6,8 @@
 
 enum { GROUP = 8, GROUPS_MAX = WEFT_SUM_SOURCES_MAX / GROUP, TILE = 512 };
 
-static void sum_tile(float *out, const float *const *sources, size_t source_count, float factor, size_t from,
-                     size_t elems)
+static uint32_t sum_tile(float *out, const float *const *sources, size_t source_count, float factor,
+                         size_t from, size_t elems)
 {
     float partials[GROUPS_MAX][TILE];
     const float *groups[GROUPS_MAX];
@@ -21,16 +21,19 @@ static void sum_tile(float *out, const float *const *sources, size_t source_coun
         groups[group_count] = total;
     }
     float *total = out + from;
-    weft_kernels()->sum_tree_f32(&total, 1, groups, group_count, factor, elems);
+    return weft_kernels()->sum_tree_max_f32(&total, 1, groups, group_count, factor, elems, false);
 }
 
-void weft_sum_sources_f32(float *out, const float *const *sources, size_t source_count, float factor,
-                          size_t count)
+uint32_t weft_sum_sources_f32(float *out, const float *const *sources, size_t source_count, float factor,
+                              size_t count)
 {
-    if (source_count <= GROUP) {
-        weft_kernels()->sum_tree_f32(&out, 1, sources, source_count, factor, count);
-        return;
+    uint32_t most = 0;
+    if (source_count <= GROUP)
+        return weft_kernels()->sum_tree_max_f32(&out, 1, sources, source_count, factor, count, false);
+    for (size_t from = 0; from < count; from += TILE) {
+        const size_t elems = count - from < TILE ? count - from : TILE;
+        const uint32_t bits = sum_tile(out, sources, source_count, factor, from, elems);
+        most = bits > most ? bits : most;
     }
-    for (size_t from = 0; from < count; from += TILE)
-        sum_tile(out, sources, source_count, factor, from, count - from < TILE ? count - from : TILE);
+    return most;
 }

@@ -26,6 +26,8 @@ void weft_tree_reduce_init_op(struct weft_tree_reduce *reduce, size_t count, enu
     reduce->op = op;
     reduce->added = 0;
     reduce->depth = 0;
+    reduce->finds_max = false;
+    reduce->max_bits = 0;
 }
 
 /* Elements from..from+count of a partial; of the tree's type. */
@@ -34,10 +36,18 @@ static void *elements(const struct weft_tree_reduce *reduce, uint32_t partial, s
     return (uint8_t *)reduce->partials[partial] + from * weft_dtype_bytes(reduce->dtype);
 }
 
-static void add_to(const struct weft_tree_reduce *reduce, void *left, const void *right, size_t count)
+static void add_finding_max(struct weft_tree_reduce *reduce, float *left, const float *right, size_t count)
 {
-    if (reduce->dtype == WEFT_F32 && reduce->op == WEFT_SUM)
-        weft_kernels()->sum_f32(left, left, right, count);
+    const float *const sources[2] = {left, right};
+    const uint32_t bits = weft_kernels()->sum_tree_max_f32(&left, 1, sources, 2, 1.0f, count, false);
+    if (bits > reduce->max_bits) reduce->max_bits = bits;
+}
+
+static void add_to(struct weft_tree_reduce *reduce, void *left, const void *right, size_t count)
+{
+    const bool is_sum = reduce->dtype == WEFT_F32 && reduce->op == WEFT_SUM;
+    if (is_sum && reduce->finds_max) add_finding_max(reduce, left, right, count);
+    else if (is_sum) weft_kernels()->sum_f32(left, left, right, count);
     else weft_kernels()->combine(reduce->dtype, reduce->op, left, left, right, count);
 }
 
@@ -47,8 +57,7 @@ bool weft_tree_reduce_needs_merge(const struct weft_tree_reduce *reduce)
 }
 
 /* Equal neighbouring spans merge, from the right: the new one has span 1. */
-void weft_tree_reduce_merge(const struct weft_tree_reduce *reduce, const void *piece, size_t from,
-                            size_t count)
+void weft_tree_reduce_merge(struct weft_tree_reduce *reduce, const void *piece, size_t from, size_t count)
 {
     uint32_t span = 1;
     for (uint32_t left = reduce->depth; left > 0 && reduce->spans[left - 1] == span; left--, span *= 2) {
@@ -77,7 +86,7 @@ uint32_t weft_tree_reduce_add(struct weft_tree_reduce *reduce, float *buffer, fl
     return weft_tree_reduce_push(reduce, buffer, freed_out);
 }
 
-float *weft_tree_reduce_merge_rest(const struct weft_tree_reduce *reduce, size_t from, size_t count)
+float *weft_tree_reduce_merge_rest(struct weft_tree_reduce *reduce, size_t from, size_t count)
 {
     for (uint32_t right = reduce->depth; right-- > 1;)
         add_to(reduce, elements(reduce, right - 1, from), elements(reduce, right, from), count);

@@ -112,7 +112,7 @@ struct weft_wire_header {
     int8_t loss_exponent;  /* contribution of f16 or bf16: the loss scale is 2 to this power, and the shard
                             * unscales. Else 0: the worker does */
     uint32_t term;         /* of the chunk's slot, <= WEFT_LIMIT_TERM; 0: the job has no copies */
-    uint8_t flags;         /* contribution: WEFT_WIRE_MAY_SKIP ... */
+    uint8_t flags;         /* contribution: WEFT_WIRE_MAY_SKIP ...; RESULT: WEFT_WIRE_FINITE */
     uint16_t skips;        /* request: steps that this worker has skipped, modulo WEFT_WIRE_SKIPS */
     uint32_t good;         /* request with skips > 0: last step of the tensor that was not skipped, low 32
                             * bits */
@@ -125,6 +125,8 @@ struct weft_wire_header {
 #define WEFT_WIRE_CHECKED 2u    /* skip the step if the sum is not finite */
 #define WEFT_WIRE_NOT_FINITE 4u /* no finite gradient: no payload; the step is skipped */
 #define WEFT_WIRE_DECAY 8u      /* weight_sum replaces the weight decay of the shard's optimiser */
+/* RESULT: no gradient of the round has a NaN or an infinity. Without it the shard has not checked them. */
+#define WEFT_WIRE_FINITE 2u
 #define WEFT_WIRE_HEADER_BYTES 88
 /* Header and text are together in the transport's message header. */
 #define WEFT_WIRE_HEADER_BYTES_MAX (WEFT_WIRE_HEADER_BYTES + WEFT_LIMIT_RESULT_TEXT_BYTES)

@@ -90,10 +90,12 @@ static bool header_in_limits(const struct weft_wire_header *header)
     if (header->text_bytes > WEFT_LIMIT_RESULT_TEXT_BYTES || header->term > WEFT_LIMIT_TERM) return false;
     if (header->flags & ~(WEFT_WIRE_MAY_SKIP | WEFT_WIRE_CHECKED | WEFT_WIRE_NOT_FINITE | WEFT_WIRE_DECAY))
         return false;
-    const bool replicates = header->kind == WEFT_WIRE_REPLICATE, copies = header->kind == WEFT_WIRE_COPY;
-    if (header->flags && !weft_wire_contributes(header->kind) && !replicates && !copies &&
+    const bool replicates = header->kind == WEFT_WIRE_REPLICATE, copies = header->kind == WEFT_WIRE_COPY,
+               is_result = header->kind == WEFT_WIRE_RESULT;
+    if (header->flags && !weft_wire_contributes(header->kind) && !replicates && !copies && !is_result &&
         header->kind != WEFT_WIRE_COPIED)
         return false;
+    if (is_result && header->flags & (header->status < 0 ? 15 : ~WEFT_WIRE_FINITE)) return false;
     if (replicates && header->flags & ~(WEFT_WIRE_MAY_SKIP | WEFT_WIRE_DECAY)) return false;
     if (copies && header->payload_bytes == 0 && header->round != WEFT_WIRE_PART_WEIGHTS) return false;
     if (header->flags & WEFT_WIRE_NOT_FINITE && header->payload_bytes != 0 && !copies) return false;

@@ -3,7 +3,7 @@
  *
  *     version 1   release 0.1.0, and everything since then that a capability in Hello announces
  *     version 2   consistency ssp and asp, pull_dtype, 16-bit tensors in server mode, a weight decay of the
- *                 step and clipping at shards; in elastic jobs with shards codecs and new workers
+ *                 step, clipping at shards and results that are known to be finite; in elastic jobs with shards codecs and new workers
  *
  * A member of version 1 cannot announce the additions of version 2, so a job with such a member has none of
  * them. Challenge.wire_version is the oldest version: a member of version 1 refuses any other value. */
@@ -81,8 +81,9 @@ uint32_t weft_wire_version_of_header(const struct weft_wire_header *header)
     const bool is_state = header->kind == WEFT_WIRE_STATE_PULL || header->kind == WEFT_WIRE_STATE_INIT;
     const bool has_decay = header->flags & WEFT_WIRE_DECAY &&
                            (weft_wire_contributes(header->kind) || header->kind == WEFT_WIRE_REPLICATE);
-    const bool is_newer = header->kind == WEFT_WIRE_PUSH_HOLD || header->kind == WEFT_WIRE_APPLY ||
-                          weft_dtype_is_half(header->dtype) || has_decay ||
+    const bool is_finite = header->kind == WEFT_WIRE_RESULT && header->flags & WEFT_WIRE_FINITE;
+    const bool is_newer = is_finite || header->kind == WEFT_WIRE_PUSH_HOLD ||
+                          header->kind == WEFT_WIRE_APPLY || weft_dtype_is_half(header->dtype) || has_decay ||
                           (is_state && header->round == WEFT_WIRE_PART_WEIGHTS);
     return is_newer ? 2 : 1;
 }

@@ -171,26 +171,24 @@ enum weft_status weft_tensor_on_stream(struct weft_tensor *tensor, bool on_strea
     return WEFT_OK;
 }
 
-/* A gradient that the sum does not overwrite is checked after it, and only if the sum is not finite. */
+/* A gradient that the sum does not overwrite is checked after it, and only if the sum is not known to be
+ * finite. In server mode a result overwrites a gradient chunk by chunk, each after its check
+ * (server_mode.c). */
 static bool can_warn_late(const struct weft_tensor *tensor)
 {
-    const bool keeps_input = tensor->op.in != tensor->op.out && tensor->op.in != tensor->arrays.scratch;
-    return tensor->mode == WEFT_MODE_ALL_REDUCE && !tensor->codec && tensor->dtype == WEFT_F32 &&
-           tensor->elems > CLIENT_SLICE_ELEMS && keeps_input;
+    const struct client_tensor_op *op = &tensor->op;
+    if (tensor->codec || tensor->elems <= CLIENT_SLICE_ELEMS) return false;
+    if (tensor->mode == WEFT_MODE_SERVER) return op->in != op->gradient.scaled;
+    return tensor->dtype == WEFT_F32 && op->in != op->out && op->in != tensor->arrays.scratch;
 }
 
-/* Short gradients are in the caller's cache here. Long ones that are sent as they are get checked chunk by
- * chunk, just before the shard reads them (server_mode.c). */
+/* Short gradients are in the caller's cache here. */
 static void warn_if_not_finite(struct weft_tensor *tensor)
 {
-    struct client_tensor_op *op = &tensor->op;
-    op->checks.warns_by_chunk = op->checks.warns_late = false;
+    tensor->op.checks.warns_late = false;
     if (!client_skip_should_warn(tensor)) return;
-    op->checks.warns_late = can_warn_late(tensor);
-    if (op->checks.warns_late) return;
-    op->checks.warns_by_chunk = tensor->mode == WEFT_MODE_SERVER && !tensor->codec && !op->gradient.scaled &&
-                         tensor->elems > CLIENT_SLICE_ELEMS;
-    if (!op->checks.warns_by_chunk) client_skip_warn(tensor, 0, tensor->elems);
+    tensor->op.checks.warns_late = can_warn_late(tensor);
+    if (!tensor->op.checks.warns_late) client_skip_warn(tensor, 0, tensor->elems);
 }
 
 static float contribution_factor(const struct weft_tensor *tensor)

@@ -372,23 +372,6 @@ static bool run_scale(struct client_work *work)
     return op->gradient.chunks_scaled == op->chunk_count;
 }
 
-/* Dense, not scaled: checks a slice. A chunk is sent when its last slice is checked, so the shard reads it
- * while it is in the last-level cache. */
-static bool run_check(struct client_work *work)
-{
-    struct weft_tensor *tensor = weft_container_of(work, struct weft_tensor, execution.work);
-    struct client_tensor_op *op = &tensor->op;
-    struct client_chunk *chunk = &tensor->chunk_table.chunks[op->gradient.chunks_scaled];
-    const uint64_t left = chunk->offset + chunk->count - op->gradient.work_at,
-                   count = left < CLIENT_SLICE_ELEMS ? left : CLIENT_SLICE_ELEMS;
-    client_skip_warn(tensor, op->gradient.work_at, count);
-    op->gradient.work_at += count;
-    if (count < left) return false;
-    op->gradient.chunks_scaled++;
-    start_chunk(chunk);
-    return op->gradient.chunks_scaled == op->chunk_count;
-}
-
 /* Runs the tensor's work, or queues it if it is long. */
 static void start_work(struct weft_tensor *tensor, bool (*run)(struct client_work *work))
 {
@@ -746,6 +729,9 @@ static bool result_fits(struct client_chunk *chunk, const struct weft_wire_heade
     op->coding.aggregate_bytes += payload_bytes;
     if (is_scaled_here)
         op->rates.grad_scale = weft_optimizer_grad_scale(&tensor->options.optimizer, header->weight_sum);
+    /* before the result may overwrite the gradient */
+    if (op->checks.warns_late && !(header->flags & WEFT_WIRE_FINITE))
+        client_skip_warn(tensor, chunk->offset, chunk->count);
     return true;
 }
 
@@ -925,9 +911,6 @@ static void on_input_ready(struct client_request *request)
     } else if (op->gradient.scaled) {
         expect_results(tensor);
         start_work(tensor, run_scale);
-    } else if (op->checks.warns_by_chunk) {
-        expect_results(tensor);
-        start_work(tensor, run_check);
     } else {
         start_round(tensor);
     }

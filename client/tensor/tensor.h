@@ -85,17 +85,16 @@ struct client_op_gradient {
     bool scaled_is_ready;
     bool input_is_ready;    /* the input is in host memory, or the codec can read it on the device */
     uint64_t work_at;       /* elements done by the running computation */
-    uint32_t chunks_scaled; /* server mode: chunks whose scaled or checked gradient was sent */
+    uint32_t chunks_scaled; /* server mode: chunks whose scaled gradient was sent */
 };
 
 /* Checks for values that are not finite (skip_nonfinite.c). */
 struct client_op_checks {
     enum weft_coll_finite sum_finite; /* of the result; all-reduce mode, dense */
     bool warns_late;        /* the gradient is checked for the warning after the sum, if that is not known to
-                             * be finite */
-    bool warns_by_chunk;    /* server mode: each chunk is checked with client_skip_warn before it is sent */
-    bool
-        grad_is_nonfinite; /* the sum has overwritten a gradient that was not finite; written by the engine */
+                             * be finite; server mode: chunk by chunk */
+    bool grad_is_nonfinite; /* the sum has overwritten a gradient that was not finite; written by the
+                             * engine */
     bool shard_skips_step;  /* a shard returned WEFT_ERR_SKIPPED for a chunk */
 };
 

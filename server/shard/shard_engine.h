@@ -211,6 +211,7 @@ struct shard_result {
     const void *data;
     size_t bytes;
     float lr, weight_sum;
+    bool is_finite;           /* no gradient of its round had a NaN or an infinity */
     uint32_t sends;           /* sends in flight that read the values or the aggregate */
     uint32_t replies_pending; /* workers with reply_pending != NONE */
     uint32_t reply_cursor;
@@ -615,8 +616,8 @@ float shard_half_unscale(const struct shard_chunk *chunk);
 void *shard_half_place(const struct shard_chunk *chunk, struct shard_slot *slot);
 /* The contribution in the slot becomes f32, scaled. Any thread. */
 void shard_half_widen(const struct shard_chunk *chunk, struct shard_slot *slot);
-/* out (count,) = T over the scaled sources of all workers. Any thread. */
-void shard_half_sum(const struct shard_chunk *chunk, float *out);
+/* out (count,) = T over the scaled sources of all workers. Returns max_abs_bits_f32 of it. Any thread. */
+uint32_t shard_half_sum(const struct shard_chunk *chunk, float *out);
 /* Rounds the values to `half`, if the chunk has one. Call when the values have changed. Any thread. */
 void shard_half_round(struct shard_chunk *chunk);
 /* The same for the copy of what the last close overwrote, after its values were received. Any thread. */
@@ -657,6 +658,8 @@ void shard_round_resume(struct shard_chunk *chunk);
 void shard_round_advance(struct shard_chunk *chunk);
 /* Computes the factor of the mean from the weights. false: they are 0, or too large or too small. */
 bool shard_round_scale(struct shard_chunk *chunk);
+/* The sum is complete: notes whether it is finite. true: it is not, and that skips the step. Any thread. */
+bool shard_round_is_skipped(struct shard_chunk *chunk);
 /* The values are those of the open step: ends the round with its result. */
 void shard_round_closed(struct shard_chunk *chunk);
 /* Ends the round without a result. Its contributors get `status` and `text` now, other workers on their next
@@ -817,13 +820,15 @@ static inline bool shard_copy_is_busy(const struct shard_chunk *chunk)
 
 /* shard_hash.c */
 /* shard_skip.c. needs_copy: the close of the open step copies what it overwrites. reserve: allocates the
- * copies; WEFT_ERR_NO_MEMORY. save: makes them; any thread. undo: call before handling a request; undoes the
+ * copies; WEFT_ERR_NO_MEMORY. save: makes them; any thread. exchange: instead, if the step has written its
+ * values to backup.values; any thread. undo: call before handling a request; undoes the
  * step that its worker has skipped. WEFT_ERR_AGAIN: the round is draining, retry. undo_after: undoes a step
  * after `committed`; the chunk is idle. WEFT_ERR_STATE: there is no copy of that step. */
 bool shard_skip_needs_copy(const struct shard_chunk *chunk);
 enum weft_status shard_skip_undo_after(struct shard_chunk *chunk, uint64_t committed);
 enum weft_status shard_skip_reserve(struct shard_chunk *chunk);
 void shard_skip_save(struct shard_chunk *chunk);
+void shard_skip_exchange(struct shard_chunk *chunk);
 enum weft_status shard_skip_undo(struct shard_chunk *chunk, const struct weft_wire_header *header);
 void shard_skip_free(struct shard_chunk *chunk);
 void shard_hash_forget(struct shard_tensor *tensor, uint64_t step); /* the step was undone */

@@ -73,8 +73,9 @@ void shard_half_widen(const struct shard_chunk *chunk, struct shard_slot *slot)
     }
 }
 
-void shard_half_sum(const struct shard_chunk *chunk, float *out)
+uint32_t shard_half_sum(const struct shard_chunk *chunk, float *out)
 {
+    uint32_t most = 0;
     const uint32_t workers = chunk->tensor->engine->workers;
     float tiles[WEFT_SUM_SOURCES_MAX][TILE];
     const float *sources[WEFT_SUM_SOURCES_MAX];
@@ -86,8 +87,10 @@ void shard_half_sum(const struct shard_chunk *chunk, float *out)
                          contribution->factor, count);
             sources[worker] = tiles[worker];
         }
-        weft_sum_sources_f32(out + at, sources, workers, 1.0f, count);
+        const uint32_t bits = weft_sum_sources_f32(out + at, sources, workers, 1.0f, count);
+        most = bits > most ? bits : most;
     }
+    return most;
 }
 
 static void round_to(const struct shard_chunk *chunk, uint16_t *half, const float *values)

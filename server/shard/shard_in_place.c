@@ -25,15 +25,31 @@ bool shard_in_place_is_possible(const struct shard_chunk *chunk)
     return chunk->open.sources > 0 && chunk->open.sources == chunk->open.arrived;
 }
 
-bool shard_in_place_takes_spare(struct shard_chunk *chunk)
+/* Memory that the mean is written to, and that is then exchanged with the values; NULL: none. The copy of a
+ * step that may be skipped is of the step before, which is decided. */
+static float *memory_take(struct shard_chunk *chunk)
 {
     struct shard_tensor *tensor = chunk->tensor;
-    if (!tensor->spare || chunk->placement.own_values || chunk->open.flags & WEFT_WIRE_CHECKED ||
-        shard_skip_needs_copy(chunk) || shard_result_is_in_use(chunk) || !shard_round_scale(chunk))
+    float *const spare = tensor->spare;
+    if (!shard_skip_needs_copy(chunk)) {
+        tensor->spare = NULL;
+        return spare;
+    }
+    if (shard_skip_reserve(chunk) < 0) return NULL;
+    chunk->backup.valid = false;
+    return chunk->backup.values;
+}
+
+bool shard_in_place_takes_spare(struct shard_chunk *chunk)
+{
+    if (shard_half_is_pushed(chunk) || chunk->half || chunk->placement.own_values ||
+        chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE || shard_result_is_in_use(chunk) ||
+        !shard_round_scale(chunk))
         return false;
-    chunk->open.mean = tensor->spare;
-    tensor->spare = NULL;
-    return true;
+    /* the mean of a finite sum may be infinite */
+    if (chunk->open.flags & WEFT_WIRE_CHECKED && chunk->work.grad_scale > 1) return false;
+    chunk->open.mean = memory_take(chunk);
+    return chunk->open.mean;
 }
 
 static void sum(struct weft_task *task)
@@ -42,20 +58,20 @@ static void sum(struct weft_task *task)
     const uint32_t workers = chunk->tensor->engine->workers;
     const float *sources[WEFT_SUM_SOURCES_MAX];
     if (shard_half_is_pushed(chunk)) {
-        shard_half_sum(chunk, shard_slot_data(chunk->work.folding));
+        chunk->open.fold.max_bits = shard_half_sum(chunk, shard_slot_data(chunk->work.folding));
         return;
     }
     for (uint32_t worker = 0; worker < workers; worker++)
         sources[worker] = chunk->workers.contributions[worker].source;
-    if (chunk->open.mean)
-        weft_sum_sources_f32(chunk->open.mean, sources, workers, chunk->work.grad_scale, chunk->count);
-    else weft_sum_sources_f32(shard_slot_data(chunk->work.folding), sources, workers, 1.0f, chunk->count);
+    float *const out = chunk->open.mean ? chunk->open.mean : shard_slot_data(chunk->work.folding);
+    const float factor = chunk->open.mean ? chunk->work.grad_scale : 1.0f;
+    chunk->open.fold.max_bits = weft_sum_sources_f32(out, sources, workers, factor, chunk->count);
 }
 
 /* Returns the memory of a sum that is not used. */
 static void memory_release(struct shard_chunk *chunk)
 {
-    if (chunk->open.mean) chunk->tensor->spare = chunk->open.mean;
+    if (chunk->open.mean && chunk->open.mean != chunk->backup.values) chunk->tensor->spare = chunk->open.mean;
     chunk->open.mean = NULL;
     shard_slots_close(&chunk->open.slots, &chunk->tensor->engine->memory.arena);
 }
@@ -63,14 +79,28 @@ static void memory_release(struct shard_chunk *chunk)
 /* The mean becomes the chunk's values. Nothing reads the old ones (shard_in_place_takes_spare). */
 static void exchange(struct shard_chunk *chunk)
 {
-    chunk->tensor->spare = chunk->values;
-    chunk->values = chunk->open.mean;
+    if (chunk->open.mean == chunk->backup.values) {
+        shard_skip_exchange(chunk);
+    } else {
+        chunk->tensor->spare = chunk->values;
+        chunk->values = chunk->open.mean;
+        chunk->backup.valid = false;
+    }
     chunk->open.mean = NULL;
-    chunk->backup.valid = false;
     chunk->result.data = chunk->values;
     chunk->result.bytes = chunk->count * sizeof(float);
     chunk->work.computed = WEFT_OK;
+}
+
+static void close_mean(struct shard_chunk *chunk)
+{
     shard_round_enter(chunk, SHARD_PHASE_CLOSING);
+    if (shard_round_is_skipped(chunk)) {
+        chunk->work.computed = WEFT_ERR_SKIPPED;
+        memory_release(chunk);
+    } else {
+        exchange(chunk);
+    }
     shard_round_closed(chunk);
 }
 
@@ -120,7 +150,7 @@ static void summed(struct shard_chunk *chunk)
     }
     chunk->open.next = engine->workers;
     if (chunk->open.mean) {
-        exchange(chunk);
+        close_mean(chunk);
         return;
     }
     weft_tree_reduce_push(&chunk->open.fold, shard_slot_data(chunk->work.folding), freed);

@@ -102,7 +102,7 @@ static bool state_store(struct shard_chunk *chunk)
     }
     const bool is_residual =
         chunk->coding.combiner && chunk->installation.to == weft_combiner_residual(chunk->coding.combiner);
-    const uint32_t too_large_bits = is_residual ? WEFT_RESIDUAL_LIMIT_BITS : 0x7f800000u;
+    const uint32_t too_large_bits = is_residual ? WEFT_RESIDUAL_LIMIT_BITS : WEFT_F32_INFINITY_BITS;
     if (weft_kernels()->max_abs_bits_f32(chunk->installation.buffer, chunk->count) >= too_large_bits)
         return false;
     memcpy(chunk->installation.to, chunk->installation.buffer, bytes);
@@ -143,6 +143,7 @@ static void installed(struct weft_completion *completion, enum weft_status statu
         chunk->result.round = chunk->installation.round;
         chunk->result.bytes = 0;
         chunk->result.lr = chunk->result.weight_sum = 0;
+        chunk->result.is_finite = false;
         engine->stats.received_bytes += install_bytes(chunk, is_rounded);
         shard_replicate(chunk, 0, 0,
                         chunk->installation.to == chunk->values ? WEFT_WIRE_PART_WEIGHTS

@@ -195,6 +195,7 @@ static void open_rounds(struct weft_shard_engine *engine)
         const size_t used = engine->memory.arena.used_bytes;
         if ((used > 0 && used >= engine->settings.round_bytes) || !slots_open(chunk)) return;
         weft_tree_reduce_init(&chunk->open.fold, chunk->count);
+        chunk->open.fold.finds_max = true;
         shard_round_enter(chunk, SHARD_PHASE_COLLECTING);
         if (!chunk->open.in_place) {
             shard_receive_fill(chunk);

@@ -159,6 +159,8 @@ static bool send_reply(struct shard_chunk *chunk, uint32_t worker, enum shard_re
     header.weight = weight;
     header.weight_sum = chunk->result.weight_sum;
     header.late_us = late_us;
+    header.flags = chunk->result.is_finite ? WEFT_WIRE_FINITE : 0;
+    if (!shard_engine_speaks(engine, &header)) header.flags = 0;
     header.payload_bytes = kind == SHARD_REPLY_DATA ? chunk->result.bytes : 0;
     return send_result(engine, engine->members.worker[worker].endpoint, &header, "", chunk,
                        chunk->result.data);

@@ -181,21 +181,40 @@ static void optimise(struct shard_chunk *chunk, const float *grad, float grad_sc
                         grad_scale, chunk->count);
 }
 
+bool shard_round_is_skipped(struct shard_chunk *chunk)
+{
+    chunk->result.is_finite = chunk->open.fold.max_bits < WEFT_F32_INFINITY_BITS;
+    return chunk->open.flags & WEFT_WIRE_CHECKED && !chunk->result.is_finite;
+}
+
+/* Without an optimiser the step before needs no copy: its memory is exchanged for that of the copy. */
+static void store_mean(struct shard_chunk *chunk, const float *sum)
+{
+    const bool is_kept = shard_skip_needs_copy(chunk);
+    float *const out = is_kept ? chunk->backup.values : chunk->values;
+    chunk->tensor->engine->kernels->scale_f32(out, sum, chunk->work.grad_scale, chunk->count);
+    if (is_kept) shard_skip_exchange(chunk);
+}
+
 static enum weft_status close_dense(struct shard_chunk *chunk)
 {
+    const struct weft_shard_engine *engine = chunk->tensor->engine;
     float *sum = weft_tree_reduce_finish(&chunk->open.fold, chunk->work.freed, &chunk->work.freed_count);
     WEFT_ASSERT(sum != NULL);
     chunk->hold.sum = sum;
-    if (chunk->open.flags & WEFT_WIRE_CHECKED &&
-        !chunk->tensor->engine->kernels->finite_f32(sum, chunk->count))
-        return WEFT_ERR_SKIPPED;
+    if (engine->workers == 1 && !chunk->open.in_place) /* nothing was summed */
+        chunk->open.fold.max_bits = engine->kernels->max_abs_bits_f32(sum, chunk->count);
+    if (shard_round_is_skipped(chunk)) return WEFT_ERR_SKIPPED;
     if (chunk->open.holds) {
         shard_verdict_hold(chunk, sum);
         return WEFT_OK;
     }
-    if (shard_skip_needs_copy(chunk)) shard_skip_save(chunk);
-    if (chunk->tensor->optimizer.kind != WEFT_OPTIMIZER_NONE) optimise(chunk, sum, chunk->work.grad_scale);
-    else chunk->tensor->engine->kernels->scale_f32(chunk->values, sum, chunk->work.grad_scale, chunk->count);
+    if (chunk->tensor->optimizer.kind == WEFT_OPTIMIZER_NONE) {
+        store_mean(chunk, sum);
+    } else {
+        if (shard_skip_needs_copy(chunk)) shard_skip_save(chunk);
+        optimise(chunk, sum, chunk->work.grad_scale);
+    }
     shard_half_round(chunk);
     chunk->result.data = shard_chunk_result(chunk);
     chunk->result.bytes = shard_chunk_result_bytes(chunk);
@@ -221,6 +240,7 @@ static enum weft_status close_codec(struct shard_chunk *chunk)
     if (is_last_round(chunk)) shard_replicate_save(chunk);
     chunk->result.data = aggregate;
     chunk->result.bytes = bytes;
+    chunk->result.is_finite = false; /* workers check their gradients before they encode */
     return WEFT_OK;
 }
 

@@ -97,16 +97,28 @@ static void swap(float **a, float **b)
     *b = keep;
 }
 
+static void swap_values(struct shard_chunk *chunk)
+{
+    struct shard_backup *backup = &chunk->backup;
+    uint16_t *const half = chunk->half;
+    swap(&chunk->values, &backup->values);
+    if (!half) return;
+    chunk->half = backup->half;
+    backup->half = half;
+}
+
+void shard_skip_exchange(struct shard_chunk *chunk)
+{
+    swap_values(chunk);
+    chunk->backup.step = chunk->closed_step;
+    chunk->backup.valid = true;
+}
+
 static void undo(struct shard_chunk *chunk)
 {
     struct shard_backup *backup = &chunk->backup;
     float *residual = residual_of(chunk);
-    uint16_t *const half = chunk->half;
-    if (overwritten_values(chunk)) swap(&chunk->values, &backup->values);
-    if (half) {
-        chunk->half = backup->half;
-        backup->half = half;
-    }
+    if (overwritten_values(chunk)) swap_values(chunk);
     for (int s = 0; s < WEFT_OPTIMIZER_STATES_MAX; s++)
         if (chunk->states[s]) swap(&chunk->states[s], &backup->states[s]);
     if (residual) memcpy(residual, backup->residual, chunk->count * sizeof *residual);

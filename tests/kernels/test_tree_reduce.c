@@ -1,8 +1,10 @@
 /* test_tree_reduce.c - the incremental fold is the recursive tree T, bit for bit, within its promised
  * buffers. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+
 #include <cmocka.h>
 
 #include "kernels/kernels.h"
@@ -63,6 +65,7 @@ static void test_sources(void **state)
         uint32_t freed_count;
         struct weft_tree_reduce reduce;
         weft_tree_reduce_init(&reduce, 1037);
+        reduce.finds_max = true;
         for (uint32_t r = 0; r < ranks; r++) {
             sample_fill(&sample, SAMPLE_NORMAL, wide[r], 1037);
             memcpy(folded[r], wide[r], sizeof wide[r]);
@@ -70,11 +73,37 @@ static void test_sources(void **state)
             (void)weft_tree_reduce_add(&reduce, folded[r], freed);
         }
         float *sum = weft_tree_reduce_finish(&reduce, freed, &freed_count);
-        weft_sum_sources_f32(out, sources, ranks, 1.0f, 1037);
+        const uint32_t most = weft_kernels()->max_abs_bits_f32(sum, 1037);
+        assert_int_equal(weft_sum_sources_f32(out, sources, ranks, 1.0f, 1037), most);
         assert_memory_equal(out, sum, sizeof out);
-        weft_sum_sources_f32(out, sources, ranks, 0.37f, 1037);
+        if (ranks > 1) assert_true(reduce.max_bits >= most); /* also of partial sums */
+        if (ranks == 2) assert_int_equal(reduce.max_bits, most);
+        const uint32_t scaled = weft_sum_sources_f32(out, sources, ranks, 0.37f, 1037);
         weft_kernels()->scale_f32(sum, sum, 0.37f, 1037);
         assert_memory_equal(out, sum, sizeof out);
+        assert_int_equal(scaled, weft_kernels()->max_abs_bits_f32(sum, 1037));
+    }
+}
+
+/* One contribution that is not finite, of any rank, shows in max_bits; finite ones do not. */
+static void test_max(void **state)
+{
+    static float memory[RANKS_MAX][COUNT];
+    for (uint32_t ranks = 2; ranks <= 20; ranks++) {
+        for (uint32_t bad = 0; bad <= ranks; bad++) {
+            struct weft_tree_reduce reduce;
+            float *freed[32];
+            uint32_t freed_count;
+            weft_tree_reduce_init(&reduce, COUNT);
+            reduce.finds_max = true;
+            for (uint32_t r = 0; r < ranks; r++) {
+                for (uint32_t i = 0; i < COUNT; i++) memory[r][i] = (float)i - 2;
+                if (r == bad) memory[r][bad % COUNT] = bad % 2 ? NAN : -INFINITY;
+                (void)weft_tree_reduce_add(&reduce, memory[r], freed);
+            }
+            (void)weft_tree_reduce_finish(&reduce, freed, &freed_count);
+            assert_int_equal(reduce.max_bits >= WEFT_F32_INFINITY_BITS, bad < ranks);
+        }
     }
 }
 
@@ -137,11 +166,8 @@ static void test_slots(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equals_tree),
-        cmocka_unit_test(test_sources),
-        cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_empty),
-        cmocka_unit_test(test_slots),
+        cmocka_unit_test(test_equals_tree), cmocka_unit_test(test_sources), cmocka_unit_test(test_max),
+        cmocka_unit_test(test_pieces),      cmocka_unit_test(test_empty),   cmocka_unit_test(test_slots),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -94,7 +94,9 @@ int slow_header_decode(const uint8_t *data, size_t bytes, struct slow_header *ou
     if ((version == 1 && h.term) || (version == 2 && !h.term)) return -1;
     if (h.text_bytes > 128 || (h.text_bytes && (h.status >= 0 || h.kind != 5))) return -1;
     if (h.kind == 10 && !h.payload_bytes) return -1;
-    if (h.flags && !pushes && h.kind != 10 && h.kind != 11 && (h.kind != 8 || h.flags & 6)) return -1;
+    if (h.flags && !pushes && h.kind != 10 && h.kind != 11 && h.kind != 5 && (h.kind != 8 || h.flags & 6))
+        return -1;
+    if (h.kind == 5 && h.flags && (h.flags != 2 || h.status < 0)) return -1;
     if (h.flags / 4 % 2 && h.payload_bytes && h.kind != 10) return -1;
     if (h.flags >= 8 && negative_bits(h.kind == 8 ? h.weight_bits : h.weight_sum_bits)) return -1;
     if ((h.skips && answers) || (h.good && !h.skips && h.kind != 5)) return -1;

@@ -45,6 +45,8 @@ static struct weft_wire_header sample(void)
         header.status = -(int32_t)(1 + below(99));
         header.text_bytes = below(WEFT_LIMIT_RESULT_TEXT_BYTES + 1);
         header.payload_bytes = 0;
+    } else if (header.kind == WEFT_WIRE_RESULT && below(2)) {
+        header.flags = WEFT_WIRE_FINITE;
     }
     const bool acknowledges = header.kind == WEFT_WIRE_REPLICATED || header.kind == WEFT_WIRE_COPIED;
     if (acknowledges && below(2)) header.status = -(int32_t)(1 + below(99));

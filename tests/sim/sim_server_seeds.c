@@ -150,7 +150,7 @@ static void world_map(struct world *world)
                                                   .chunk_elems = MAPPED_ELEMS};
     struct fleet_options *options = &world->options;
     options->maps_payloads = true;
-    if (draw(world, 4) == 0) options->odd_rank = 1 + (uint32_t)draw(world, options->workers);
+    if (draw(world, 4) == 0) options->faults.odd_rank = 1 + (uint32_t)draw(world, options->workers);
     if (options->workers > 8 || draw(world, 2)) return;
     world->tensors[0] = many;
     options->receive_bytes_max += shard_slots_bytes(weft_tree_reduce_buffer_count(options->workers),
@@ -208,12 +208,12 @@ static void world_copy(struct world *world)
 {
     struct fleet_options *options = &world->options;
     options->copies = true;
-    options->mutants = mutants;
-    options->map_mutants = map_mutants;
+    options->faults.mutants = mutants;
+    options->faults.map_mutants = map_mutants;
     options->shards = 2 + (uint32_t)draw(world, FLEET_SHARDS_MAX - 1);
     if (world->slow_host != UINT32_MAX) world->slow_host %= options->shards + options->workers;
     options->round_deadline_ns = 0;
-    options->other_lr_step = 0;
+    options->faults.other_lr_step = 0;
     options->coordinate = false;
     world->cut_ns = 0;
     world->lost_worker = -1;
@@ -251,9 +251,9 @@ static void world_make(struct world *world, uint64_t seed)
     options->receive_bytes_max = draw(world, 2) ? least : least * (2 + draw(world, 20));
     options->think_ns = draw(world, 4) * 100000;
     options->weighted = draw(world, 2);
-    options->repeat_percent = draw(world, 3) ? 0 : 30;
+    options->faults.repeat_percent = draw(world, 3) ? 0 : 30;
     options->hash_every = 2;
-    options->again_percent = draw(world, 4) ? 0 : 40;
+    options->faults.again_percent = draw(world, 4) ? 0 : 40;
     options->coordinate = true;
     world->steps = 2 + draw(world, 5);
     uint64_t length = world->steps * (options->think_ns + 60000);
@@ -264,8 +264,8 @@ static void world_make(struct world *world, uint64_t seed)
     if (world->trouble == SHARD_DIES) world->lost_shard = (int)draw(world, options->shards);
     if (world->trouble == SHORT_DEADLINE) options->round_deadline_ns = 10000 + draw(world, 2000000);
     if (world->trouble == OTHER_LR && options->workers > 1) {
-        options->other_lr_step = 1 + draw(world, world->steps);
-        options->other_lr_rank = (uint32_t)draw(world, options->workers);
+        options->faults.other_lr_step = 1 + draw(world, world->steps);
+        options->faults.other_lr_rank = (uint32_t)draw(world, options->workers);
     }
     world->kill_ns = 1 + draw(world, length);
     if (draw(world, 4) == 0) world->slow_host = (uint32_t)draw(world, options->shards + options->workers);
@@ -418,15 +418,15 @@ static bool error_fits(const struct world *world, const struct fleet_worker *wor
     case CALM: return false;
     case WORKER_DIES:
         snprintf(expected, sizeof expected, "rank %d is lost", world->lost_worker);
-        return worker->failure == WEFT_ERR_PEER_LOST && strcmp(worker->failure_text, expected) == 0;
+        return worker->training.failure == WEFT_ERR_PEER_LOST && strcmp(worker->training.failure_text, expected) == 0;
     case SHARD_GIVEN_UP: return false;
-    case SHARD_DIES: return !with_copies && worker->failure == WEFT_ERR_PEER_LOST;
+    case SHARD_DIES: return !with_copies && worker->training.failure == WEFT_ERR_PEER_LOST;
     case SHORT_DEADLINE:
-        return worker->failure == WEFT_ERR_DEADLINE && (strstr(worker->failure_text, "no push from rank") ||
-                                                        strstr(worker->failure_text, "all pushed"));
+        return worker->training.failure == WEFT_ERR_DEADLINE && (strstr(worker->training.failure_text, "no push from rank") ||
+                                                        strstr(worker->training.failure_text, "all pushed"));
     case OTHER_LR:
-        snprintf(expected, sizeof expected, "rank %u has ", world->options.other_lr_rank);
-        return worker->failure == WEFT_ERR_MISMATCH && strstr(worker->failure_text, expected);
+        snprintf(expected, sizeof expected, "rank %u has ", world->options.faults.other_lr_rank);
+        return worker->training.failure == WEFT_ERR_MISMATCH && strstr(worker->training.failure_text, expected);
     }
     return false;
 }
@@ -436,17 +436,17 @@ static int check_workers(struct fleet *fleet, const struct world *world, uint64_
     bool somebody_failed = false;
     for (uint32_t w = 0; w < world->options.workers; w++) {
         const struct fleet_worker *worker = &fleet->worker[w];
-        if (world->options.other_lr_step > 0 && worker->failure == WEFT_OK)
+        if (world->options.faults.other_lr_step > 0 && worker->training.failure == WEFT_OK)
             return failed(world, "a disagreement was not reported", "");
-        if (worker->killed || worker->failure == WEFT_OK) continue;
+        if (worker->killed || worker->training.failure == WEFT_OK) continue;
         somebody_failed = true;
         if (!error_fits(world, worker))
-            return failed(world, weft_status_name(worker->failure), worker->failure_text);
+            return failed(world, weft_status_name(worker->training.failure), worker->training.failure_text);
     }
     /* detection, Map, and the requests again */
     const bool is_slow = world->slow_host != UINT32_MAX || with_topology;
     if (with_copies && !with_moves &&
-        fleet->longest_step_ns > DETECT_NS + world->map_ns + (is_slow ? SLOW_STEP_NS : STEP_NS))
+        fleet->counts.longest_step_ns > DETECT_NS + world->map_ns + (is_slow ? SLOW_STEP_NS : STEP_NS))
         return failed(world, "a step took too long", "");
     bool death = world->trouble == WORKER_DIES || world->trouble == SHARD_DIES;
     uint64_t soon =
@@ -456,9 +456,9 @@ static int check_workers(struct fleet *fleet, const struct world *world, uint64_
 
 static int check_shards(struct fleet *fleet, const struct world *world)
 {
-    if (fleet->wrong > 0) return failed(world, "a result differs from the reference", "");
-    if (fleet->unheld > 0) return failed(world, "a result of a step that the copy does not hold", "");
-    if (fleet->terms_fallen > 0) return failed(world, "the term of a slot has fallen", "");
+    if (fleet->counts.wrong > 0) return failed(world, "a result differs from the reference", "");
+    if (fleet->counts.unheld > 0) return failed(world, "a result of a step that the copy does not hold", "");
+    if (fleet->counts.terms_fallen > 0) return failed(world, "the term of a slot has fallen", "");
     if (with_copies) fleet_settle(fleet, WEFT_SECONDS(2));
     if (fleet_wrong_values(fleet) > 0)
         return failed(world, "values at a shard differ from the reference", "");
@@ -475,8 +475,8 @@ static int check_shards(struct fleet *fleet, const struct world *world)
         if (chunk->closed_step > world->steps) return failed(world, "more steps closed than taken", "");
         if (chunk->hold.is_due || chunk->hold.is_sending || chunk->copy.payload)
             return failed(world, "a change is held at rest", "");
-        if (chunk->contributions) return failed(world, "states of workers are not given back", "");
-        if (chunk->replies_pending > 0 || chunk->sends > 0 || chunk->receiving > 0)
+        if (chunk->workers.contributions) return failed(world, "states of workers are not given back", "");
+        if (chunk->result.replies_pending > 0 || chunk->result.sends > 0 || chunk->open.receiving > 0)
             return failed(world, "something is left in flight", "");
     }
     for (uint32_t s = 0; s < world->options.shards; s++) {
@@ -489,7 +489,7 @@ static int check_shards(struct fleet *fleet, const struct world *world)
             return failed(world, "memory for copies is not given back", "");
         if (!fleet->shard[s].killed && stats.receive_bytes_used > 0)
             return failed(world, "receive memory is not given back", "");
-        if (!fleet->shard[s].killed && fleet->shard[s].engine->replies_in_flight > 0)
+        if (!fleet->shard[s].killed && fleet->shard[s].engine->reply_pool.replies_in_flight > 0)
             return failed(world, "a reply is left in flight", "");
     }
     return 0;
@@ -515,22 +515,22 @@ static int run_seed(uint64_t seed, bool verbose)
     if (!bad) bad = check_shards(fleet, &world);
     if (verbose) {
         printf("seed %llu: %s after %.6f s, longest step %.6f s, %s, repeats %u\n", (unsigned long long)seed,
-               bad ? "BAD" : "good", (double)ended_ns / 1e9, (double)fleet->longest_step_ns / 1e9,
-               trouble_names[world.trouble], fleet->repeats);
+               bad ? "BAD" : "good", (double)ended_ns / 1e9, (double)fleet->counts.longest_step_ns / 1e9,
+               trouble_names[world.trouble], fleet->counts.repeats);
         for (uint32_t w = 0; w < world.options.workers; w++)
-            printf("  rank %u step %llu left %u %s %s\n", w, (unsigned long long)fleet->worker[w].step,
-                   fleet->worker[w].left, weft_status_name(fleet->worker[w].failure),
-                   fleet->worker[w].failure_text);
+            printf("  rank %u step %llu left %u %s %s\n", w, (unsigned long long)fleet->worker[w].training.step,
+                   fleet->worker[w].training.left, weft_status_name(fleet->worker[w].training.failure),
+                   fleet->worker[w].training.failure_text);
     }
     if (topology) {
         struct weft_sim_traffic traffic;
         weft_sim_traffic(fleet->sim, &traffic);
         retried += traffic.retried;
     }
-    moved += fleet->moved;
-    handed_over += fleet->handed_over;
-    added += fleet->added;
-    left += fleet->left;
+    moved += fleet->counts.moved;
+    handed_over += fleet->counts.handed_over;
+    added += fleet->counts.added;
+    left += fleet->counts.left;
     fleet_free(fleet);
     weft_topology_free(topology);
     return bad;

@@ -165,6 +165,7 @@ static void applied(struct shard_chunk *chunk)
         chunk->result.step = request->step;
         chunk->result.round = (uint8_t)(chunk->coding.rounds - 1);
         chunk->result.lr = chunk->open.lr = request->lr;
+        chunk->result.is_finite = false; /* this engine has not seen the gradients */
         chunk->result.weight_sum = request->weight_sum;
         if (!chunk->coding.combiner && !is_held) {
             chunk->result.data = shard_chunk_result(chunk);

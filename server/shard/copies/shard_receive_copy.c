@@ -101,6 +101,7 @@ static void complete(struct shard_chunk *chunk, const struct weft_wire_header *r
     chunk->closed_step = chunk->result.step = request->step;
     chunk->result.round = (uint8_t)(chunk->coding.rounds - 1);
     chunk->result.lr = chunk->open.lr = request->lr;
+    chunk->result.is_finite = false; /* this engine has not seen the gradients */
     chunk->result.weight_sum = request->weight_sum;
     chunk->result.data = chunk->coding.combiner ? chunk->hold.coded : shard_chunk_result(chunk);
     chunk->result.bytes = chunk->coding.combiner ? chunk->hold.coded_bytes : shard_chunk_result_bytes(chunk);

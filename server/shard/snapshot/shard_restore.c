@@ -10,8 +10,6 @@
 #include "server/shard/shard_engine.h"
 #include "server/shard/snapshot/shard_snapshot.h"
 
-#define NOT_FINITE_BITS 0x7f800000u
-
 /* NULL: the chunk has no such part. */
 static float *destination_of(const struct shard_chunk *chunk, uint8_t part)
 {
@@ -26,7 +24,7 @@ static bool is_in_range(const float *values, uint64_t count, uint8_t part)
 {
     if (part == WEFT_PIECE_VALUES) return true; /* weights may have any value */
     return weft_kernels()->max_abs_bits_f32(values, count) <
-           (part == WEFT_PIECE_RESIDUAL ? WEFT_RESIDUAL_LIMIT_BITS : NOT_FINITE_BITS);
+           (part == WEFT_PIECE_RESIDUAL ? WEFT_RESIDUAL_LIMIT_BITS : WEFT_F32_INFINITY_BITS);
 }
 
 /* The part of the array that lies in the chunk. */

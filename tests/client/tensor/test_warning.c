@@ -16,19 +16,23 @@
 
 enum { RANKS = 2 };
 
-/* Elements; the one that rank 1 sets to infinity, UINT64_MAX: none. */
+/* Elements; the one that rank 1 sets to infinity, UINT64_MAX: none; whether the mean overwrites the
+ * gradient. */
 static const struct {
     uint64_t elems, at;
+    bool in_place;
 } cases[] = {
-    {1000, UINT64_MAX}, {1000, 999},      {200001, UINT64_MAX}, {200001, 0},
-    {200001, 65536},    {200001, 200000}, {300000, 131071},
+    {1000, UINT64_MAX, false},  {1000, 999, false},     {200001, UINT64_MAX, false},
+    {200001, 0, false},         {200001, 65536, false}, {200001, 200000, false},
+    {200001, UINT64_MAX, true}, {200001, 199999, true}, {300000, 131071, true},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
 static int check(struct weft_session *session, struct weft_tensor *tensor, uint32_t c, uint32_t rank)
 {
     float *grad = weft_alloc(session, cases[c].elems * sizeof(float)),
-          *out = weft_alloc(session, cases[c].elems * sizeof(float));
+          *other = weft_alloc(session, cases[c].elems * sizeof(float)),
+          *const out = cases[c].in_place ? grad : other;
     struct weft_request request = {{0}};
     for (uint64_t i = 0; i < cases[c].elems; i++) grad[i] = mode_pseudo(rank, c, i);
     if (rank == 1 && cases[c].at != UINT64_MAX) grad[cases[c].at] = INFINITY;
@@ -46,7 +50,7 @@ static int check(struct weft_session *session, struct weft_tensor *tensor, uint3
         return 1;
     }
     weft_free(session, grad);
-    weft_free(session, out);
+    weft_free(session, other);
     return 0;
 }
 

@@ -2,6 +2,7 @@
  * without receive memory; other rounds beside them; ends of workers and rounds meanwhile. */
 #include "shard_check.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { ELEMS = 2304, LONG = 70000 }; /* of a chunk with mapped values; of a chunk that is summed as a task */
@@ -186,6 +187,112 @@ static void rounds_stay_within_round_bytes(void **state)
     }
 }
 
+/* One step of chunk 0; element 7 of the last rank's contribution is `value`. */
+struct step {
+    uint64_t number;
+    float value;
+    uint8_t flags;
+    uint16_t skips;
+    uint32_t good;
+};
+
+static void push_steps(struct fleet *fleet, const struct step *step, struct fleet_request *requests)
+{
+    const uint32_t workers = fleet->options.workers;
+    float gradient[ELEMS];
+    for (uint32_t rank = 0; rank < workers; rank++) {
+        struct weft_wire_header header = fleet_header(fleet, rank, 0, WEFT_WIRE_PUSH_PULL, step->number);
+        for (uint32_t i = 0; i < ELEMS; i++) gradient[i] = (float)(i + rank + step->number);
+        if (rank + 1 == workers) gradient[7] = step->value;
+        header.flags = step->flags;
+        header.skips = step->skips;
+        header.good = step->good;
+        fleet_send(fleet, rank, 0, &requests[rank], &header, gradient,
+                   fleet_shard_chunk(fleet, 0)->count * sizeof(float));
+    }
+}
+
+/* Returns the flags of the results, which all have `status`. */
+static uint8_t run_step(struct fleet *fleet, const struct step *step, enum weft_status status)
+{
+    struct fleet_request requests[3] = {{0}};
+    push_steps(fleet, step, requests);
+    for (uint32_t rank = 0; rank < fleet->options.workers; rank++) {
+        assert_true(fleet_await(fleet, &requests[rank]));
+        assert_int_equal(requests[rank].status, status);
+        assert_int_equal(requests[rank].result.flags, requests[0].result.flags);
+        fleet_request_free(fleet, &requests[rank]);
+    }
+    return requests[0].result.flags;
+}
+
+/* The first request of step 6 undoes step 5. */
+static void undo_step_5(struct fleet *fleet, const float *before)
+{
+    const struct step step = {6, 1, WEFT_WIRE_MAY_SKIP | WEFT_WIRE_CHECKED, 2, 4};
+    struct fleet_request requests[3] = {{0}};
+    const struct shard_chunk *chunk = fleet_shard_chunk(fleet, 0);
+    struct weft_wire_header pull = fleet_header(fleet, 0, 0, WEFT_WIRE_PULL, 0);
+    pull.skips = 2;
+    pull.good = 4;
+    fleet_send(fleet, 0, 0, &requests[0], &pull, NULL, 0);
+    assert_true(fleet_await(fleet, &requests[0]));
+    assert_int_equal(requests[0].status, WEFT_OK);
+    assert_memory_equal(requests[0].out, before, chunk->count * sizeof(float));
+    fleet_request_free(fleet, &requests[0]);
+    assert_int_equal(chunk->closed_step, 4);
+    assert_int_equal(run_step(fleet, &step, WEFT_OK), WEFT_WIRE_FINITE);
+}
+
+/* A result says whether the gradients were finite. A checked step with one that is not changes nothing; a
+ * step that is skipped later is undone. Summed in place or received, with and without an optimiser. */
+static void steps_that_are_not_finite(struct fleet *fleet)
+{
+    static const struct step steps[] = {
+        {.number = 1, .value = 3, .flags = WEFT_WIRE_MAY_SKIP},
+        {.number = 2, .value = INFINITY, .flags = WEFT_WIRE_MAY_SKIP | WEFT_WIRE_CHECKED},
+        {.number = 3, .value = NAN, .flags = WEFT_WIRE_CHECKED, .skips = 1, .good = 1},
+        {.number = 4, .value = 4, .flags = WEFT_WIRE_CHECKED, .skips = 1, .good = 1},
+        {.number = 5, .value = 5, .flags = WEFT_WIRE_MAY_SKIP | WEFT_WIRE_CHECKED, .skips = 1, .good = 4},
+        {.number = 7, .value = -INFINITY, .skips = 2, .good = 6},
+    };
+    const struct shard_chunk *chunk = fleet_shard_chunk(fleet, 0);
+    const size_t bytes = chunk->count * sizeof(float);
+    const bool has_spare = chunk->tensor->spare;
+    float before[ELEMS];
+    fleet_install(fleet);
+    assert_int_equal(run_step(fleet, &steps[0], WEFT_OK), WEFT_WIRE_FINITE);
+    memcpy(before, chunk->values, bytes);
+    assert_int_equal(run_step(fleet, &steps[1], WEFT_ERR_SKIPPED), 0);
+    assert_memory_equal(chunk->values, before, bytes);
+    assert_int_equal(run_step(fleet, &steps[2], WEFT_ERR_SKIPPED), 0);
+    assert_memory_equal(chunk->values, before, bytes);
+    assert_int_equal(chunk->tensor->spare != NULL, has_spare);
+    assert_int_equal(run_step(fleet, &steps[3], WEFT_OK), WEFT_WIRE_FINITE);
+    memcpy(before, chunk->values, bytes);
+    assert_int_equal(run_step(fleet, &steps[4], WEFT_OK), WEFT_WIRE_FINITE);
+    assert_memory_not_equal(chunk->values, before, bytes);
+    undo_step_5(fleet, before);
+    assert_int_equal(run_step(fleet, &steps[5], WEFT_OK), 0);
+    assert_int_equal(chunk->closed_step, 7);
+    assert_int_equal(chunk->tensor->spare != NULL, has_spare);
+}
+
+static void what_is_not_finite(void **state)
+{
+    for (uint32_t i = 0; i < 12; i++) {
+        struct fleet_options options = {.seed = i + 1,
+                                        .shards = 1,
+                                        .workers = 1 + i / 4,
+                                        .tensors = &tensors[i % 2],
+                                        .tensor_count = 1,
+                                        .maps_payloads = i / 2 % 2};
+        struct fleet *fleet = fleet_create(&options);
+        steps_that_are_not_finite(fleet);
+        fleet_free(fleet);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests_here[] = {
@@ -195,6 +302,7 @@ int main(void)
         cmocka_unit_test(a_lost_contribution_is_not_used),
         cmocka_unit_test(a_round_dropped_during_its_sum),
         cmocka_unit_test(rounds_stay_within_round_bytes),
+        cmocka_unit_test(what_is_not_finite),
     };
     return cmocka_run_group_tests(tests_here, NULL, NULL);
 }
