@@ -646,8 +646,8 @@ bool coordinator_slots_fail_over(struct weft_coordinator *coordinator, const str
                                  const char *why, char *why_out, size_t why_bytes);
 
 /* declare.c */
-/* A tensor has consistency ssp or asp. */
-bool coordinator_has_clocks(const struct weft_coordinator *coordinator);
+/* Shards see the steps of the job: they have a bsp tensor, and none of consistency ssp or asp. */
+bool coordinator_shards_see_steps(const struct weft_coordinator *coordinator);
 /* A tensor that all workers have declared, as the store has it. Ordinals rise. */
 enum weft_status coordinator_tensor_restore(struct weft_coordinator *coordinator,
                                             const Weft__Control__StoredTensor *stored);

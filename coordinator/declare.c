@@ -137,13 +137,16 @@ void coordinator_tensors_free(struct weft_coordinator *coordinator)
     weft_free_bytes(coordinator->env, coordinator->table.names);
 }
 
-bool coordinator_has_clocks(const struct weft_coordinator *coordinator)
+bool coordinator_shards_see_steps(const struct weft_coordinator *coordinator)
 {
+    bool has_bsp = false;
     for (uint32_t i = 0; i < coordinator->table.tensor_count; i++) {
         const struct coordinator_tensor *tensor = coordinator->table.tensors[i];
-        if (tensor && strcmp(consistency_name(&tensor->declare), "bsp") != 0) return true;
+        if (!tensor || tensor->chunk_count == 0) continue;
+        if (strcmp(consistency_name(&tensor->declare), "bsp") != 0) return false;
+        has_bsp = true;
     }
-    return false;
+    return has_bsp;
 }
 
 static enum weft_status check_shards(const struct weft_coordinator *coordinator, struct weft_error *error)

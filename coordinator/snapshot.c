@@ -7,8 +7,9 @@
  *
  * "All" includes the workers that send a part (snapshot_parts.c), in ARMING and WRITING.
  *
- * Shards see the steps of bsp tensors only. So in a job with consistency ssp or asp the workers
- * report the newest step, too, and the first part of a worker means that the step has passed.
+ * Shards see the steps of bsp tensors only. So in a job with consistency ssp or asp, or without a tensor on
+ * shards, the workers report the newest step, too, and the first part of a worker means that the step has
+ * passed.
  *
  * The step must lie above all steps that workers have pushed when the shards arm it. With an interval in time
  * the first Snap names step 0, which requests the newest step. Each further try doubles the distance, because
@@ -140,7 +141,7 @@ static void arm(struct weft_coordinator *coordinator)
     enter(coordinator, SNAPSHOT_ARMING);
     coordinator_records_snapshots(coordinator); /* Snap is sent with this number in the store */
     coordinator_parts_end(coordinator);
-    if (!is_question(coordinator) || coordinator_has_clocks(coordinator))
+    if (!is_question(coordinator) || !coordinator_shards_see_steps(coordinator))
         coordinator_parts_begin(coordinator);
     send_snap(coordinator, false);
 }

@@ -107,7 +107,7 @@ static void on_part(struct weft_coordinator *coordinator, struct coordinator_mem
     worker->part.rank = part->rank;
     worker->part.bytes = part->bytes;
     worker->part.offset = 0;
-    if (coordinator_has_clocks(coordinator)) coordinator_snapshot_passed(coordinator);
+    if (!coordinator_shards_see_steps(coordinator)) coordinator_snapshot_passed(coordinator);
     coordinator_parts_pump(coordinator);
 }
 

@@ -245,10 +245,20 @@ static void needs_every_shard(void **state)
 
 enum { PART = WEFT_LIMIT_SNAP_DATA_BYTES + 100 }; /* two messages */
 
-/* A job whose workers send parts, with a snapshot of step 10 that the shards have armed. Returns its id. */
-static struct harness *arming_workers_in(struct harness *h, uint64_t *ids, uint32_t *id_out)
+/* All workers declare a tensor at the shards; the messages about it are read. */
+static void declare(struct harness *h, const uint64_t *ids, const char *consistency)
 {
-    (void)running_in(h, 10, 0, ids);
+    struct harness_declare declare;
+    harness_declare_init(&declare, 0, "w");
+    declare.declare.consistency = (char *)consistency;
+    for (uint32_t i = 0; i < WORKERS; i++) harness_declare(h, ids[i], &declare);
+    for (uint32_t i = 0; i < MEMBERS; i++)
+        while (harness_next(h, ids[i])) continue;
+}
+
+/* A snapshot of step 10 that the shards of a running job have armed; workers send parts. Returns its id. */
+static struct harness *arm_workers(struct harness *h, const uint64_t *ids, uint32_t *id_out)
+{
     for (uint32_t i = 0; i < WORKERS; i++)
         h->coordinator->membership.workers[i]->abilities.has_snapshots = true;
     tick(h, WEFT_SECONDS(1));
@@ -262,7 +272,9 @@ static struct harness *arming_workers_in(struct harness *h, uint64_t *ids, uint3
 
 static struct harness *arming_workers(uint64_t *ids, uint32_t *id_out)
 {
-    return arming_workers_in(harness_create(WORKERS, SHARDS, NULL), ids, id_out);
+    struct harness *h = running(10, 0, ids);
+    declare(h, ids, "bsp");
+    return arm_workers(h, ids, id_out);
 }
 
 static void send_part(struct harness *h, uint64_t connection, uint32_t id, uint32_t rank, uint64_t bytes,
@@ -350,19 +362,13 @@ static void a_late_worker(void **state)
     harness_free(h);
 }
 
-/* Shards see no step of a tensor with consistency asp: workers report the newest step and its end. */
-static void workers_report_the_steps(void **state)
+static void workers_report_steps_of(const char *consistency)
 {
     uint64_t ids[MEMBERS];
-    struct harness_declare declare;
     struct harness *h = running(0, WEFT_SECONDS(60), ids);
-    harness_declare_init(&declare, 0, "w");
-    declare.declare.consistency = (char *)"asp";
-    for (uint32_t i = 0; i < WORKERS; i++) harness_declare(h, ids[i], &declare);
+    if (consistency) declare(h, ids, consistency);
     for (uint32_t i = 0; i < WORKERS; i++)
         h->coordinator->membership.workers[i]->abilities.has_snapshots = true;
-    for (uint32_t i = WORKERS; i < MEMBERS; i++)
-        while (harness_next(h, ids[i])) continue; /* Declared */
     tick(h, WEFT_SECONDS(61));
     uint32_t id = expect_snap(h, ids, 0, false);
     answer_all(h, ids, id, 0, false);
@@ -384,6 +390,13 @@ static void workers_report_the_steps(void **state)
     send_part(h, ids[0], id, 0, 50, "");
     harness_expect_nothing(h, ids[WORKERS]);
     harness_free(h);
+}
+
+/* Shards see no step without a bsp tensor: workers report the newest step and its end. */
+static void workers_report_the_steps(void **state)
+{
+    workers_report_steps_of("asp");
+    workers_report_steps_of(NULL); /* no tensor at the shards */
 }
 
 static void leave(struct harness *h, uint64_t connection, uint64_t committed)
@@ -433,9 +446,10 @@ static void ends_with_the_membership(void **state)
 {
     uint64_t ids[MEMBERS];
     uint32_t id;
-    struct harness *h = arming_workers_in(harness_create_elastic_shards(WORKERS, SHARDS, 1), ids, &id);
+    struct harness *h = running_in(harness_create_elastic_shards(WORKERS, SHARDS, 1), 10, 0, ids);
     Weft__Control__Shrink shrink = WEFT__CONTROL__SHRINK__INIT;
     Control message = WEFT__CONTROL__CONTROL__INIT;
+    (void)arm_workers(h, ids, &id);
     answer(h, ids[0], id, 0, false);
     answer(h, ids[1], id, 0, false);
     send_part(h, ids[1], id, 1, 50, "");
