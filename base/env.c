@@ -2,6 +2,7 @@
  */
 #include "base/env.h"
 
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -124,4 +125,15 @@ int weft_error_set(struct weft_error *error, int status, const char *format, ...
     va_end(arguments);
     weft_text_one_line(error->text, sizeof error->text);
     return status;
+}
+
+static bool never(void *context)
+{
+    return false;
+}
+
+void weft_pause(struct weft_env *env, uint64_t pause_ns)
+{
+    if (env->virtual_time) (void)env->virtual_time->wait(env, never, NULL, weft_now_ns(env) + pause_ns);
+    else (void)poll(NULL, 0, (int)(pause_ns / WEFT_MS(1)));
 }

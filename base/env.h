@@ -70,6 +70,8 @@ void weft_log_source_set(const char *job, const char *role, uint32_t index);
 uint64_t weft_log_count(enum weft_log_level level);
 
 static inline uint64_t weft_now_ns(struct weft_env *env) { return env->now_ns(env); }
+/* Sleeps on a thread that has no loop; in virtual time the simulator advances. */
+void weft_pause(struct weft_env *env, uint64_t pause_ns);
 static inline uint64_t weft_random_u64(struct weft_env *env) { return env->random_u64(env); }
 static inline void *weft_alloc_bytes(struct weft_env *env, size_t bytes) { return env->alloc(env, bytes); }
 void *weft_alloc_zero(struct weft_env *env, size_t bytes);

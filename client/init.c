@@ -20,6 +20,7 @@
 #include "client/elastic/elastic.h"
 #include "client/engine/engine.h"
 #include "client/engine/request.h"
+#include "client/session/begin_again.h"
 #include "client/session/control.h"
 #include "client/session/failure.h"
 #include "client/session/flight.h"
@@ -211,13 +212,13 @@ static void give_up_join(struct weft_session *session, enum weft_status status)
     client_coordinate_end(session, FAILED_WAIT_NS);
 }
 
-enum weft_status client_init(struct weft_env *env, const struct weft_options *options,
-                             struct weft_session **session_out)
+/* One try to join. *again_out: the coordinator was lost before the job began, and there is another one. */
+static enum weft_status try_init(struct weft_env *env, const struct weft_options *options,
+                                 struct client_again *again, bool *again_out,
+                                 struct weft_session **session_out)
 {
-    *client_thread_error() = (struct weft_error){0};
-    if (!session_out)
-        return weft_error_set(client_thread_error(), WEFT_ERR_INVALID, "weft_init: session_out is NULL");
     struct weft_session *session = create(env);
+    *again_out = false;
     if (!session)
         return weft_error_set(client_thread_error(), WEFT_ERR_NO_MEMORY,
                               "weft_init: no memory for a session");
@@ -226,6 +227,7 @@ enum weft_status client_init(struct weft_env *env, const struct weft_options *op
     bool begun = false;
     enum weft_status status =
         client_settings_resolve(env, options, &session->settings, &session->failure.error);
+    if (status == WEFT_OK) status = client_again_apply(session, again);
     if (status == WEFT_OK) {
         begun = true;
         weft_log_source_set(session->settings.job, NULL, 0);
@@ -234,6 +236,7 @@ enum weft_status client_init(struct weft_env *env, const struct weft_options *op
     if (status < 0) {
         client_live_remove(session);
         if (begun) give_up_join(session, status);
+        *again_out = begun && client_again_is_possible(session, status, again);
         client_thread_error()->status = WEFT_OK; /* in virtual time another session of this thread may have
                                                   * failed meanwhile */
         weft_error_set(client_thread_error(), status, "weft_init: %.440s",
@@ -245,6 +248,23 @@ enum weft_status client_init(struct weft_env *env, const struct weft_options *op
     client_live_init_returned(session);
     *session_out = session;
     return WEFT_OK;
+}
+
+enum weft_status client_init(struct weft_env *env, const struct weft_options *options,
+                             struct weft_session **session_out)
+{
+    struct client_again again = {0};
+    bool is_again;
+    enum weft_status status;
+    if (!session_out) {
+        *client_thread_error() = (struct weft_error){0};
+        return weft_error_set(client_thread_error(), WEFT_ERR_INVALID, "weft_init: session_out is NULL");
+    }
+    do {
+        *client_thread_error() = (struct weft_error){0};
+        status = try_init(env, options, &again, &is_again, session_out);
+    } while (is_again);
+    return status;
 }
 
 /* ---- leaving ---- */

@@ -168,7 +168,7 @@ void weft_control_link_welcomed(struct weft_control_link *link, const Weft__Cont
     link->candidates.takeover_ns = link->resume.is_possible && link->reign > 0 ? welcome->takeover_ns : 0;
 }
 
-static bool parse_address(const char *text, struct weft_control_address *address_out)
+bool weft_control_address_parse(const char *text, struct weft_control_address *address_out)
 {
     const char *colon = strrchr(text, ':');
     const bool is_v6 = text[0] == '[';
@@ -187,8 +187,8 @@ static void take_candidates(struct weft_control_link *link, const Weft__Control_
     if (link->candidates.takeover_ns == 0 || link->candidates.all || link->is_leaving) return;
     link->candidates.all = weft_alloc_array(link->env, roster->n_members, sizeof *link->candidates.all);
     for (size_t i = 0; link->candidates.all && i < roster->n_members; i++)
-        link->candidates.count +=
-            parse_address(roster->members[i]->candidate, &link->candidates.all[link->candidates.count]);
+        link->candidates.count += weft_control_address_parse(roster->members[i]->candidate,
+                                                             &link->candidates.all[link->candidates.count]);
 }
 
 static void note_answer(struct weft_control_link *link, const Weft__Control__Control *message)

@@ -23,6 +23,9 @@ struct weft_control_address {
     uint16_t port;
 };
 
+/* HOST:PORT, an IPv6 address in brackets. */
+bool weft_control_address_parse(const char *text, struct weft_control_address *address_out);
+
 struct weft_control_link {
     struct weft_env *env;
     struct weft_net *net;             /* borrowed; this and the fields up to context: set by the owner */

@@ -75,6 +75,10 @@ struct weft_coordinator_options {
     const char *store;        /* the driver's: path of a file in which another process finds the job if this
                                * one ends (candidate below); needs copies and resume_ns, and with
                                * workers_min wire version 2; default NULL: none */
+    const char *reachable;    /* the driver's: address of this process for members and other programs, as
+                               * host name or number, IPv6 in brackets; default NULL: that of the listener */
+    bool begins_again;        /* the former coordinator of the store was lost before the job began: its shard
+                               * is probably lost, too; default false */
     bool copies_on_one_host;  /* a copy may be on the host of the original; default false */
     uint32_t wire_newest;     /* newest wire version that this process speaks; default 0: WEFT_WIRE_VERSION */
     uint64_t heartbeat_ns;    /* a member without messages for this time is lost; default 30 s */
@@ -235,6 +239,9 @@ struct weft_candidate_options {
     void (*took_over)(void *context, struct weft_coordinator_server *server);
     /* Fills in the snapshot callbacks and snapshot_last_ns of a coordinator in this process. May be NULL. */
     void (*prepare)(void *context, struct weft_coordinator_options *options);
+    /* The coordinator was lost before the job began: the process has to join again
+     * (weft_takeover_next). Once. Net thread. */
+    void (*begins_again)(void *context);
     /* Of the job that it coordinates. */
     void (*ended)(void *context, enum weft_status status, const char *text);
     void (*replaced)(void *context);
@@ -245,6 +252,7 @@ struct weft_candidate_options {
 enum weft_status weft_candidate_start(struct weft_env *env, struct weft_net *net,
                                       const struct weft_candidate_options *options,
                                       struct weft_candidate **out, struct weft_error *error);
+uint16_t weft_candidate_port(const struct weft_candidate *candidate);
 const char *weft_candidate_address(const struct weft_candidate *candidate); /* HOST:PORT, for Hello */
 /* The process is a member of the job: opens the store, and watches the coordinator's lease.
  * WEFT_ERR_MISMATCH: the store is another job's. Net thread. */
@@ -261,6 +269,21 @@ void weft_candidate_free(struct weft_candidate *candidate); /* NULL has no effec
  * WEFT_ERR_MISMATCH: the store is another job's. */
 enum weft_status weft_takeover_address(struct weft_env *env, const char *path, const char *job,
                                        char address_out[256], struct weft_error *error);
+
+/* Of a process whose coordinator was lost before the job began. */
+struct weft_takeover_next {
+    char address[256];                       /* of the next coordinator; "": this process may coordinate */
+    uint64_t reign;                          /* of that coordinator */
+    struct weft_coordinator_options options; /* then: of the job, which the caller completes */
+};
+/* Waits until another process coordinates the job of the store, or may_coordinate and the right is free. reign:
+ * of the lost coordinator; 0: none was reached. WEFT_ERR_DEADLINE: neither until until_ns. WEFT_ERR_STALE: the
+ * job has begun or ended. Blocks. Any thread without a loop. */
+enum weft_status weft_takeover_next(struct weft_env *env, const char *path, const char *job, uint64_t reign,
+                                    bool may_coordinate, uint64_t until_ns,
+                                    struct weft_takeover_next *next_out, struct weft_error *error);
+/* Time of a member for weft_takeover_next: leases of lost coordinators end, and the next one begins. */
+#define WEFT_TAKEOVER_NEXT_NS WEFT_SECONDS(15)
 
 /* ---- coordinator on a net thread of its own ---- */
 struct weft_coordinator_thread;

@@ -531,7 +531,8 @@ enum weft_status weft_coordinator_server_start(struct weft_env *env, struct weft
     if (port_out) *port_out = listening_port;
     *out = server; /* the listener refers to it: the caller frees it after the net, also on failure */
     if (options->store)
-        WEFT_TRY(coordinator_candidate_first(server, options->store, host, listening_port, error));
+        WEFT_TRY(coordinator_candidate_first(
+            server, options->store, options->reachable ? options->reachable : host, listening_port, error));
     return coordinator_server_begin(server, host, listening_port, error);
 }
 

@@ -458,6 +458,11 @@ enum weft_status weft_control_client_start(struct weft_env *env, struct weft_net
     return WEFT_OK;
 }
 
+uint64_t weft_control_client_reign(const struct weft_control_client *client)
+{
+    return client->link.reign;
+}
+
 bool weft_control_client_is_replaced(const struct weft_control_client *client)
 {
     return client->link.is_replaced;

@@ -58,6 +58,8 @@ enum weft_status weft_control_client_abort(struct weft_control_client *client, e
                                            const char *text);
 /* Another process coordinates than the one that the Roster names. Net thread. */
 bool weft_control_client_is_replaced(const struct weft_control_client *client);
+/* Reign of the coordinator that was reached last; 0: none, or it has no store. After the net. */
+uint64_t weft_control_client_reign(const struct weft_control_client *client);
 /* Call after weft_net_free. NULL has no effect. */
 void weft_control_client_free(struct weft_control_client *client);
 /* Splits "host:port" or "[v6]:port". WEFT_ERR_INVALID and a sentence if it is neither. */

@@ -8,12 +8,14 @@
  * The error at the deadline names the same members. */
 #include <stdatomic.h>
 
+#include "client/session/begin_again.h"
 #include "client/session/control.h"
 #include "client/session/failure.h"
 #include "client/session/session.h"
 #include "client/session/settings.h"
 #include "client/session/wait.h"
 
+#define LOOK_NS WEFT_MS(500) /* of a session without a connection: at the store, if there is one */
 
 struct phase_condition {
     struct weft_session *session;
@@ -59,14 +61,25 @@ static void report(struct weft_session *session, struct phase_condition *conditi
     }
 }
 
+/* Not admitted, and another process coordinates: the session fails, and weft_init joins there. */
+static void look_elsewhere(struct weft_session *session)
+{
+    if (client_control_phase(&session->control) < CLIENT_WELCOME && client_again_is_elsewhere(session))
+        client_fail(session, WEFT_ERR_UNREACHABLE, false, "no coordinator answers at %s:%u",
+                    session->settings.host, session->settings.port);
+}
+
 static enum weft_status wait_reporting(struct weft_session *session, struct phase_condition *condition,
                                        uint64_t until_ns)
 {
-    while (session->live.init_report_ns < until_ns) {
-        const enum weft_status status =
-            client_wait_for(session, phase_reached, condition, session->live.init_report_ns);
+    while (weft_now_ns(session->env) < until_ns) {
+        const uint64_t look_ns = client_deadline(session, LOOK_NS);
+        uint64_t next_ns = session->live.init_report_ns < until_ns ? session->live.init_report_ns : until_ns;
+        if (condition->phase == CLIENT_WELCOME && look_ns < next_ns) next_ns = look_ns;
+        const enum weft_status status = client_wait_for(session, phase_reached, condition, next_ns);
         if (status != WEFT_ERR_DEADLINE) return status;
-        report(session, condition);
+        look_elsewhere(session);
+        if (weft_now_ns(session->env) >= session->live.init_report_ns) report(session, condition);
     }
     return client_wait_for(session, phase_reached, condition, until_ns);
 }

@@ -273,6 +273,7 @@ static enum weft_status resolve(struct weft_env *env, const struct weft_options 
     WEFT_TRY(resolve_text(settings, options->lanes, NULL, "transport.lanes", &settings->lanes, error));
     WEFT_TRY(resolve_text(settings, options->devices, NULL, "transport.devices", &settings->devices, error));
     WEFT_TRY(resolve_job(env, options, settings, error));
+    settings->store = weft_config_text(settings->config, "server.store");
     WEFT_TRY(resolve_secret(env, options, settings, error));
     WEFT_TRY(resolve_plans(settings, error));
     WEFT_TRY(weft_devices_check(settings->devices, settings->secret, error));

@@ -25,6 +25,7 @@ struct client_settings {
     uint16_t ports[WEFT_LAUNCHER_PORTS];
     uint32_t port_count;
     uint32_t wire_newest; /* job.wire_version */
+    const char *store;    /* server.store, in `config`; "": none */
     uint64_t deadline_ns;
     uint64_t report_period_ns;         /* 0: no reports */
     enum weft_plan_id plans[WEFT_COLL_KIND_COUNT]; /* of collective.plan and WEFT_PLAN_<OPERATION> */

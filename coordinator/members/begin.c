@@ -129,6 +129,60 @@ static void send_roster(struct weft_coordinator *coordinator)
     else coordinator_slots_send(coordinator, NULL);
 }
 
+/* Copies need two shards. */
+static uint32_t count_live_shards(const struct weft_coordinator *coordinator)
+{
+    uint32_t live = 0;
+    for (uint32_t i = 0; i < coordinator->options.shards; i++)
+        live += coordinator->membership.shards[i] && coordinator->membership.shards[i]->state < MEMBER_LEFT;
+    return live;
+}
+
+/* Nothing is known of it. Features that all shards need are decided by the others. */
+static void describe_former(struct weft_coordinator *coordinator, struct coordinator_member *former)
+{
+    const struct coordinator_member *other = coordinator->membership.shards[former->index == 0];
+    former->abilities = other->abilities;
+    former->abilities.wire = coordinator_wire_range(coordinator);
+    former->addition = other->addition;
+    snprintf(former->host, sizeof former->host, "-");
+    snprintf(former->label, sizeof former->label, "shard %u, that of the former coordinator", former->index);
+}
+
+/* The shard of the former coordinator: if all other members have joined, the job begins without it. */
+static bool add_former(struct weft_coordinator *coordinator)
+{
+    struct coordinator_member *former;
+    uint32_t index = 0;
+    if (!coordinator->options.begins_again || coordinator->membership.shard_count + 1 != coordinator->options.shards ||
+        coordinator->membership.worker_count < coordinator->options.workers || count_live_shards(coordinator) < 2)
+        return false;
+    for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
+        if (coordinator->membership.members[i]->state < MEMBER_ADDRESSED) return false;
+    former =
+        coordinator_members_reserve(coordinator) ? weft_alloc_zero(coordinator->env, sizeof *former) : NULL;
+    if (!former) return false; /* the job waits for that shard */
+    while (coordinator->membership.shards[index]) index++;
+    former->role = WEFT__CONTROL__ROLE__ROLE_SHARD;
+    former->index = former->agreement.rank_order = index;
+    former->state = MEMBER_LOST;
+    describe_former(coordinator, former);
+    former->incarnation = coordinator->membership.next_incarnation++;
+    former->member = coordinator->membership.member_count;
+    coordinator->membership.members[coordinator->membership.member_count++] = former;
+    coordinator->membership.shards[index] = former;
+    coordinator->membership.shard_count++;
+    weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator", "job %s begins without %s", coordinator->job,
+             former->label);
+    return true;
+}
+
+static void send_roster_if_due(struct weft_coordinator *coordinator)
+{
+    if (coordinator->state != COORDINATOR_JOINING) return;
+    if (all_members_at(coordinator, MEMBER_ADDRESSED) || add_former(coordinator)) send_roster(coordinator);
+}
+
 /* Before Roster. Copies need two shards, which are live or have not joined yet. */
 bool coordinator_begins_without(struct weft_coordinator *coordinator, const struct coordinator_member *lost,
                                 const char *why)
@@ -137,13 +191,12 @@ bool coordinator_begins_without(struct weft_coordinator *coordinator, const stru
     if (coordinator->state != COORDINATOR_JOINING || coordinator->options.copies == 0 ||
         lost->role != WEFT__CONTROL__ROLE__ROLE_SHARD)
         return false;
-    for (uint32_t i = 0; i < coordinator->options.shards; i++)
-        left += coordinator->membership.shards[i] && coordinator->membership.shards[i]->state < MEMBER_LEFT;
+    left += count_live_shards(coordinator);
     if (left < 2) return false;
     weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
              "job %s: %s lost: %.140s; the job begins without it, or with a shard that joins in its place",
              coordinator->job, lost->label, why);
-    if (all_members_at(coordinator, MEMBER_ADDRESSED)) send_roster(coordinator);
+    send_roster_if_due(coordinator);
     return true;
 }
 
@@ -186,8 +239,8 @@ void coordinator_endpoints(struct weft_coordinator *coordinator, struct coordina
     } else if (member->newcomer) {
         coordinator_records_member(coordinator, member);
         coordinator_grow(coordinator);
-    } else if (all_members_at(coordinator, MEMBER_ADDRESSED)) {
-        send_roster(coordinator);
+    } else {
+        send_roster_if_due(coordinator);
     }
 }
 

@@ -58,35 +58,52 @@ static void end_if_dead(struct coordinator_reign *reign, const struct coordinato
         (void)weft_store_revoke(reign->store, view->lease);
 }
 
+/* Waits for the end of an earlier reign, whose process may be dead. */
+static enum weft_status acquire_first(struct weft_coordinator_server *server, const char *address,
+                                      struct coordinator_reign_view *view_out)
+{
+    const struct weft_coordinator *coordinator = server->coordinator;
+    const uint64_t until_ns =
+        weft_deadline_ns(weft_now_ns(server->env), COORDINATOR_REIGN_NS + WEFT_SECONDS(1));
+    for (;;) {
+        const enum weft_status status =
+            acquire(server->reign, coordinator->job, coordinator->job_id, address);
+        if (status != WEFT_ERR_STALE || weft_now_ns(server->env) >= until_ns || server->env->virtual_time ||
+            coordinator->options.begins_again)
+            return status;
+        (void)poll(NULL, 0, RETRY_MS);
+        (void)weft_store_poll(server->reign->store);
+        if (coordinator_reign_read(server->reign, view_out) == WEFT_OK) end_if_dead(server->reign, view_out);
+    }
+}
+
 enum weft_status coordinator_candidate_first(struct weft_coordinator_server *server, const char *path,
                                              const char *host, uint16_t port, struct weft_error *error)
 {
     struct coordinator_reign_view view = {0};
     struct weft_coordinator *coordinator = server->coordinator;
     char address[300];
-    snprintf(address, sizeof address, strchr(host, ':') ? "[%.200s]:%u" : "%.200s:%u", host, port);
+    snprintf(address, sizeof address, strchr(host, ':') && host[0] != '[' ? "[%.200s]:%u" : "%.200s:%u", host,
+             port);
     WEFT_TRY(coordinator_reign_open(server->env, path, &server->reign, error));
-    const uint64_t until_ns =
-        weft_deadline_ns(weft_now_ns(server->env), COORDINATOR_REIGN_NS + WEFT_SECONDS(1));
-    enum weft_status status;
-    for (;;) {
-        status = acquire(server->reign, coordinator->job, coordinator->job_id, address);
-        if (status != WEFT_ERR_STALE || weft_now_ns(server->env) >= until_ns || server->env->virtual_time)
-            break;
-        (void)poll(NULL, 0, RETRY_MS);
-        (void)weft_store_poll(server->reign->store);
-        if (coordinator_reign_read(server->reign, &view) == WEFT_OK) end_if_dead(server->reign, &view);
-    }
+    enum weft_status status = acquire_first(server, address, &view);
     if (status == WEFT_ERR_STALE)
         return weft_error_set(error, status,
                               "the store %.100s is that of job %.60s, which %.100s coordinates: set another "
                               "server.store for each job",
                               path, view.job, view.address);
-    if (status == WEFT_OK) status = coordinator_reign_clear(server->reign);
+    if (status == WEFT_OK && coordinator->options.begins_again)
+        weft_log(server->env, WEFT_LOG_WARN, "coordinator",
+                 "the coordinator of job %s is lost before the job has begun; this process takes over at %s",
+                 coordinator->job, address);
+    else if (status == WEFT_OK) status = coordinator_reign_clear(server->reign);
+    if (status == WEFT_OK) {
+        coordinator->records.reign = server->reign;
+        if (!coordinator_records_wait(coordinator)) status = WEFT_ERR_IO;
+    }
     if (status < 0)
         return weft_error_set(error, status, "cannot write the store %.200s: %s", path,
                               weft_reason_text(status));
-    coordinator->records.reign = server->reign;
     return WEFT_OK;
 }
 
@@ -185,7 +202,8 @@ static void abandon(struct weft_candidate *candidate, const char *why)
         (void)weft_store_revoke(candidate->reign->store, candidate->reign->lease);
 }
 
-/* Returns whether the store has a job to continue: one that has begun and not ended. */
+/* Returns whether the store has a job to continue: one that has begun and not ended. If it has not begun, this
+ * process joins it again, or coordinates from the begin. */
 static bool has_job(struct weft_candidate *candidate, struct coordinator_loaded *loaded)
 {
     const enum weft_status status = coordinator_records_load(candidate->reign, loaded);
@@ -197,7 +215,10 @@ static bool has_job(struct weft_candidate *candidate, struct coordinator_loaded 
     if (!weft_wire_range_has(own, job->wire_version ? job->wire_version : 1))
         abandon(candidate, "the job has a wire version that this process does not speak");
     candidate->is_stopped |= job->ended || job->job_id != candidate->job_id;
-    return !candidate->is_stopped;
+    if (candidate->is_stopped || !job->waits) return !candidate->is_stopped;
+    candidate->is_stopped = true;
+    candidate->options.begins_again(candidate->options.context);
+    return false;
 }
 
 static void take_over(struct weft_candidate *candidate)
@@ -285,6 +306,11 @@ static void on_opened(void *context, struct weft_net_connection *net)
     }
     weft_net_set_context(net, NULL);
     weft_net_close(net);
+}
+
+uint16_t weft_candidate_port(const struct weft_candidate *candidate)
+{
+    return candidate->port;
 }
 
 const char *weft_candidate_address(const struct weft_candidate *candidate)

@@ -126,7 +126,8 @@ static void add_job(struct batch *batch)
     job.next_endpoint = coordinator->membership.next_endpoint;
     job.heartbeat_ns = options->heartbeat_ns;
     job.resume_ns = options->resume_ns;
-    job.members = count_members(coordinator);
+    job.waits = !coordinator->records.has_begun;
+    job.members = job.waits ? job.workers + job.shards : count_members(coordinator);
     job.ended = coordinator->records.has_ended;
     job.wire_version = coordinator_wire_written(coordinator);
     if (coordinator->link.cost_known) job.cost = &coordinator->link.cost;
@@ -297,6 +298,27 @@ static bool write_marked(struct weft_coordinator *coordinator)
     return is_written;
 }
 
+/* Members that have joined have no record yet. */
+static bool write_waiting(struct weft_coordinator *coordinator)
+{
+    struct batch *batch = weft_alloc_zero(coordinator->env, sizeof *batch);
+    if (!batch) return false;
+    batch->coordinator = coordinator;
+    add_job(batch);
+    batch_write(batch);
+    const bool is_written = !batch->has_failed;
+    weft_free_bytes(coordinator->env, batch);
+    return is_written;
+}
+
+bool coordinator_records_wait(struct weft_coordinator *coordinator)
+{
+    struct coordinator_records *records = &coordinator->records;
+    if (!write_waiting(coordinator))
+        fence(coordinator, records->reign->has_ended ? records->reign->why : "its records cannot be written");
+    return !records->is_fenced;
+}
+
 static void unmark(struct weft_coordinator *coordinator)
 {
     struct coordinator_records *records = &coordinator->records;
@@ -332,5 +354,7 @@ bool coordinator_records_end(struct weft_coordinator *coordinator)
     struct coordinator_records *records = &coordinator->records;
     if (records->has_ended) return coordinator_records_commit(coordinator);
     records->has_ended = records->is_marked = records->job_is_marked = true;
+    if (records->reign && !records->has_begun && !coordinator_records_is_fenced(coordinator))
+        return coordinator_records_wait(coordinator);
     return coordinator_records_commit(coordinator);
 }

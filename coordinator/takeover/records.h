@@ -11,7 +11,8 @@
  *     snapshots    interval; number and step of the snapshot under way; step of the last complete one
  *
  * A declaration that some workers have sent is not written: each member keeps its own until the answer
- * (coordinator/control_link.h). Nothing is written before the job runs. Internal to the coordinator. */
+ * (coordinator/control_link.h). Before the job runs only the record "job" is written: another coordinator
+ * begins the job again, and its members join again (begin_again.c). Internal to the coordinator. */
 #ifndef WEFT_COORDINATOR_TAKEOVER_RECORDS_H
 #define WEFT_COORDINATOR_TAKEOVER_RECORDS_H
 
@@ -19,6 +20,8 @@
 
 /* Marks; no effect in a job without a store. */
 void coordinator_records_begin(struct weft_coordinator *coordinator); /* the job begins to run: all */
+/* Writes that the job has not begun. Call once, with the reign, before a member joins. Returns as commit. */
+bool coordinator_records_wait(struct weft_coordinator *coordinator);
 /* A shard joins, and the next endpoint and incarnation are used. */
 void coordinator_records_numbers(struct weft_coordinator *coordinator, struct coordinator_member *shard);
 void coordinator_records_slots(struct coordinator_records *records);

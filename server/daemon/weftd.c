@@ -82,21 +82,34 @@ enum weft_status weftd_options_check(const struct weftd_options *given, struct w
 
 /* ---- start ---- */
 
-static enum weft_status start_coordinator(struct weftd *weftd, uint16_t *port_out, struct weft_error *error)
+/* Of the job that another process has coordinated, the record in the store has the options. */
+static void set_job_options(const struct weftd *weftd, struct weft_coordinator_options *options)
+{
+    const struct weft_config *config = weftd->options.config;
+    if (weftd->again->is_due) {
+        *options = weftd->again->next.options;
+        return;
+    }
+    weft_coordinator_options_init(options);
+    options->heartbeat_ns = weft_config_u64(config, "server.heartbeat");
+    options->resume_ns = weft_config_u64(config, "server.resume");
+    options->copies = (uint32_t)weft_config_u64(config, "server.copies");
+    options->copies_on_one_host = weft_config_bool(config, "server.copies_on_one_host");
+}
+
+static enum weft_status start_coordinator(struct weftd *weftd, const char *reachable, uint16_t *port_out,
+                                          struct weft_error *error)
 {
     struct weft_coordinator_options options;
-    weft_coordinator_options_init(&options);
+    set_job_options(weftd, &options);
+    options.reachable = reachable;
     options.job = weftd->options.job;
     options.secret = weftd->options.secret;
     options.workers = weftd->options.workers;
     options.shards = weftd->options.shards;
     options.workers_min = weftd->options.workers_min;
     options.workers_max = weftd->options.workers_max;
-    options.heartbeat_ns = weft_config_u64(weftd->options.config, "server.heartbeat");
-    options.resume_ns = weft_config_u64(weftd->options.config, "server.resume");
-    options.copies = (uint32_t)weft_config_u64(weftd->options.config, "server.copies");
     options.wire_newest = weftd_wire_newest(weftd);
-    options.copies_on_one_host = weft_config_bool(weftd->options.config, "server.copies_on_one_host");
     const char *store = weft_config_text(weftd->options.config, "server.store");
     options.store = store[0] ? store : NULL;
     options.replaced = weftd_coordinator_replaced;
@@ -168,7 +181,7 @@ static enum weft_status start(struct weftd *weftd, struct weft_error *error)
         weftd->state.coordinator_done = true;
         snprintf(ports, sizeof ports, "coordinator=%.300s\n", weftd->options.coordinator);
     } else {
-        WEFT_TRY(start_coordinator(weftd, &port, error));
+        WEFT_TRY(start_coordinator(weftd, shown, &port, error));
         snprintf(host, sizeof host, "%s",
                  is_wildcard(weftd->options.listen) ? weft_loopback_host() : weftd->options.listen);
         snprintf(ports, sizeof ports, "coordinator=%s:%u\n", shown, port);
@@ -200,14 +213,6 @@ static void on_interrupt(struct weft_command *command)
 {
     struct interrupt_request *request = weft_container_of(command, struct interrupt_request, command);
     weftd_interrupted(request->weftd, request->signal_name);
-}
-
-static bool never(void *context) { return false; }
-
-void weftd_pause(struct weft_env *env, uint64_t pause_ns)
-{
-    if (env->virtual_time) (void)env->virtual_time->wait(env, never, NULL, weft_now_ns(env) + pause_ns);
-    else (void)poll(NULL, 0, (int)(pause_ns / WEFT_MS(1)));
 }
 
 /* For an env with virtual time, which has no signals and no descriptors. */
@@ -261,18 +266,20 @@ static void wait_for_others(struct weftd *weftd)
     while (weft_now_ns(weftd->env) < deadline_ns) {
         struct count_request request = {.command.fn = on_count, .weftd = weftd};
         weft_net_post(weftd->net, &request.command);
-        while (!atomic_load(&request.has_replied)) weftd_pause(weftd->env, WEFT_MS(1));
+        while (!atomic_load(&request.has_replied)) weft_pause(weftd->env, WEFT_MS(1));
         if (request.count == 0) return;
-        weftd_pause(weftd->env, WEFT_MS(10));
+        weft_pause(weftd->env, WEFT_MS(10));
     }
 }
 
-static void release(struct weftd *weftd)
+/* Returns whether the process begins again: its coordinator may have been lost before the job began. */
+static bool release(struct weftd *weftd, const struct weft_error *error, struct weftd_again *again)
 {
     weft_net_free(weftd->http); /* first: its pages use everything below */
     weftd_engines_stop(weftd);
     weftd_snapshots_stop(weftd);
     weft_net_free(weftd->net);
+    const bool begins_again = weftd_takeover_is_early(weftd, error, again);
     weftd_commands_free(weftd);
     weftd_engines_free(weftd);
     weftd_snapshots_free(weftd);
@@ -286,6 +293,7 @@ static void release(struct weftd *weftd)
     weftd_shards_added_free(weftd);
     weftd_view_free(weftd);
     if (weftd->wake_fd >= 0) close(weftd->wake_fd);
+    return begins_again;
 }
 
 static enum weft_status run(struct weftd *weftd, const struct weftd_options *options, int signal_fd,
@@ -302,9 +310,29 @@ static enum weft_status run(struct weftd *weftd, const struct weftd_options *opt
         return weft_error_set(error, status, "cannot start networking: %s", weft_reason_text(status));
     WEFT_TRY(start(weftd, error));
     wait_for_end(weftd, signal_fd, request);
-    if (weftd->outcome.exit_status != 0) weftd_pause(weftd->env, GRACE_NS);
+    if (weftd->outcome.exit_status != 0) weft_pause(weftd->env, GRACE_NS);
     if (weftd->coordinator) wait_for_others(weftd);
     return WEFT_OK;
+}
+
+/* Returns as release. */
+static bool run_once(struct weft_env *env, const struct weftd_options *options, int signal_fd,
+                     struct weftd_again *again, char label_out[32], struct weft_error *error_out)
+{
+    struct weftd weftd = {.env = env,
+                          .again = again,
+                          .wake_fd = -1,
+                          .started_ns = weft_now_ns(env),
+                          .label = "shard",
+                          .outcome.lost_endpoint = UINT32_MAX};
+    weft_list_init(&weftd.requests);
+    *error_out = (struct weft_error){0};
+    if (signal_fd < 0 && !env->virtual_time)
+        (void)weft_limit_error(error_out, "signals", errno, "cannot start");
+    else (void)run(&weftd, options, signal_fd, error_out);
+    if (error_out->status == WEFT_OK && weftd.outcome.exit_status != 0) *error_out = weftd.outcome.end;
+    snprintf(label_out, sizeof weftd.label, "%s", weftd.label);
+    return release(&weftd, error_out, again);
 }
 
 int weftd_run(struct weft_env *env, const struct weftd_options *options)
@@ -316,19 +344,14 @@ int weftd_run(struct weft_env *env, const struct weftd_options *options)
     pthread_sigmask(SIG_BLOCK, &taken, &before); /* before any thread is started: threads inherit the mask */
     int signal_fd = env->virtual_time ? -1 : signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
 
-    struct weftd weftd = {.env = env,
-                          .wake_fd = -1,
-                          .started_ns = weft_now_ns(env),
-                          .label = "shard",
-                          .outcome.lost_endpoint = UINT32_MAX};
-    weft_list_init(&weftd.requests);
-    struct weft_error error = {0};
-    if (signal_fd < 0 && !env->virtual_time) (void)weft_limit_error(&error, "signals", errno, "cannot start");
-    else (void)run(&weftd, options, signal_fd, &error);
-    release(&weftd);
-
-    if (error.status == WEFT_OK && weftd.outcome.exit_status != 0) error = weftd.outcome.end;
-    if (error.status != WEFT_OK) weft_log(env, WEFT_LOG_ERROR, "weftd", "%s: %s", weftd.label, error.text);
+    struct weftd_options own = *options;
+    struct weftd_again again = {.began_ns = weft_now_ns(env)};
+    struct weft_error error;
+    char label[32];
+    while (run_once(env, &own, signal_fd, &again, label, &error) &&
+           weftd_takeover_begin_again(env, &own, &again))
+        continue;
+    if (error.status != WEFT_OK) weft_log(env, WEFT_LOG_ERROR, "weftd", "%s: %s", label, error.text);
     struct signalfd_siginfo late; /* consume signals that arrived during the end: unblocked, they would
                                    * kill the process */
     while (signal_fd >= 0 && read(signal_fd, &late, sizeof late) == sizeof late) continue;

@@ -142,9 +142,25 @@ struct weftd_outcome {
     atomic_bool stopped;
 };
 
+/* To reach a coordinator: that the store names, so that it listens or is lost; that was given, in a job with a
+ * store; and that was given, in all. */
+#define WEFTD_REACH_NEXT_NS WEFT_SECONDS(2)
+#define WEFTD_REACH_NS WEFT_SECONDS(10)
+#define WEFTD_REACH_ALL_NS WEFT_SECONDS(30)
+/* The process joins again, or coordinates: its coordinator was lost before the job began
+ * (weftd_takeover.c). */
+struct weftd_again {
+    struct weft_takeover_next next;
+    uint64_t began_ns;
+    bool is_due;    /* not the first begin */
+    uint64_t reign; /* of the lost coordinator; 0: none was reached */
+    uint16_t port;  /* at which it was a candidate; 0: it was none */
+};
+
 struct weftd {
     struct weft_env *env;
     struct weftd_options options;
+    const struct weftd_again *again; /* borrowed */
     struct weft_net *net;
     struct weft_net *http;                       /* of the HTTP thread; NULL: no HTTP */
     struct weft_coordinator_server *coordinator; /* NULL: in another process */
@@ -197,6 +213,16 @@ enum weft_status weftd_takeover_start(struct weftd *weftd, const char *reachable
 void weftd_takeover_welcomed(struct weftd *weftd, const Weft__Control__Welcome *welcome);
 void weftd_takeover_refused(void *context, uint64_t reign);
 void weftd_coordinator_replaced(void *context);
+/* Time to reach the coordinator. */
+uint64_t weftd_takeover_reach_ns(const struct weftd *weftd);
+/* Main thread, after the net has ended: whether the coordinator may have been lost before the job began. Then
+ * it fills in `again`. */
+bool weftd_takeover_is_early(const struct weftd *weftd, const struct weft_error *error,
+                             struct weftd_again *again);
+/* Main thread. Waits for the next coordinator, or the right to coordinate, and changes the options. false:
+ * there is none. */
+bool weftd_takeover_begin_again(struct weft_env *env, struct weftd_options *options,
+                                struct weftd_again *again);
 /* Fails the process: the engines notify their workers, the member leaves, and the process ends with this
  * sentence. Only the first call has an effect. */
 /* Stops the process if the member is done and, where it coordinates, the job has ended. */
@@ -205,9 +231,6 @@ void weftd_fail(struct weftd *weftd, enum weft_status status, const char *format
     __attribute__((format(printf, 3, 4)));
 /* After SIGTERM or SIGINT. */
 void weftd_interrupted(struct weftd *weftd, const char *signal_name);
-
-/* weftd.c: sleeps on a thread that has no loop; in virtual time the simulator advances. */
-void weftd_pause(struct weft_env *env, uint64_t pause_ns);
 
 /* weftd_engine.c */
 /* net thread, after Welcome */

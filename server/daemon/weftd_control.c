@@ -514,6 +514,7 @@ enum weft_status weftd_control_start(struct weftd *weftd, const char *host, uint
     options.role = WEFT__CONTROL__ROLE__ROLE_SHARD;
     options.wanted_index = weftd->options.index;
     options.joins = weftd->options.joins;
+    options.join_ns = weftd_takeover_reach_ns(weftd);
     options.endpoints = weftd->options.engines;
     options.has_snapshots = weftd->snapshots != NULL;
     options.wire_newest = weftd_wire_newest(weftd);

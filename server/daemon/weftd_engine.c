@@ -218,7 +218,7 @@ static void drain(struct weftd_engine *engine)
     uint64_t deadline_ns = weft_now_ns(env) + DRAIN_NS;
     while (!weft_transport_drained(engine->transport) && weft_now_ns(env) < deadline_ns)
         /* the loop no longer calls progress */
-        if (weft_transport_progress(engine->transport, 64) == 0) weftd_pause(env, WEFT_MS(1));
+        if (weft_transport_progress(engine->transport, 64) == 0) weft_pause(env, WEFT_MS(1));
     if (!weft_transport_drained(engine->transport))
         weft_log(env, WEFT_LOG_WARN, "weftd",
                  "engine %u: messages were still under way after %llu ms; dropped", engine->index,

@@ -61,7 +61,7 @@ struct weft_net_connection {
     struct weft_net_listener *listener; /* that will accept it */
     bool open, closing, closed;
     bool has_session;                 /* Welcome has arrived, or Resume was sent */
-    struct weft_timer arrives, limit; /* limit: of a closing end */
+    struct weft_timer arrives, limit; /* limit: of an end that closes, or is not open */
     uint64_t back_ns;                 /* latency of the notification of the other's end */
     struct event *events;
     uint64_t last_ns;                 /* arrival time of the last event */
@@ -182,6 +182,7 @@ static void happen(struct weft_net_connection *end, const struct event *event)
 {
     switch (event->kind) {
     case EVENT_OPENED:
+        weft_timer_stop(end->net->loop, &end->limit);
         end->open = true;
         if (end->handler.opened) end->handler.opened(end->context, end);
         break;
@@ -213,7 +214,8 @@ static void arrive(struct weft_timer *timer)
 
 static void limit_passed(struct weft_timer *timer)
 {
-    end_closed(weft_container_of(timer, struct weft_net_connection, limit), WEFT_ERR_CLOSED);
+    struct weft_net_connection *end = weft_container_of(timer, struct weft_net_connection, limit);
+    end_closed(end, end->open || end->closing ? WEFT_ERR_CLOSED : WEFT_ERR_UNREACHABLE);
 }
 
 /* ---- nets ---- */
@@ -235,9 +237,22 @@ enum weft_status weft_net_create(struct weft_env *env, struct weft_net **net_out
 enum weft_status weft_net_start(struct weft_net *net) { return WEFT_OK; }
 void weft_net_step(struct weft_net *net, int timeout_ms) {}
 
+/* Callers that no listener of the net has accepted see the end of the connection. */
+static void refuse_callers(const struct weft_net *net)
+{
+    for (struct weft_net_connection *knock = world.knocks; knock; knock = knock->next) {
+        if (knock->net != net || !knock->events) continue;
+        weft_timer_stop(net->loop, &knock->arrives);
+        knock->events = NULL;
+        if (!knock->other->closed && !knock->other->net->freed)
+            add_event(knock->other, net->host, EVENT_CLOSED, WEFT_ERR_PEER_LOST, NULL, 0);
+    }
+}
+
 void weft_net_free(struct weft_net *net)
 {
     if (!net) return;
+    refuse_callers(net);
     weft_loop_run_commands(net->loop);
     while (net->connections) {
         struct weft_net_connection *end = net->connections;
@@ -355,6 +370,7 @@ enum weft_status weft_net_connect(struct weft_net *net, const char *host, uint16
     *knock = (struct weft_net_connection){.next = world.knocks, .net = listener->net, .other = end};
     world.knocks = knock;
     weft_timer_init(&knock->arrives, arrive);
+    weft_timer_start(net->loop, &end->limit, deadline_ns); /* the host may fail silently */
     add_event(knock, net->host, EVENT_ACCEPT, WEFT_OK, NULL, 0);
     return WEFT_OK;
 }
@@ -433,6 +449,7 @@ void sim_net_died(uint32_t host, bool silent)
     world.silent[host] = silent;
     for (struct weft_net *net = world.nets; net && !silent; net = net->next) {
         if (net->host != host || net->freed) continue;
+        refuse_callers(net);
         for (struct weft_net_connection *end = net->connections; end; end = end->next)
             if (end->other && !end->other->closed)
                 add_event(end->other, host, EVENT_CLOSED, WEFT_ERR_PEER_LOST, NULL, 0);

@@ -15,8 +15,9 @@
  * --elastic: jobs that continue without lost workers. Workers die at any time, with the coordinator, or
  * after it, and a worker may join, also at the next coordinator.
  *
- * --early: the coordinator lives. Another shard dies soon after it has joined, before the job begins or
- * after that, at once or silently. At least two shards are left: the job begins, and ends in order.
+ * --early: a shard dies soon after it has joined, before the job begins or after that, at once or silently; or
+ * the coordinator dies, or is stopped, before the job begins or soon after that. At least two shards are left:
+ * the job begins, and ends in order. Workers read the store, and some start when the coordinator is dead.
  *
  * Checks: a job of which any worker has begun ends in order on all of them; each result equals the sum, so no
  * push is lost or counted twice; no program hangs; each snapshot on disk is whole, and has the weights of its
@@ -70,6 +71,7 @@ static struct run {
     uint64_t seed;
     uint32_t shards, workers, goal;
     bool is_elastic, has_newcomer, is_early;
+    bool loses_shard;      /* is_early: not the coordinator */
     char next_address[64]; /* of the next coordinator; "": none yet */
     struct worker all[WORKERS_AND_NEW];
     struct weft_sim *sim;
@@ -378,10 +380,20 @@ static void die_early(struct weft_timer *timer)
 /* Reads the log line of the coordinator about shard 1, and starts the timer of its death. */
 static void shard_joined(const char *text)
 {
-    if (!run.is_early || strncmp(text, "shard 1 (", 9) != 0 || !strstr(text, ") joined, endpoints")) return;
+    if (!run.loses_shard || strncmp(text, "shard 1 (", 9) != 0 || !strstr(text, ") joined, endpoints"))
+        return;
     const uint64_t delay_ns = 1 + roll(8000ull << roll(12));
     weft_timer_start(run.driver, &run.early_death, weft_sim_now_ns(run.sim) + delay_ns);
     weft_sim_wake(run.sim, DRIVER);
+}
+
+static void choose_early(void)
+{
+    static const enum fault_kind of_coordinator[] = {FAULT_FRAME, FAULT_FRAME, FAULT_TIME, FAULT_SILENT,
+                                                     FAULT_STOP};
+    run.lost_answers = 0;
+    run.loses_shard = roll(3) == 0;
+    run.kind = run.loses_shard ? FAULT_NONE : of_coordinator[roll(5)];
 }
 
 static void choose_fault(const char *snapshots)
@@ -389,18 +401,24 @@ static void choose_fault(const char *snapshots)
     weft_timer_init(&run.early_death, die_early);
     for (uint32_t i = 0; i < run.workers; i++) weft_timer_init(&run.all[i].death, kill_worker);
     kill_some(WEFT_MS(16) << roll(10));
-    const uint64_t span_ns = WEFT_MS(16) << roll(10), at_ns = 1 + roll(span_ns);
+    const uint64_t span_ns = run.is_early ? WEFT_MS(1) << roll(4) : WEFT_MS(16) << roll(10);
+    const uint64_t at_ns = 1 + roll(span_ns);
     run.kind = (enum fault_kind)roll(FAULT_KINDS);
     if (roll(3) == 0) run.kind = FAULT_FRAME;
     run.lost_answers = roll(3) ? 0 : (uint32_t)roll(7);
     if (run.kind == FAULT_FILE && run.snapshots == SNAPSHOTS_NONE) run.kind = FAULT_FRAME;
-    if (run.is_early) run.kind = FAULT_NONE, run.lost_answers = 0;
+    if (run.is_early) choose_early();
     weft_timer_init(&run.death, die);
     weft_timer_init(&run.settled, settle);
     const uint32_t die_at = run.kind == FAULT_FILE ? 1 + (uint32_t)roll(3 + roll(20)) : 0;
     takeover_snapshots_begin(snapshots, FIRST_SHARD, die_at, roll(2), dies_in_send);
     if (run.kind == FAULT_FRAME)
-        sim_net_die_at(FIRST_SHARD, 1 + roll((roll(2) ? 60 : 20) * (run.shards + run.workers)), dies_in_send);
+        sim_net_die_at(FIRST_SHARD,
+                       1 + roll((run.is_early ? 6
+                                 : roll(2)    ? 60
+                                              : 20) *
+                                (run.shards + run.workers)),
+                       dies_in_send);
     if (run.kind == FAULT_TIME || run.kind == FAULT_SILENT) weft_timer_start(run.driver, &run.death, at_ns);
     if (run.kind != FAULT_STOP) return;
     /* often about as long as the lease: some members have not noticed it */
@@ -485,7 +503,7 @@ static void log_takeovers(struct weft_env *env, enum weft_log_level level, const
         run.takeovers++;
         snprintf(run.next_address, sizeof run.next_address, "%.60s", strstr(text, "over at") + 8);
         kill_some(WEFT_MS(1) << roll(14));
-        weft_timer_start(run.driver, &run.settled, weft_sim_now_ns(run.sim) + SETTLE_NS);
+        if (!run.is_early) weft_timer_start(run.driver, &run.settled, weft_sim_now_ns(run.sim) + SETTLE_NS);
         weft_sim_wake(run.sim, DRIVER);
     }
     shard_joined(strstr(text, "] ") ? strstr(text, "] ") + 2 : text);
@@ -633,7 +651,7 @@ static int run_seeds(struct weft_env *env, uint64_t first, uint64_t seeds, struc
            (unsigned long long)committed, (unsigned long long)deaths, (unsigned long long)deaths_then,
            (unsigned long long)new_ranks);
     if (is_elastic && seeds >= 100 && (deaths_then == 0 || new_ranks == 0)) return 1;
-    if (is_early) return ended < seeds;
+    if (is_early) return ended < seeds || (seeds >= 60 && takeovers == 0);
     for (uint32_t kind = 0; kind < FAULT_KINDS && seeds >= 100; kind++)
         if (kinds[kind] == 0 || takeovers == 0 || committed == 0 || ended < seeds / 2)
             return 1; /* something never happened */
@@ -666,6 +684,7 @@ int main(int argc, char **argv)
     setenv("WEFT_TRANSPORT_BACKEND", "sim", 1);
     if (mutant && !takeover_mutant_select(mutant)) return fprintf(stderr, "no mutant %s\n", mutant), 2;
     if (!make_paths(&paths)) return fprintf(stderr, "no folder for the store\n"), 1;
+    if (is_early) setenv("WEFT_SERVER_STORE", paths.store, 1);
     struct weft_config *configs[SNAPSHOT_KINDS + 1] = {
         make_config(&paths, NULL, "0"), make_config(&paths, "2 steps", "0"), make_config(&paths, "30ms", "0"),
         make_config(&paths, NULL, "1")};

@@ -6,10 +6,19 @@
 
 #include "coordinator/takeover/records.h"
 
-static const char *const names[] = {"snapshots-not-recorded",  "snapshot-not-dropped",
-                                    "snapshots-not-restored",  "membership-not-recorded",
-                                    "membership-not-repeated", "loss-not-proposed"};
-enum { NOT_RECORDED, NOT_DROPPED, NOT_RESTORED, NO_MEMBERSHIP, NOT_REPEATED, NOT_PROPOSED, MUTANTS };
+static const char *const names[] = {
+    "snapshots-not-recorded",  "snapshot-not-dropped", "snapshots-not-restored", "membership-not-recorded",
+    "membership-not-repeated", "loss-not-proposed",    "early-job-not-recorded"};
+enum {
+    NOT_RECORDED,
+    NOT_DROPPED,
+    NOT_RESTORED,
+    NO_MEMBERSHIP,
+    NOT_REPEATED,
+    NOT_PROPOSED,
+    NOT_WAITING,
+    MUTANTS
+};
 static bool is_on[MUTANTS];
 
 bool takeover_mutant_select(const char *name)
@@ -71,4 +80,11 @@ void __wrap_coordinator_membership_check(struct weft_coordinator *coordinator);
 void __wrap_coordinator_membership_check(struct weft_coordinator *coordinator)
 {
     if (!is_on[NOT_PROPOSED]) __real_coordinator_membership_check(coordinator);
+}
+
+bool __real_coordinator_records_wait(struct weft_coordinator *coordinator);
+bool __wrap_coordinator_records_wait(struct weft_coordinator *coordinator);
+bool __wrap_coordinator_records_wait(struct weft_coordinator *coordinator)
+{
+    return is_on[NOT_WAITING] || __real_coordinator_records_wait(coordinator);
 }

@@ -138,6 +138,22 @@ class Takeover(CountingTest):
         self.wait_for("the first steps", lambda: self.steps(group) > 0, group, 30)
         self.end(group, 2)
 
+    def test_coordinator_lost_before_the_job_begins(self):
+        """Three shards and a worker have joined. Another shard coordinates; the job begins without the lost one, with a worker
+        that has joined again and one that starts with the former address."""
+        group = self.group()
+        jobs.start_by_hand(harness.PROGRAMS, group, 3, 1, [COUNTING, self.path("stop")],
+                           environment={**self.environment(), "WEFT_LOG_LEVEL": "info"}, options=["--workers", "2"])
+        joined = [*(f"shard {number} (" for number in range(3)), "rank 0 ("]
+        self.wait_for("all that have started", lambda: all(who in self.log(group, "shard0") for who in joined), group, 30)
+        self.kill(group, "shard0")
+        group.start("worker1", [COUNTING, self.path("stop")], {**self.job_variables(group), **self.environment(), "WEFT_RANK": "1"})
+        self.wait_for("the first steps", lambda: self.steps(group) > 0, group, 40)
+        self.assertEqual(sum(self.coordinators(group, 3)), 1)
+        self.assertIn("weft_init joins again at", self.log(group, "worker0"))
+        self.end(group, 2)
+        self.assert_nothing_left(self.directory)
+
     def test_under_weft_run(self):
         group = self.group("launcher")
         words = [harness.PROGRAMS.weft, "run", "-s", "3", "-n", "2", "--log-dir", self.path("launcher"), "--", COUNTING, self.path("stop")]
