@@ -166,6 +166,29 @@ class Takeover(CountingTest):
         self.wait_for_takeover(group, 3)
         self.end(group, 2)
 
+    def test_a_worker_restarts_under_weft_run(self):
+        """The coordinator is killed, then a worker: it is started again, and joins at the next coordinator."""
+        group = self.group("launcher")
+        words = [harness.PROGRAMS.weft, "run", "-s", "3", "-n", "3", "--min-workers", "1", "--restarts", "1", "--log-dir",
+                 self.path("launcher"), "--", COUNTING, self.path("stop"), "elastic"]
+        run = group.start("run", words, self.environment())
+        for name, log in {"worker0": "rank0", "worker1": "rank1", "worker2": "rank2", "worker3": "rank2.again1"}.items():
+            os.symlink(log + ".log", group.log_path(name))
+        self.wait_for("the first steps", lambda: self.steps(group) > 0, group, 40)
+
+        def children(program):
+            found = subprocess.run(["pgrep", "-P", str(run.pid), "-x", program], stdout=subprocess.PIPE, text=True)
+            return [int(pid) for pid in found.stdout.split()]
+        os.kill(children("weftd")[0], signal.SIGKILL)
+        self.wait_for_takeover(group, 3)
+        os.kill(children("counting")[2], signal.SIGKILL)
+        self.wait_for("steps of the worker that was started again",
+                      lambda: os.path.exists(group.log_path("worker3")) and self.steps(group, "worker3") > 0, group, 40)
+        open(self.path("stop"), "w").close()
+        group.wait(30)  # status 0: the launcher has seen the loss of the worker that the job survived
+        for rank in (0, 1, 3):
+            self.assertRegex(self.log(group, f"worker{rank}"), r"(?m)^steps \d+ wrong 0 ")
+
     def assert_versions(self, group, job, members):
         status = self.status(group)
         self.assertEqual(status["wire_version"], job)

@@ -69,7 +69,7 @@ struct run {
     struct weft_env *env;
     struct run_job options;
     bool has_snapshots;                 /* snapshot.folder */
-    bool has_store;                     /* server.store: the loss of shard 0, which coordinates, does not */
+    char *store; /* owned; server.store: the loss of shard 0, which coordinates, does not end it; NULL: none */
     struct run_losses losses;
     struct run_core *cores; /* (core_count,); NULL without --bind */
     uint32_t core_count;
@@ -265,7 +265,8 @@ static void read_config(struct run *run)
     char *whole = realpath(run->log_dir, NULL);
     const bool is_loaded = weft_config_load(run->env, &config, NULL) == WEFT_OK;
     if (is_loaded) run->options.copies = (uint32_t)weft_config_u64(config, "server.copies");
-    if (is_loaded) run->has_store = weft_config_text(config, "server.store")[0] != 0;
+    if (is_loaded && weft_config_text(config, "server.store")[0])
+        run->store = strdup(weft_config_text(config, "server.store"));
     if (is_loaded) run->has_snapshots = weft_config_text(config, "snapshot.folder")[0] != 0;
     if (is_loaded && whole && strcmp(weft_config_source(config, "recorder.directory"), "default") == 0)
         snprintf(run->recorder, sizeof run->recorder, "WEFT_RECORDER_DIRECTORY=%s", whole);
@@ -396,6 +397,8 @@ static void print_how_to_join(const struct run *run)
     snprintf(word, sizeof word, "WEFT_JOB=%s", run->job), print_word(word);
     if (!run->launched)
         snprintf(word, sizeof word, "WEFT_SECRET_FILE=%s", run->scratch.secret_path), print_word(word);
+    if (run->store && run->options.shards > 0) /* the worker finds a coordinator that has replaced this one */
+        snprintf(word, sizeof word, "WEFT_SERVER_STORE=%s", run->store), print_word(word);
     if (run->options.lanes)
         snprintf(word, sizeof word, "WEFT_TRANSPORT_LANES=%s", run->options.lanes), print_word(word);
     if (run->options.devices)
@@ -420,8 +423,9 @@ static bool start_launched(struct run *run)
                                                       (uint32_t)run->options.workers_max, &port);
         if (!run->own_coordinator) return false;
     }
-    run->watch = run_watch_start(run->coordinator, run->job, run->secret, false,
-                                 false); /* the coordinator of rank 0 logs the members it waits for */
+    /* the coordinator of rank 0 logs the members it waits for */
+    run->watch = run_watch_start(
+        &(struct run_watch_options){.coordinator = run->coordinator, .job = run->job, .secret = run->secret});
     read_config(run);
     print_how_to_join(run);
     return start_worker(run, run->launcher.rank);
@@ -439,10 +443,14 @@ static bool start_all(struct run *run)
         if (!run_find_sibling("weftd", weftd) || !start_shard(run, weftd, 0) || !wait_for_ports(run))
             return false;
     }
-    run->watch = run_watch_start(run->coordinator, run->job, run->scratch.secret,
-                                 /* without shards the coordinator in this process logs the members it waits
-                                  * for */
-                                 run->options.shards > 0, run->options.shards > 0 && run->has_snapshots);
+    run->watch = run_watch_start(&(struct run_watch_options){
+        .coordinator = run->coordinator,
+        .job = run->job,
+        .secret = run->scratch.secret,
+        .store = run->options.shards > 0 ? run->store : NULL,
+        /* without shards the coordinator in this process logs the members it waits for */
+        .reports = run->options.shards > 0,
+        .has_snapshots = run->options.shards > 0 && run->has_snapshots});
     for (uint32_t i = 1; i < run->options.shards; i++)
         if (!start_shard(run, weftd, i)) return false;
     print_how_to_join(run);
@@ -468,7 +476,7 @@ static bool read_signals(struct run *run)
 static bool can_lose_shard(struct run *run, const struct run_process *process)
 {
     char how[100];
-    if (run->options.copies == 0 || (process == &run->processes[0] && !run->has_store)) return false;
+    if (run->options.copies == 0 || (process == &run->processes[0] && !run->store)) return false;
     run_process_describe(process, how, sizeof how);
     fprintf(stderr, "weft run: %s (pid %d) %s; the job continues with the copies of its chunks (%s)\n",
             process->name, (int)process->pid, how, process->log_path);
@@ -538,6 +546,15 @@ static void check_losses(struct run *run, uint64_t now_ns)
     if (run->end.first_failed) run->losses.loss_deadline_ns = WEFT_NEVER;
 }
 
+/* Another process may coordinate. If the store names none, the worker waits for it. */
+static void follow_coordinator(struct run *run)
+{
+    char address[256];
+    if (run->store && run->options.shards > 0 &&
+        weft_takeover_address(run->env, run->store, run->job, address, NULL) == WEFT_OK)
+        snprintf(run->coordinator, sizeof run->coordinator, "%s", address);
+}
+
 /* Restarts lost workers once the coordinator has reported the loss: before that the job is full. The
  * coordinator reports no loss of a worker that had not joined; such a worker restarts after GRACE_NS. */
 static void restart(struct run *run, uint64_t now_ns)
@@ -553,6 +570,7 @@ static void restart(struct run *run, uint64_t now_ns)
         run_process_close(process);
         *process = (struct run_process){.output_fd = -1, .log_fd = -1, .was_restarted = true};
         run->losses.restarted++;
+        follow_coordinator(run);
         if (!start_worker(run, i - (uint32_t)run->options.shards)) run->end.first_failed = process;
     }
 }
@@ -791,6 +809,7 @@ static int run_job(struct run *run)
     if (run->signal_fd >= 0) close(run->signal_fd);
     free(run->processes);
     free(run->cores);
+    free(run->store);
     sigprocmask(SIG_SETMASK, &before, NULL);
     return status;
 }

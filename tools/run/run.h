@@ -71,11 +71,17 @@ bool run_find_sibling(const char *name, char out[RUN_PATH_BYTES]);
 
 /* An observer of the job on a thread of its own. The coordinator knows the first loss; the order in which
  * processes are seen to end does not show it. NULL: the observer could not start, and that order is used.
- * With `reports` it prints the members that the job waits for, within 2 s and then every 10 s, until the job
- * begins. With `has_snapshots` it prints snapshots that fail. */
+ * Texts are copied. */
+struct run_watch_options {
+    const char *coordinator, *job; /* coordinator: HOST:PORT */
+    const char *secret;            /* NULL: none */
+    const char *store;             /* server.store: the observer follows the coordinator; NULL: none */
+    bool reports;       /* print the members that the job waits for, within 2 s and then every 10 s,
+                                    * until the job begins */
+    bool has_snapshots; /* print snapshots that fail */
+};
 struct run_watch;
-struct run_watch *run_watch_start(const char *coordinator, const char *job, const char *secret, bool reports,
-                                  bool has_snapshots);
+struct run_watch *run_watch_start(const struct run_watch_options *options);
 /* "rank 1" or "shard 0", as run_process.name; "": none was lost. */
 void run_watch_first_lost(struct run_watch *watch, char out[24]);
 uint32_t run_watch_survived_count(struct run_watch *watch); /* losses after which the job continued */
