@@ -115,6 +115,8 @@ void coordinator_report(struct weft_coordinator *coordinator, struct coordinator
     add_increase(&coordinator->times.failover, &member->figures.failover_seen, report->failover_buckets,
                  report->n_failover_buckets, report->failover_ns);
     add_operations(coordinator, member, report);
+    if (member->role == WEFT__CONTROL__ROLE__ROLE_SHARD)
+        coordinator_load_report(member, report, weft_now_ns(coordinator->env));
     member->figures.report = *report;
     /* the buckets end with the message */
     member->figures.report.n_step_buckets = member->figures.report.n_exposed_buckets =

@@ -69,6 +69,12 @@ struct coordinator_member_addition {
     bool is_entering;  /* this is the shard, and it has not confirmed all tensors: it gets no slot */
 };
 
+/* Of a shard: contributions that it has received, and its time for them (shards/rebalance_load.c). */
+struct coordinator_load {
+    double bytes, ns;                            /* of about the last 30 s */
+    uint64_t pushed_bytes, work_ns, reported_ns; /* of the newest report */
+};
+
 struct coordinator_reign;
 struct coordinator_records {
     struct coordinator_reign *reign;                 /* owned by the driver; NULL: no store */
@@ -137,6 +143,7 @@ struct coordinator_member {
     uint64_t connection;            /* id of its connection; 0: closed */
     uint64_t last_received_ns;
     struct coordinator_figures figures;
+    struct coordinator_load load;
     uint32_t declared_count;       /* workers: tensors declared so far = next ordinal */
     bool newcomer;                 /* not a rank yet, admitted at the end of a step; or a further shard that
                                     * has not entered (shard_add.c) */
@@ -215,6 +222,9 @@ struct coordinator_slots {
     uint32_t count;                 /* 0: a job without copies */
     uint32_t version;               /* of the last Map sent */
     bool is_rebalancing;            /* rebalance.c */
+    uint32_t *speeds; /* owned, (speed_count,) of the shards by index, when the rebalancing began, in
+                       * thousandths; NULL: it is by bytes */
+    uint32_t speed_count;
 };
 
 /* A further shard that joins the job that runs (shard_add.c). */
@@ -623,8 +633,32 @@ const char *coordinator_drain_requested(struct weft_coordinator *coordinator, ui
 /* The shard has left: all members get a Map. */
 void coordinator_drained(struct weft_coordinator *coordinator, struct coordinator_member *shard);
 /* rebalance.c */
-/* Slots move until the bytes of the endpoints are even. NULL: they do; or the reason why they cannot. */
-const char *coordinator_rebalance_begin(struct weft_coordinator *coordinator);
+/* Slots move until the bytes of the endpoints are even; by_load: the bytes by the speed of the shards. NULL:
+ * they do; or the reason why they cannot. */
+const char *coordinator_rebalance_begin(struct weft_coordinator *coordinator, bool by_load);
+/* NULL: slots can move. */
+const char *coordinator_rebalance_refusal(const struct weft_coordinator *coordinator);
+/* rebalance_load.c */
+#define COORDINATOR_SPEED_FULL 1000u
+/* A report of a shard. */
+void coordinator_load_report(struct coordinator_member *shard, const Weft__Control__Report *report,
+                             uint64_t now_ns);
+/* Speeds in thousandths of the fastest, (count,). Nearly equal ones are equal. A shard without figures counts
+ * as fast. */
+void coordinator_load_speeds(const struct coordinator_load *loads, uint32_t count, uint32_t *speeds_out);
+/* Takes the speeds for the next moves. false: no memory. */
+bool coordinator_load_begin(struct weft_coordinator *coordinator, bool by_load);
+/* Of the shard of an endpoint (index). */
+uint32_t coordinator_load_speed(const struct weft_coordinator *coordinator, uint32_t endpoint);
+struct coordinator_plan {
+    Weft__Control__RebalanceMove *moves, **pointers; /* (count,) owned */
+    size_t count;
+};
+/* What coordinator_rebalance_begin would move; nothing moves. NULL: free the plan; or the reason why it
+ * cannot: free the plan, too. */
+const char *coordinator_rebalance_plan(struct weft_coordinator *coordinator, bool by_load,
+                                       struct coordinator_plan *plan_out);
+void coordinator_plan_free(struct weft_coordinator *coordinator, struct coordinator_plan *plan);
 /* What makes the bytes more even. */
 struct coordinator_balance_step {
     enum coordinator_move_kind kind; /* MOVE_NONE: no slot can move now */

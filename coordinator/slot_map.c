@@ -92,6 +92,7 @@ void coordinator_slots_free(struct weft_coordinator *coordinator)
 {
     weft_free_bytes(coordinator->env, coordinator->slots.all);
     weft_free_bytes(coordinator->env, coordinator->slots.moves);
+    weft_free_bytes(coordinator->env, coordinator->slots.speeds);
     coordinator->slots = (struct coordinator_slots){0};
 }
 

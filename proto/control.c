@@ -281,6 +281,16 @@ static bool slot_ok(uint32_t slot, uint32_t term)
     return slot < WEFT_LIMIT_SLOTS && term > 0 && term <= WEFT_LIMIT_TERM;
 }
 
+static bool rebalance_ok(const Weft__Control__Rebalance *rebalance)
+{
+    if (rebalance->n_moves > WEFT_LIMIT_SLOTS || rebalance->n_speeds > WEFT_LIMIT_SHARDS) return false;
+    for (size_t i = 0; i < rebalance->n_moves; i++)
+        if (rebalance->moves[i]->slot >= WEFT_LIMIT_SLOTS || rebalance->moves[i]->from >= WEFT_LIMIT_SHARDS ||
+            rebalance->moves[i]->to >= WEFT_LIMIT_SHARDS)
+            return false;
+    return text_ok(rebalance->text);
+}
+
 static bool slot_copied_ok(const Weft__Control__SlotCopied *copied)
 {
     return slot_ok(copied->slot, copied->term) && copied->to < WEFT_LIMIT_ENDPOINTS && copied->status <= 0 &&
@@ -408,7 +418,7 @@ static bool control_ok(const Control *message)
         return message->shard_added->shard && control_member_ok(message->shard_added->shard) &&
                message->shard_added->shard->role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     case WEFT__CONTROL__CONTROL__BODY_SHARD_KNOWN: return text_ok(message->shard_known->text);
-    case WEFT__CONTROL__CONTROL__BODY_REBALANCE: return text_ok(message->rebalance->text);
+    case WEFT__CONTROL__CONTROL__BODY_REBALANCE: return rebalance_ok(message->rebalance);
     case WEFT__CONTROL__CONTROL__BODY__NOT_SET:
     default: return false;
     }

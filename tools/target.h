@@ -37,7 +37,8 @@ void tool_target_free(struct tool_target *target);
 /* Joins the coordinator as an observer, sends one request, leaves. If the coordinator does not answer, and
  * server.store names another one, that one is tried: within `seconds`, since a take-over may be under way.
  * Returns the text of the answer: of a StatusRequest the JSON, of Drain and Rebalance "" or the reason of the
- * refusal. NULL: *error has the sentence. Free with free(). (target_status.c) */
+ * refusal; of Rebalance with `plan` the plan as JSON, {"speeds": [...], "moves": [{slot, from, to, leads,
+ * bytes}]}, or the reason. NULL: *error has the sentence. Free with free(). (target_status.c) */
 char *tool_target_request(const struct tool_target *target, const Weft__Control__Control *request,
                           struct weft_error *error);
 /* The same for the status. */

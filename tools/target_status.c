@@ -27,13 +27,33 @@ static void on_welcomed(void *context, const Weft__Control__Welcome *welcome)
     (void)weft_control_client_send(query->member, query->request);
 }
 
-/* NULL: it answers no request. */
-static const char *text_of(const Weft__Control__Control *message)
+/* As JSON; owned. NULL: no memory. */
+static char *plan_of(const Weft__Control__Rebalance *rebalance)
+{
+    json_t *moves = json_array(), *speeds = json_array();
+    for (size_t i = 0; i < rebalance->n_moves; i++) {
+        const Weft__Control__RebalanceMove *move = rebalance->moves[i];
+        json_array_append_new(moves, json_pack("{s:i, s:i, s:i, s:b, s:I}", "slot", (int)move->slot, "from",
+                                               (int)move->from, "to", (int)move->to, "leads",
+                                               (int)move->leads, "bytes", (json_int_t)move->bytes));
+    }
+    for (size_t i = 0; i < rebalance->n_speeds; i++)
+        json_array_append_new(speeds, json_integer((json_int_t)rebalance->speeds[i]));
+    json_t *plan = json_pack("{s:o, s:o}", "speeds", speeds, "moves", moves);
+    char *text = plan ? json_dumps(plan, JSON_COMPACT) : NULL;
+    json_decref(plan);
+    return text;
+}
+
+/* Owned. NULL: it answers no request, or no memory. */
+static char *text_of(const Weft__Control__Control *message)
 {
     switch (message->body_case) {
-    case WEFT__CONTROL__CONTROL__BODY_STATUS_REPLY: return message->status_reply->json;
-    case WEFT__CONTROL__CONTROL__BODY_DRAIN: return message->drain->text;
-    case WEFT__CONTROL__CONTROL__BODY_REBALANCE: return message->rebalance->text;
+    case WEFT__CONTROL__CONTROL__BODY_STATUS_REPLY: return strdup(message->status_reply->json);
+    case WEFT__CONTROL__CONTROL__BODY_DRAIN: return strdup(message->drain->text);
+    case WEFT__CONTROL__CONTROL__BODY_REBALANCE:
+        if (message->rebalance->plan && !message->rebalance->text[0]) return plan_of(message->rebalance);
+        return strdup(message->rebalance->text);
     default: return NULL;
     }
 }
@@ -43,9 +63,10 @@ static void on_message(void *context, const Weft__Control__Control *message)
     struct query *query = context;
     if (message->body_case == WEFT__CONTROL__CONTROL__BODY_ABORT)
         weft_error_set(&query->error, message->abort->status, "%s", message->abort->text);
-    const char *answer = text_of(message);
+    char *answer = text_of(message);
     if (!answer) return;
-    if (!query->answer) query->answer = strdup(answer);
+    if (query->answer) free(answer);
+    else query->answer = answer;
     (void)weft_control_client_leave(query->member, "");
     query->done = true;
 }

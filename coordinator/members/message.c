@@ -100,6 +100,18 @@ static void member_message(struct weft_coordinator *coordinator, struct coordina
         coordinator_close_connection(coordinator, connection, "protocol broken");
 }
 
+static const char *plan(struct weft_coordinator *coordinator, bool by_load, struct coordinator_plan *plan,
+                        Weft__Control__Rebalance *answer)
+{
+    const char *why = coordinator_rebalance_plan(coordinator, by_load, plan);
+    if (why) return why;
+    answer->n_moves = plan->count;
+    answer->moves = plan->pointers;
+    answer->n_speeds = coordinator->slots.speed_count;
+    answer->speeds = coordinator->slots.speeds;
+    return NULL;
+}
+
 /* An operator's request: the same message answers it, with "" or the reason why it is refused. */
 static void operate(struct weft_coordinator *coordinator, const struct coordinator_connection *connection,
                     const Weft__Control__Control *message)
@@ -107,18 +119,24 @@ static void operate(struct weft_coordinator *coordinator, const struct coordinat
     Weft__Control__Drain drain = WEFT__CONTROL__DRAIN__INIT;
     Weft__Control__Rebalance rebalance = WEFT__CONTROL__REBALANCE__INIT;
     Weft__Control__Control answer = WEFT__CONTROL__CONTROL__INIT;
+    struct coordinator_plan planned = {0};
     const bool is_drain = message->body_case == WEFT__CONTROL__CONTROL__BODY_DRAIN;
+    const bool by_load = !is_drain && message->rebalance->by_load;
     if (is_drain) drain.shard = message->drain->shard;
-    const char *why = is_drain ? coordinator_drain_requested(coordinator, drain.shard)
-                               : coordinator_rebalance_begin(coordinator);
-    weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator", "%s requests that %s%s%s", connection->peer,
-             is_drain ? "a shard leaves" : "slots move until the shards are even", why ? "; refused: " : "",
-             why ? why : "");
+    rebalance.plan = !is_drain && message->rebalance->plan;
+    const char *why = is_drain         ? coordinator_drain_requested(coordinator, drain.shard)
+                      : rebalance.plan ? plan(coordinator, by_load, &planned, &rebalance)
+                                       : coordinator_rebalance_begin(coordinator, by_load);
+    if (!rebalance.plan || why)
+        weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator", "%s requests that %s%s%s%s",
+                 connection->peer, is_drain ? "a shard leaves" : "slots move until the shards are even",
+                 by_load ? ", by their load" : "", why ? "; refused: " : "", why ? why : "");
     drain.text = rebalance.text = (char *)(why ? why : "");
     answer.body_case = message->body_case;
     if (is_drain) answer.drain = &drain;
     else answer.rebalance = &rebalance;
     coordinator_send_to(coordinator, connection->id, &answer);
+    coordinator_plan_free(coordinator, &planned);
 }
 
 static void observer_message(struct weft_coordinator *coordinator, struct coordinator_connection *connection,

@@ -8,7 +8,10 @@
  *
  * A slot of b bytes moves only if X has more than b bytes above Y. So each step lowers the sum of squares of
  * the bytes that are led, or with the same leaders that of the copies: the steps end, and then each pair of
- * endpoints differs by at most one slot that could move between them. Moves under way count as done. */
+ * endpoints differs by at most one slot that could move between them. Moves under way count as done.
+ *
+ * By load the squares are divided by the speed of the shard (rebalance_load.c). At the lowest sum the bytes of
+ * a shard are in proportion to its speed. */
 #include "coordinator/coordinator_state.h"
 
 /* Bytes at each endpoint when all moves have ended. */
@@ -53,10 +56,16 @@ static bool balance_begin(const struct weft_coordinator *coordinator, struct bal
     return true;
 }
 
-/* How much the sum of squares falls; 0: it does not. */
-static double gain_of(uint64_t from, uint64_t to, uint64_t bytes)
+/* How much half the sum of squares falls; 0: it does not. from_speed, to_speed: in thousandths. */
+static double gain_of(uint64_t from, uint64_t to, uint64_t bytes, uint32_t from_speed, uint32_t to_speed)
 {
-    return from > to && from - to > bytes ? (double)bytes * (double)(from - to - bytes) : 0;
+    const double moved = (double)bytes;
+    if (from_speed == to_speed)
+        return from > to && from - to > bytes ? moved * (double)(from - to - bytes) : 0;
+    const double falls = moved * (2 * (double)from - moved) / from_speed,
+                 rises = moved * (2 * (double)to + moved) / to_speed;
+    const double gain = (falls - rises) * COORDINATOR_SPEED_FULL / 2;
+    return gain > moved * moved / 64 ? gain : 0; /* above the rounding: steps end */
 }
 
 /* ---- slots with chunks ---- */
@@ -82,7 +91,9 @@ static void consider(const struct weft_coordinator *coordinator, uint32_t number
     const uint32_t leader = slot->leader, copy = slot->copy - 1;
     for (uint32_t to = 0; to < coordinator->table.endpoint_count; to++) {
         if (!coordinator_move_can_receive(coordinator, leader, to)) continue;
-        const double lead = gain_of(balance->led[leader], balance->led[to], slot->bytes);
+        const uint32_t speed = coordinator_load_speed(coordinator, to);
+        const double lead = gain_of(balance->led[leader], balance->led[to], slot->bytes,
+                                    coordinator_load_speed(coordinator, leader), speed);
         if (to == copy)
             note(best, HANDS_OVER, lead,
                  (struct coordinator_balance_step){.kind = MOVE_HAND_OVER, .slot = number});
@@ -90,7 +101,9 @@ static void consider(const struct weft_coordinator *coordinator, uint32_t number
             note(best, COPIES_TO_LEAD, lead,
                  (struct coordinator_balance_step){
                      .kind = MOVE_COPY, .slot = number, .to = to, .leads = true});
-            note(best, COPIES, gain_of(balance->copied[copy], balance->copied[to], slot->bytes),
+            note(best, COPIES,
+                 gain_of(balance->copied[copy], balance->copied[to], slot->bytes,
+                         coordinator_load_speed(coordinator, copy), speed),
                  (struct coordinator_balance_step){.kind = MOVE_COPY, .slot = number, .to = to});
         }
     }
@@ -186,10 +199,18 @@ bool coordinator_rebalance_empty(struct weft_coordinator *coordinator, bool *cha
 
 /* ---- begin ---- */
 
-const char *coordinator_rebalance_begin(struct weft_coordinator *coordinator)
+const char *coordinator_rebalance_refusal(const struct weft_coordinator *coordinator)
 {
     if (coordinator->slots.count == 0) return "the job has no copies (server.copies), so no slot can move";
     if (coordinator->state != COORDINATOR_RUNNING) return "the job does not run";
+    return NULL;
+}
+
+const char *coordinator_rebalance_begin(struct weft_coordinator *coordinator, bool by_load)
+{
+    const char *why = coordinator_rebalance_refusal(coordinator);
+    if (why) return why;
+    if (!coordinator_load_begin(coordinator, by_load)) return "the coordinator has no memory for the speeds";
     coordinator->slots.is_rebalancing = true;
     coordinator_moves_tick(coordinator, weft_now_ns(coordinator->env));
     return NULL;

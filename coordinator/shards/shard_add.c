@@ -188,7 +188,7 @@ static void complete(struct weft_coordinator *coordinator)
     coordinator_records_member(coordinator, shard);
     weft_log(coordinator->env, WEFT_LOG_INFO, "coordinator", "job %s: %s has all tensors and gets slots",
              coordinator->job, shard->label);
-    (void)coordinator_rebalance_begin(coordinator);
+    (void)coordinator_rebalance_begin(coordinator, false);
 }
 
 void coordinator_add_continue(struct weft_coordinator *coordinator)

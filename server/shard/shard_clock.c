@@ -372,6 +372,7 @@ static void received(struct weft_completion *completion, enum weft_status status
     struct weft_shard_engine *engine = chunk->tensor->engine;
     struct shard_clock *clock = chunk->clock;
     chunk->open.receiving--;
+    shard_work_end(engine);
     if (engine->end.closed) return;
     const bool is_dropped = clock->worker[slot->worker].is_dropped;
     clock->worker[slot->worker].is_dropped = false;
@@ -389,6 +390,7 @@ static void received(struct weft_completion *completion, enum weft_status status
         slot_release(engine, slot);
     } else {
         engine->stats.received_bytes += slot->payload_bytes;
+        engine->stats.pushed_bytes += slot->payload_bytes;
         weft_histogram_add(&engine->stats.push_receive,
                            weft_elapsed_ns(slot->accepted_ns, weft_now_ns(engine->env)));
         chunk->workers.contributions[slot->worker].state = SHARD_CONTRIBUTION_HELD;

@@ -504,6 +504,10 @@ struct weft_shard_engine {
     uint64_t last_round_ns;  /* last contribution to the round that closed last; 0: none has closed */
     struct shard_end end;
     struct weft_shard_engine_stats stats;
+    struct {
+        uint32_t active; /* receives and tasks under way */
+        uint64_t began_ns;
+    } work;
 };
 
 /* shard_table.c */
@@ -598,6 +602,9 @@ bool shard_receive_one(struct shard_chunk *chunk, uint32_t worker);
 /* Accepts the worker's announced contribution into the slot. An error changes nothing but the slot. */
 enum weft_status shard_receive_accept(struct shard_chunk *chunk, uint32_t worker, struct shard_slot *slot,
                                       void (*done)(struct weft_completion *, enum weft_status));
+/* A receive of a contribution, or a sum in place, begins; it ends. */
+void shard_work_begin(struct weft_shard_engine *engine);
+void shard_work_end(struct weft_shard_engine *engine);
 /* Slots that partial sums use after ranks 0..added-1 are folded. */
 uint32_t shard_round_partials(const struct shard_chunk *chunk, uint32_t added);
 

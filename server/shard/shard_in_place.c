@@ -143,6 +143,7 @@ static void summed(struct shard_chunk *chunk)
     for (uint32_t worker = 0; worker < engine->workers; worker++) {
         struct shard_contribution *contribution = &chunk->workers.contributions[worker];
         engine->stats.received_bytes += contribution->arrival->payload_bytes;
+        engine->stats.pushed_bytes += contribution->arrival->payload_bytes;
         weft_transport_discard(engine->transport, contribution->arrival);
         contribution->arrival = NULL;
         contribution->source = NULL;
@@ -161,6 +162,7 @@ static void sum_done(struct weft_task *task)
 {
     struct shard_chunk *chunk = weft_container_of(task, struct shard_chunk, work.task);
     chunk->work.computing = false;
+    shard_work_end(chunk->tensor->engine);
     if (chunk->open.phase == SHARD_PHASE_DRAINING) shard_round_finish_drain(chunk);
     else summed(chunk);
 }
@@ -170,11 +172,13 @@ bool shard_in_place_sum(struct shard_chunk *chunk)
     const uint32_t workers = chunk->tensor->engine->workers;
     const uint64_t elements = chunk->count * (workers > 1 ? workers - 1 : 1);
     if (!chunk->open.mean) chunk->work.folding = shard_slots_alloc(&chunk->open.slots);
+    shard_work_begin(chunk->tensor->engine);
     if (elements > WEFT_LOOP_SLICE) {
         shard_round_start_task(chunk, sum, sum_done, elements);
         return false;
     }
     sum(&chunk->work.task);
+    shard_work_end(chunk->tensor->engine);
     summed(chunk);
     return true;
 }

@@ -60,6 +60,7 @@ static void received(struct weft_completion *completion, enum weft_status status
     uint32_t worker = slot->worker;
     WEFT_ASSERT(chunk->open.receiving > 0);
     chunk->open.receiving--;
+    shard_work_end(engine);
     if (engine->end.closed) return;
 
     if (status < 0) {
@@ -84,6 +85,7 @@ static void received(struct weft_completion *completion, enum weft_status status
         return;
     }
     engine->stats.received_bytes += slot->payload_bytes;
+    engine->stats.pushed_bytes += slot->payload_bytes;
     weft_histogram_add(&engine->stats.push_receive,
                        weft_elapsed_ns(slot->accepted_ns, weft_now_ns(engine->env)));
     contribution->state = SHARD_CONTRIBUTION_HELD;
@@ -108,6 +110,7 @@ enum weft_status shard_receive_accept(struct shard_chunk *chunk, uint32_t worker
     contribution->slot = slot;
     contribution->state = SHARD_CONTRIBUTION_RECEIVING;
     chunk->open.receiving++;
+    shard_work_begin(engine);
     weft_histogram_add(&engine->stats.push_wait,
                        weft_elapsed_ns(contribution->announced_ns, slot->accepted_ns));
     return status;

@@ -132,6 +132,18 @@ static void fold_done(struct weft_task *task)
     else if (folded(chunk)) shard_round_advance(chunk);
 }
 
+void shard_work_begin(struct weft_shard_engine *engine)
+{
+    if (engine->work.active++ == 0) engine->work.began_ns = weft_now_ns(engine->env);
+}
+
+void shard_work_end(struct weft_shard_engine *engine)
+{
+    WEFT_ASSERT(engine->work.active > 0);
+    if (--engine->work.active == 0)
+        engine->stats.work_ns += weft_elapsed_ns(engine->work.began_ns, weft_now_ns(engine->env));
+}
+
 void shard_round_start_task(struct shard_chunk *chunk, void (*run)(struct weft_task *),
                             void (*done)(struct weft_task *), uint64_t elements)
 {

@@ -10,7 +10,7 @@
 #include "tests/lib/check.h"
 
 #define HARNESS_CONNECTIONS 512
-#define HARNESS_INBOX 64
+#define HARNESS_INBOX 512
 
 typedef Weft__Control__Control Control;
 

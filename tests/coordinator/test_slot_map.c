@@ -1,6 +1,7 @@
 /* test_slot_map.c - slots with copies: placement, Map, fail-over, and the loss that ends the job. */
 #include <stdio.h>
 
+#include "coordinator/coordinator_state.h"
 #include "coordinator/takeover/records.h"
 #include "tests/coordinator/coordinator_harness.h"
 
@@ -649,6 +650,101 @@ static void addition(void **state)
     harness_free(h);
 }
 
+/* ---- by load ---- */
+
+static void speeds(void **state)
+{
+    const struct coordinator_load loads[] = {{.bytes = 1e9, .ns = 1e9}, {.bytes = 8e8, .ns = 1e9},
+                                             {.bytes = 5e8, .ns = 1e9}, {.bytes = 1e6, .ns = 1e9},
+                                             {.bytes = 0, .ns = 0},     {.bytes = 9, .ns = 9}};
+    const uint32_t expected[] = {1000, 1000 /* nearly as fast */, 500, 62, 1000, 1000};
+    uint32_t found[6];
+    coordinator_load_speeds(loads, 6, found);
+    for (int i = 0; i < 6; i++) assert_int_equal(found[i], expected[i]);
+    /* a report adds to sums that decay; a counter that falls adds nothing */
+    struct coordinator_member shard = {0};
+    Weft__Control__Report report = WEFT__CONTROL__REPORT__INIT;
+    report.pushed_bytes = 1000, report.work_ns = 10;
+    coordinator_load_report(&shard, &report, WEFT_SECONDS(1));
+    coordinator_load_report(&shard, &report, WEFT_SECONDS(31));
+    assert_true(shard.load.bytes > 499 && shard.load.bytes < 501 && shard.load.ns > 4.9 &&
+                shard.load.ns < 5.1);
+    report.pushed_bytes = 10;
+    coordinator_load_report(&shard, &report, WEFT_SECONDS(31));
+    assert_true(shard.load.bytes > 499 && shard.load.bytes < 501);
+}
+
+static void report(struct harness *h, uint64_t shard, uint64_t pushed_bytes, uint64_t work_ns)
+{
+    Weft__Control__Report report = WEFT__CONTROL__REPORT__INIT;
+    Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    report.pushed_bytes = pushed_bytes;
+    report.work_ns = work_ns;
+    heartbeat.report = &report;
+    message.body_case = BODY(HEARTBEAT);
+    message.heartbeat = &heartbeat;
+    harness_deliver(h, shard, &message);
+}
+
+static const Weft__Control__Rebalance *rebalance(struct harness *h, uint64_t observer, bool by_load,
+                                                 bool plan)
+{
+    Weft__Control__Rebalance body = WEFT__CONTROL__REBALANCE__INIT;
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    body.by_load = by_load;
+    body.plan = plan;
+    message.body_case = BODY(REBALANCE);
+    message.rebalance = &body;
+    harness_deliver(h, observer, &message);
+    return harness_expect(h, observer, BODY(REBALANCE))->rebalance;
+}
+
+static void count_led(const struct view *view, const uint32_t *chunks, uint32_t *led_out)
+{
+    for (int s = 0; s < MEMBERS; s++) led_out[s] = 0;
+    for (uint32_t i = 0; i < SLOTS; i++) led_out[view->leader[i]] += chunks[i];
+}
+
+/* Shard 2 needs four times as long for each byte: it gets a quarter of the others' chunks. */
+static void by_load(void **state)
+{
+    uint64_t c[ADDED + 1] = {0};
+    struct view view;
+    uint32_t chunks[SLOTS] = {0}, led[MEMBERS], planned[MEMBERS];
+    struct harness *h = begin(c, &view, true);
+    declare(h, c, "fc1", 0, 8192);
+    for (int s = WORKERS; s < MEMBERS; s++) harness_declared_ok(h, c[s], 0);
+    const Weft__Control__Declared *declared = read_all(h, c[WORKERS], NULL, BODY(DECLARED))->declared;
+    for (size_t i = 0; i < declared->n_chunks; i++) chunks[declared->chunks[i]->slot]++;
+    for (int s = 0; s < SHARDS; s++) report(h, c[WORKERS + s], 1 << 20, WEFT_MS(s == 2 ? 40 : 10));
+    const uint64_t observer = harness_hello(
+        h, &(struct harness_hello){.role = WEFT__CONTROL__ROLE__ROLE_OBSERVER, .wanted_index = -1});
+    harness_expect(h, observer, BODY(WELCOME));
+    const Weft__Control__Rebalance *plan = rebalance(h, observer, false, true);
+    assert_true(plan->n_moves == 0 && plan->n_speeds == 0 && !plan->text[0]); /* the bytes are even */
+    plan = rebalance(h, observer, true, true);
+    assert_int_equal(plan->n_speeds, SHARDS);
+    for (int s = 0; s < SHARDS; s++) assert_int_equal(plan->speeds[s], s == 2 ? 250 : 1000);
+    count_led(&view, chunks, planned);
+    for (size_t i = 0; i < plan->n_moves; i++) {
+        if (!plan->moves[i]->leads) continue;
+        planned[WORKERS + plan->moves[i]->from] -= chunks[plan->moves[i]->slot];
+        planned[WORKERS + plan->moves[i]->to] += chunks[plan->moves[i]->slot];
+    }
+    assert_true(planned[WORKERS + 2] >= 30 && planned[WORKERS + 2] <= 48); /* 44 of 392 */
+    for (int s = WORKERS; s < MEMBERS; s++) read_all(h, c[s], NULL, BODY(GO));
+    assert_string_equal(rebalance(h, observer, true, false)->text, "");
+    assert_true(answer_all(h, c, &view, chunks) > 0);
+    count_led(&view, chunks, led);
+    for (int s = WORKERS; s < MEMBERS; s++)
+        assert_true(led[s] + 3 >= planned[s] && led[s] <= planned[s] + 3); /* chunks of one slot */
+    plan = rebalance(h, observer, true, true);
+    assert_true(plan->n_moves == 0);
+    assert_int_equal(h->ended_count, 0);
+    harness_free(h);
+}
+
 /* Slots without chunks are spread at once. */
 static void addition_without_tensors(void **state)
 {
@@ -863,6 +959,8 @@ int main(void)
                                        cmocka_unit_test(refusals),
                                        cmocka_unit_test(addition),
                                        cmocka_unit_test(addition_without_tensors),
+                                       cmocka_unit_test(speeds),
+                                       cmocka_unit_test(by_load),
                                        cmocka_unit_test(addition_fails),
                                        cmocka_unit_test(addition_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);

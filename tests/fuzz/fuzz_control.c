@@ -136,6 +136,8 @@ static size_t seed_of_shards(uint64_t number, uint8_t *out, size_t capacity)
     Weft__Control__ShardAdded added = WEFT__CONTROL__SHARD_ADDED__INIT;
     Weft__Control__ShardKnown known = WEFT__CONTROL__SHARD_KNOWN__INIT;
     Weft__Control__Rebalance rebalance = WEFT__CONTROL__REBALANCE__INIT;
+    Weft__Control__RebalanceMove move = WEFT__CONTROL__REBALANCE_MOVE__INIT, *moves[] = {&move, &move};
+    uint32_t speeds[] = {1000, 250};
     Weft__Control__Drain drain = WEFT__CONTROL__DRAIN__INIT;
     Weft__Control__SlotCopied copied = WEFT__CONTROL__SLOT_COPIED__INIT;
     switch (number / 13 % 5) {
@@ -146,7 +148,12 @@ static size_t seed_of_shards(uint64_t number, uint8_t *out, size_t capacity)
         added.shard = &member;
         return PACK(SHARD_ADDED, &added);
     case 1: known.member = 3, known.text = number % 2 ? TEXT : (char *)""; return PACK(SHARD_KNOWN, &known);
-    case 2: rebalance.text = TEXT; return PACK(REBALANCE, &rebalance);
+    case 2:
+        rebalance.text = TEXT, rebalance.by_load = number % 2, rebalance.plan = number % 3 > 0;
+        move.slot = number % 4096, move.from = 1, move.to = 2, move.leads = number % 2, move.bytes = NUMBER;
+        rebalance.n_moves = number % 3 ? 2 : 0, rebalance.moves = moves;
+        rebalance.n_speeds = rebalance.n_moves, rebalance.speeds = speeds;
+        return PACK(REBALANCE, &rebalance);
     case 3: drain.shard = 1, drain.text = TEXT; return PACK(DRAIN, &drain);
     default:
         copied.slot = 5, copied.term = 2, copied.to = 3, copied.chunks = 7, copied.bytes = NUMBER;

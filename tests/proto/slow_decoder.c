@@ -232,6 +232,7 @@ static const struct field report[] = {
     {19, "exposed_tensor", U32}, {20, "exposed_tensor_ns", U64},
     {93, "failover_buckets", U64_REPEATED}, {94, "failover_ns", U64},
     {13, "rounds", U64},     {14, "rounds_open", U64}, {15, "round_ns", U64},  {16, "missing", U64},
+    {21, "pushed_bytes", U64}, {22, "work_ns", U64},
     {0}};
 static const struct field progress[] = {{1, "operations", U64},
                                         {2, "open_ns", U64},

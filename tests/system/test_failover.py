@@ -12,6 +12,7 @@ import urllib.request
 
 import harness
 import jobs
+import netns
 from counting_job import CLOCKS, COUNTING, CountingTest
 
 CODED = os.path.join(harness.BUILD, "tests", "client", "coded_steps")
@@ -224,6 +225,47 @@ class Failover(CountingTest):
         self.assertEqual(json.loads(done.stdout)["state"], "even")
         self.kill_shard(group, 2)
         self.assertRegex(self.weft(group, "drain", "2").stderr, "cannot leave: it is lost or has left")
+        self.end(group, 2)
+
+    def test_rebalance_by_load(self):
+        """A shard on a slow link gets fewer bytes; the plan shows that before, and by bytes nothing would move."""
+        reason = netns.allowed()
+        if reason:
+            self.skipTest(f"no network namespaces: {reason}")
+        hosts = {"shard0": "a", "worker0": "a", "worker1": "b", "shard1": "b", "shard2": "c"}
+        network = netns.Network(["a", "b", "c"], "1gbit")
+        self.groups.append(network)  # closed with the test, after the processes
+        network.__enter__()
+        network.limit("c", "50mbit")
+        group = self.group()
+        self.groups.remove(group)
+        self.groups.insert(0, group)
+        jobs.start_by_hand(harness.PROGRAMS, group, 3, 2, [COUNTING, self.path("stop")], netns.Placement(network, hosts),
+                           {**COPIES, "WEFT_TRANSPORT_BACKEND": "tcp", "WEFT_CLIENT_REPORT_PERIOD": "200ms"})
+        secret = os.path.join(group.log_directory, "secret")
+
+        def weft(*words):
+            done = subprocess.run(network.command("a", [harness.PROGRAMS.weft, *words, "--json", "--secret-file", secret]), timeout=60,
+                                  stdout=subprocess.PIPE, text=True, env={**os.environ, **self.job_variables(group)})
+            return json.loads(done.stdout) if done.returncode == 0 else {}
+
+        def led():
+            return {row["index"]: row["weights_bytes"] for row in weft("status")["members"] if row["role"] == "shard"}
+
+        def slow_shard_is_seen():
+            speeds = weft("rebalance", "--plan", "--by", "load").get("speeds", [])
+            return len(speeds) == 3 and speeds[2] <= 500 and min(speeds[:2]) > speeds[2]
+        self.wait_for("the speed of the slow shard", slow_shard_is_seen, group, 40)
+        before = led()
+        plan = weft("rebalance", "--plan", "--by", "load")["moves"]
+        self.assertTrue(any(move["from"] == 2 and move["leads"] for move in plan), plan)
+        by_bytes = weft("rebalance", "--plan")["moves"]
+        self.assertFalse(any(move["from"] == 2 and move["leads"] for move in by_bytes), by_bytes)
+        self.assertEqual(led(), before, "a plan moves nothing")
+        self.assertEqual(weft("rebalance", "--by", "load")["state"], "even")
+        after = led()
+        self.assertLess(after[2], before[2])
+        self.assertLess(2 * after[2], min(after[0], after[1]))
         self.end(group, 2)
 
     def test_operated_without_copies(self):
