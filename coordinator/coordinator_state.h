@@ -219,6 +219,7 @@ struct coordinator_slots {
     struct coordinator_slot *all;   /* (count,) owned */
     struct coordinator_move *moves; /* (count,) owned */
     uint64_t moved_bytes;           /* of all moves that have ended */
+    uint64_t diverged;              /* copies that were dropped for other bits than their leader's */
     uint32_t count;                 /* 0: a job without copies */
     uint32_t version;               /* of the last Map sent */
     bool is_rebalancing;            /* rebalance.c */

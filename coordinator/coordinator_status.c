@@ -162,11 +162,12 @@ static json_t *json_of_slots(const struct weft_coordinator *coordinator)
         moved_bytes += slots->moves[i].bytes;
         if (slots->all[i].term > term_max) term_max = slots->all[i].term;
     }
-    return json_pack("{s:i, s:i, s:i, s:b, s:i, s:i, s:I}", "copies", (int)coordinator->options.copies,
+    return json_pack("{s:i, s:i, s:i, s:b, s:i, s:i, s:I, s:I}", "copies", (int)coordinator->options.copies,
                      "count", (int)slots->count, "without_copy",
                      (int)coordinator_slots_without_copy(coordinator), "rebalancing",
                      (int)slots->is_rebalancing, "term_max", (int)term_max, "moves",
-                     (int)coordinator_moves_count(coordinator), "moved_bytes", number_of(moved_bytes));
+                     (int)coordinator_moves_count(coordinator), "moved_bytes", number_of(moved_bytes),
+                     "diverged", number_of(slots->diverged));
 }
 
 /* null: the job makes none. `failures` counts since the start of this coordinator. */

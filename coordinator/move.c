@@ -224,10 +224,30 @@ static void log_all_copied(const struct weft_coordinator *coordinator)
              coordinator->job);
 }
 
+/* The leader has found that the copy has other bits. A new copy is made, as after the loss of one. */
+static void drop_copy(struct weft_coordinator *coordinator, uint32_t number)
+{
+    struct coordinator_slot *slot = &coordinator->slots.all[number];
+    weft_log(
+        coordinator->env, WEFT_LOG_ERROR, "coordinator",
+        "job %s: the copy of slot %u at %s has other bits than its leader at %s: it is dropped, and made "
+        "again",
+        coordinator->job, number, coordinator_shard_of(coordinator, slot->copy - 1)->label,
+        coordinator_shard_of(coordinator, slot->leader)->label);
+    coordinator->slots.diverged++;
+    slot->copy = 0;
+    slot_changed(coordinator, number, false);
+}
+
 static void on_copied(struct weft_coordinator *coordinator, const Weft__Control__SlotCopied *copied)
 {
     struct coordinator_slot *slot = &coordinator->slots.all[copied->slot];
     struct coordinator_move *move = &coordinator->slots.moves[copied->slot];
+    if (copied->status == WEFT_ERR_DIVERGED && slot->copy > 0 && slot->term < WEFT_LIMIT_TERM &&
+        coordinator->table.endpoints[slot->copy - 1].id == copied->to) {
+        drop_copy(coordinator, copied->slot);
+        return;
+    }
     if (move->kind != MOVE_COPY || coordinator->table.endpoints[move->to].id != copied->to) return;
     move->bytes = copied->bytes;
     move->progress_ns = weft_now_ns(coordinator->env);

@@ -45,6 +45,9 @@ enum weft_wire_kind {
         12,               /* contribution; the shard holds the sum, and replies with its squares, one f64 */
     WEFT_WIRE_APPLY = 13, /* no payload; weight: factor of the held mean, round 1: NaN. Requests the
                            * values */
+    /* leader -> copy: no payload; incarnation: hash of the values after `step`. REPLICATED with
+     * WEFT_ERR_DIVERGED answers if the copy's differ; else nothing does */
+    WEFT_WIRE_COMPARE = 14,
 };
 
 /* State in the header's `round`: optimiser arrays in order, or the codec's residual. RESULT in COPY only: the
@@ -77,7 +80,7 @@ enum weft_wire_copy_flag {
 /* Kinds between the engines of shards. */
 static inline bool weft_wire_is_between_shards(uint8_t kind)
 {
-    return kind >= WEFT_WIRE_REPLICATE && kind <= WEFT_WIRE_COPIED;
+    return (kind >= WEFT_WIRE_REPLICATE && kind <= WEFT_WIRE_COPIED) || kind == WEFT_WIRE_COMPARE;
 }
 
 /* Kinds that carry a gradient. */

@@ -66,7 +66,7 @@ static float get_float(const uint8_t *data)
 
 static bool is_kind(uint8_t kind)
 {
-    return kind >= WEFT_WIRE_PUSH_PULL && kind <= WEFT_WIRE_APPLY;
+    return kind >= WEFT_WIRE_PUSH_PULL && kind <= WEFT_WIRE_COMPARE;
 }
 
 /* The limits of a header: encode asserts them, decode checks them. Floats are not included: they are the
@@ -84,7 +84,8 @@ static bool header_in_limits(const struct weft_wire_header *header)
     const bool answers = header->kind == WEFT_WIRE_RESULT || acknowledges;
     if (!answers && header->status != 0) return false;
     const bool is_short = header->kind == WEFT_WIRE_PULL || header->kind == WEFT_WIRE_STATE_PULL ||
-                          acknowledges || header->kind == WEFT_WIRE_APPLY;
+                          acknowledges || header->kind == WEFT_WIRE_APPLY ||
+                          header->kind == WEFT_WIRE_COMPARE;
     if (is_short && header->payload_bytes != 0) return false;
     if (header->status < 0 && header->payload_bytes != 0) return false;
     if (header->text_bytes > WEFT_LIMIT_RESULT_TEXT_BYTES || header->term > WEFT_LIMIT_TERM) return false;

@@ -108,8 +108,8 @@ struct weft_shard_engine_options {
      * none */
     void (*report)(void *context, const struct weft_slot_report *report);
     void *report_context;
-    uint32_t hash_every;                 /* codecs other than dense: compare weights every so many steps;
-                                          * default 50, 0: never */
+    uint32_t hash_every; /* compare copies, and weights of codecs other than dense, every so
+                                          * many steps; default 50, 0: never */
 };
 /* Faults of the replication that the simulator must detect. */
 enum weft_shard_mutant {

@@ -155,7 +155,8 @@ const struct weft_option weft_option_table[] = {
          "shard processes, on a file system that they share; one for each job. Needs server.copies=1. Empty: "
          "the loss of the coordinator ends the job."),
     COUNT("server.hash_every", "50", 0, 1000000,
-          "Steps between comparisons of the weight hash with codecs. 0: never."),
+          "Steps between comparisons of copies with their leaders, and of the weight hash with codecs. 0: "
+          "never."),
 
     TEXT("snapshot.folder", "",
          "Folder for snapshots of the shards' weights and optimizer states, the same for all shards. Empty: "

@@ -170,6 +170,13 @@ struct shard_hold {
     bool is_sending; /* the send in flight reads the payload */
 };
 
+/* Of a leader's values with the copy's (shard_compare.c). */
+struct shard_compare {
+    struct weft_completion sent;
+    uint64_t step; /* the last one that was compared */
+    bool is_sending;
+};
+
 /* A step that a copy receives and applies (shard_copy.c). */
 struct shard_copy {
     struct weft_completion received;
@@ -298,6 +305,7 @@ struct shard_chunk {
     struct shard_chunk_placement placement;
     struct shard_hold hold;
     struct shard_copy copy;
+    struct shard_compare compare;
     struct shard_chunk_move *move; /* owned; NULL: it is not copied to another engine */
     uint64_t offset, count;         /* elements */
     struct shard_chunk_coding coding;
@@ -824,6 +832,17 @@ static inline bool shard_copy_is_busy(const struct shard_chunk *chunk)
     return chunk->copy.payload || !weft_list_empty(&chunk->copy.ack_link) || chunk->copy.is_ack_sending ||
            chunk->open.phase != SHARD_PHASE_IDLE || chunk->work.computing;
 }
+
+/* shard_compare.c */
+/* The copy has acknowledged the closed step: sends the hash of the values, if it is due. */
+void shard_compare_send(struct shard_chunk *chunk);
+/* What to do with a COMPARE; status_out: of the answer. */
+enum shard_copy_next shard_compare_received(const struct shard_chunk *chunk,
+                                            const struct weft_wire_header *request,
+                                            enum weft_status *status_out);
+/* false: the answer is not to a COMPARE. */
+bool shard_compare_answered(struct shard_chunk *chunk, uint32_t peer_id,
+                            const struct weft_wire_header *header);
 
 /* shard_hash.c */
 /* shard_skip.c. needs_copy: the close of the open step copies what it overwrites. reserve: allocates the

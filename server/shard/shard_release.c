@@ -14,7 +14,8 @@ static bool contribution_is_idle(const struct shard_contribution *contribution)
 bool shard_chunk_is_unused(const struct shard_chunk *chunk)
 {
     if (chunk->open.phase != SHARD_PHASE_IDLE || chunk->result.sends > 0 ||
-        chunk->result.replies_pending > 0 || chunk->hold.is_sending || chunk->copy.payload ||
+        chunk->result.replies_pending > 0 || chunk->hold.is_sending ||
+        chunk->compare.is_sending || chunk->copy.payload ||
         chunk->copy.is_ack_sending || chunk->work.computing || chunk->installation.buffer ||
         shard_move_is_in_use(chunk->move) || !weft_list_empty(&chunk->workers.held))
         return false;

@@ -101,7 +101,8 @@ static void dispatch_kind(struct shard_chunk *chunk, const struct weft_wire_head
     case WEFT_WIRE_REPLICATE:
     case WEFT_WIRE_REPLICATED:
     case WEFT_WIRE_COPY:
-    case WEFT_WIRE_COPIED: break;
+    case WEFT_WIRE_COPIED:
+    case WEFT_WIRE_COMPARE: break;
     }
     WEFT_ASSERT(!"a request kind that is_request lets through");
 }

@@ -128,7 +128,7 @@ static void fail_over(void **state)
     char *status = weft_coordinator_status_json(h->coordinator);
     assert_non_null(strstr(status, "\"slots\":{\"copies\":1,\"count\":192,\"without_copy\":"));
     assert_null(strstr(status, "\"without_copy\":0,"));
-    assert_non_null(strstr(status, "\"term_max\":2,\"moves\":0,\"moved_bytes\":0}"));
+    assert_non_null(strstr(status, "\"term_max\":2,\"moves\":0,\"moved_bytes\":0,\"diverged\":0}"));
     weft_free_bytes(&h->env, status);
     /* The job ends in order without the lost shard. */
     for (int w = 0; w < WORKERS; w++) harness_leave(h, c[w], "");
@@ -652,7 +652,7 @@ static void addition(void **state)
 
 /* ---- by load ---- */
 
-static void speeds(void **state)
+static void speeds_of_shards(void **state)
 {
     const struct coordinator_load loads[] = {{.bytes = 1e9, .ns = 1e9}, {.bytes = 8e8, .ns = 1e9},
                                              {.bytes = 5e8, .ns = 1e9}, {.bytes = 1e6, .ns = 1e9},
@@ -742,6 +742,37 @@ static void by_load(void **state)
     plan = rebalance(h, observer, true, true);
     assert_true(plan->n_moves == 0);
     assert_int_equal(h->ended_count, 0);
+    harness_free(h);
+}
+
+/* The leader has found other bits in its copy: another one is made. */
+static void a_copy_with_other_bits(void **state)
+{
+    uint64_t c[MEMBERS];
+    struct view view;
+    struct harness *h = begin(c, &view, true);
+    const uint32_t slot = declare_one(h, c, 0, "", c[WORKERS]), leader = view.leader[slot];
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    Weft__Control__SlotCopied copied = WEFT__CONTROL__SLOT_COPIED__INIT;
+    copied.slot = slot;
+    copied.term = view.term[slot];
+    copied.to = view.copy[slot] - 1;
+    copied.status = WEFT_ERR_DIVERGED;
+    message.body_case = BODY(SLOT_COPIED);
+    message.slot_copied = &copied;
+    harness_deliver(h, c[leader], &message);
+    const Control *request = read_all(h, c[leader], &view, BODY(SLOT_COPY));
+    assert_true(view.copy[slot] == 0 && view.term[slot] == copied.term + 1);
+    if (!request) weft_coordinator_tick(h->coordinator);
+    if (!request) request = read_all(h, c[leader], &view, BODY(SLOT_COPY));
+    assert_non_null(request);
+    const Weft__Control__SlotCopy asked = *request->slot_copy;
+    slot_copied(h, c[leader], &asked, 1);
+    read_all(h, c[leader], &view, BODY(MAP));
+    assert_int_equal(view.copy[slot], asked.to + 1);
+    char *status = weft_coordinator_status_json(h->coordinator);
+    assert_non_null(strstr(status, "\"diverged\":1"));
+    weft_free_bytes(&h->env, status);
     harness_free(h);
 }
 
@@ -959,8 +990,9 @@ int main(void)
                                        cmocka_unit_test(refusals),
                                        cmocka_unit_test(addition),
                                        cmocka_unit_test(addition_without_tensors),
-                                       cmocka_unit_test(speeds),
+                                       cmocka_unit_test(speeds_of_shards),
                                        cmocka_unit_test(by_load),
+                                       cmocka_unit_test(a_copy_with_other_bits),
                                        cmocka_unit_test(addition_fails),
                                        cmocka_unit_test(addition_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -115,6 +115,14 @@ static struct weft_wire_header header_of(struct fleet *fleet, const uint8_t *fie
         header.status = field[8] % 3 ? 0 : -(int32_t)(1 + field[8] % 99);
         return header;
     }
+    if (field[1] % 16 == 4) { /* of the values, or of others */
+        const struct shard_chunk *at = fleet_shard_chunk(fleet, field[2] % fleet->chunk_count);
+        header.kind = WEFT_WIRE_COMPARE;
+        header.incarnation = field[4] % 2 || !at->values
+                                 ? field[4]
+                                 : weft_chunk_hash(at->index, at->values, at->count * sizeof(float));
+        return header;
+    }
     header.worker = field[10] % 3;
     header.flags = field[8] & WEFT_WIRE_MAY_SKIP;
     header.skips = field[8] >= 200 ? field[8] % 4 : 0;

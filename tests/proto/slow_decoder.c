@@ -82,14 +82,15 @@ int slow_header_decode(const uint8_t *data, size_t bytes, struct slow_header *ou
     if (h.loss_exponent && h.dtype != 2 && h.dtype != 3) return -1;
     if (h.loss_exponent > 60 || h.loss_exponent < -60) return -1;
     const bool answers = h.kind == 5 || h.kind == 9 || h.kind == 11;
-    if (h.kind < 1 || h.kind > 13) return -1;
-    if (h.codec > 15 || h.dtype > 4 || h.round > 15 || (h.kind >= 8 && h.kind <= 11 && !h.term)) return -1;
+    const bool between_shards = (h.kind >= 8 && h.kind <= 11) || h.kind == 14;
+    if (h.kind < 1 || h.kind > 14) return -1;
+    if (h.codec > 15 || h.dtype > 4 || h.round > 15 || (between_shards && !h.term)) return -1;
     if (h.status > 0 || h.status < -99) return -1;
     if (h.worker >= 4096 || h.tensor >= 65536 || h.chunk >= 65536 || h.payload_bytes > 1ull << 36) return -1;
     if (!finite_bits(h.lr_bits) || !finite_bits(h.weight_bits) || !finite_bits(h.weight_sum_bits)) return -1;
     if ((pushes || h.kind == 13) && negative_bits(h.weight_bits)) return -1;
     if (!answers && h.status != 0) return -1;
-    const bool is_short = h.kind == 3 || h.kind == 6 || h.kind == 9 || h.kind == 11 || h.kind == 13;
+    const bool is_short = h.kind == 3 || h.kind == 6 || h.kind == 9 || h.kind == 11 || h.kind >= 13;
     if (h.payload_bytes && (is_short || h.status < 0)) return -1;
     if ((version == 1 && h.term) || (version == 2 && !h.term)) return -1;
     if (h.text_bytes > 128 || (h.text_bytes && (h.status >= 0 || h.kind != 5))) return -1;

@@ -23,7 +23,7 @@ static uint32_t below(uint32_t bound) { return (uint32_t)(next_random() % bound)
 
 static struct weft_wire_header sample(void)
 {
-    static const uint8_t kinds[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13};
+    static const uint8_t kinds[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14};
     struct weft_wire_header header = {.kind = kinds[below(sizeof kinds)],
                                       .codec = (uint8_t)below(5),
                                       .dtype = (uint8_t)below(5),
@@ -51,7 +51,7 @@ static struct weft_wire_header sample(void)
     const bool acknowledges = header.kind == WEFT_WIRE_REPLICATED || header.kind == WEFT_WIRE_COPIED;
     if (acknowledges && below(2)) header.status = -(int32_t)(1 + below(99));
     if (header.kind == WEFT_WIRE_PULL || header.kind == WEFT_WIRE_STATE_PULL || acknowledges ||
-        header.kind == WEFT_WIRE_APPLY)
+        header.kind == WEFT_WIRE_APPLY || header.kind == WEFT_WIRE_COMPARE)
         header.payload_bytes = 0;
     if (header.kind == WEFT_WIRE_REPLICATE) header.flags = (uint8_t)(below(2) | below(2) * WEFT_WIRE_DECAY);
     if (header.kind != WEFT_WIRE_RESULT && !acknowledges && below(2)) {

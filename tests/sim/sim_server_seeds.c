@@ -208,6 +208,7 @@ static void world_copy(struct world *world)
 {
     struct fleet_options *options = &world->options;
     options->copies = true;
+    options->hash_every = 1 + (uint32_t)(fleet_mix(world->seed ^ 77) % 3);
     options->faults.mutants = mutants;
     options->faults.map_mutants = map_mutants;
     options->shards = 2 + (uint32_t)draw(world, FLEET_SHARDS_MAX - 1);
@@ -457,6 +458,7 @@ static int check_workers(struct fleet *fleet, const struct world *world, uint64_
 static int check_shards(struct fleet *fleet, const struct world *world)
 {
     if (fleet->counts.wrong > 0) return failed(world, "a result differs from the reference", "");
+    if (fleet->counts.diverged > 0) return failed(world, "a copy has other bits than its leader", "");
     if (fleet->counts.unheld > 0) return failed(world, "a result of a step that the copy does not hold", "");
     if (fleet->counts.terms_fallen > 0) return failed(world, "the term of a slot has fallen", "");
     if (with_copies) fleet_settle(fleet, WEFT_SECONDS(2));

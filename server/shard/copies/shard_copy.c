@@ -383,13 +383,17 @@ static bool handle(struct weft_shard_engine *engine, struct weft_arrival *arriva
     if (tensor) chunk = shard_table_chunk(tensor, header.chunk);
     enum shard_copy_next next = SHARD_COPY_DROP;
     if (chunk && (header.kind == WEFT_WIRE_REPLICATED || header.kind == WEFT_WIRE_COPIED)) {
-        if (header.kind == WEFT_WIRE_REPLICATED) shard_replicate_acked(chunk, arrival->peer_id, &header);
-        shard_move_acked(chunk, arrival->peer_id, &header);
+        const bool is_of_step =
+            header.kind == WEFT_WIRE_COPIED || !shard_compare_answered(chunk, arrival->peer_id, &header);
+        if (is_of_step && header.kind == WEFT_WIRE_REPLICATED)
+            shard_replicate_acked(chunk, arrival->peer_id, &header);
+        if (is_of_step) shard_move_acked(chunk, arrival->peer_id, &header);
     } else if (chunk && engine->end.failed == WEFT_OK) {
         const uint32_t rank = header.worker;
         header.worker = arrival->peer_id; /* the sender, for the answer */
-        next = header.kind == WEFT_WIRE_COPY ? shard_receive_copy_judge(chunk, &header, &status)
-                                             : classify(chunk, &header, rank, &status);
+        next = header.kind == WEFT_WIRE_COPY      ? shard_receive_copy_judge(chunk, &header, &status)
+               : header.kind == WEFT_WIRE_COMPARE ? shard_compare_received(chunk, &header, &status)
+                                                  : classify(chunk, &header, rank, &status);
     }
     if (next == SHARD_COPY_WAIT) return false;
     if (next == SHARD_COPY_RECEIVE) {

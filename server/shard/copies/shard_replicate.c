@@ -232,6 +232,7 @@ void shard_replicate_acked(struct shard_chunk *chunk, uint32_t peer_id, const st
     }
     struct weft_shard_engine *engine = chunk->tensor->engine;
     weft_histogram_add(&engine->stats.replicate, weft_elapsed_ns(hold->due_ns, weft_now_ns(engine->env)));
+    shard_compare_send(chunk);
     end_hold(chunk);
     shard_engine_resume(engine);
 }

@@ -334,6 +334,10 @@ void fleet_slot_report(void *context, const struct weft_slot_report *report)
         chunk->copy = chunk->move_to;
         chunk->move_to = 0;
         fleet->counts.moved++;
+    } else if (report->status == WEFT_ERR_DIVERGED && chunk->copy > 0 &&
+               report->to == fleet->shard[chunk->copy - 1].endpoint) {
+        chunk->copy = 0;
+        fleet->counts.diverged++;
     } else {
         return;
     }

@@ -189,6 +189,7 @@ struct fleet_counts {
     uint32_t unheld; /* results of a step that the copy did not hold; Maps with such a copy */
     uint32_t moved, handed_over, moves_failed; /* slots */
     uint32_t added, left;                      /* shards */
+    uint32_t diverged; /* copies that were dropped, because their bits differed from the leader's */
     uint32_t terms_fallen;                     /* slots of engines whose term is not that of the last Map */
     uint64_t longest_step_ns;                  /* of a worker */
 };

@@ -20,6 +20,7 @@ static struct fleet *start(void)
                                     .workers = WORKERS,
                                     .tensors = tensors,
                                     .tensor_count = 2,
+                                    .hash_every = 4,
                                     .copies = true};
     struct fleet *fleet = fleet_create(&options);
     fleet_install(fleet);
@@ -153,6 +154,29 @@ static void lower_term_is_refused(void **state)
     assert_true(message.done);
     assert_int_equal(chunk->closed_step, 2);
     assert_int_equal(chunk->copy.ack.status, WEFT_ERR_STALE);
+    assert_int_equal(fleet_wrong_values(fleet), 0);
+    fleet_free(fleet);
+}
+
+/* The copy is dropped at the next comparison. The one that is made again has the leader's bits. */
+static void a_copy_with_other_bits(void **state)
+{
+    struct fleet *fleet = start();
+    const struct shard_chunk *leader = chunk_at(fleet, 0, 0), *copy = chunk_at(fleet, 1, 0);
+    assert_true(fleet_train(fleet, 1, 7));
+    fleet_settle(fleet, WEFT_MS(10));
+    copy->values[7] += 1;
+    assert_true(fleet_train(fleet, 8, 8));
+    fleet_settle(fleet, WEFT_MS(10));
+    assert_int_equal(fleet->counts.diverged, 1);
+    assert_int_equal(fleet->chunk[0].copy, 0);
+    fleet_copy(fleet, 0, 1);
+    fleet_settle(fleet, WEFT_MS(20));
+    assert_int_equal(fleet->counts.moved, 1);
+    assert_memory_equal(leader->values, copy->values, 100 * sizeof(float));
+    assert_true(fleet_train(fleet, 9, 16));
+    fleet_settle(fleet, WEFT_MS(10));
+    assert_int_equal(fleet->counts.diverged, 1);
     assert_int_equal(fleet_wrong_values(fleet), 0);
     fleet_free(fleet);
 }
@@ -411,6 +435,7 @@ int main(void)
                                        cmocka_unit_test(other_steps_and_terms),
                                        cmocka_unit_test(skipped_step),
                                        cmocka_unit_test(rounds_are_repeated),
+                                       cmocka_unit_test(a_copy_with_other_bits),
                                        cmocka_unit_test(a_late_contribution_counts_once),
                                        cmocka_unit_test(a_new_copy_without_memory),
                                        cmocka_unit_test(a_new_copy_in_the_epoch_of_the_leader),
