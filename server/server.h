@@ -102,6 +102,7 @@ struct weft_shard_engine_options {
                                           * WEFT_ERR_DEADLINE names the missing ranks */
     bool keeps_copies;     /* the job keeps copies: weft_shard_engine_map is called before the first declare;
                              * default false */
+    uint64_t move_rate;    /* bytes per s of new copies; default 0: no limit */
     size_t copy_bytes_max; /* memory for steps that copies have received and not applied; default 64 MiB */
     uint32_t mutants;      /* for tests: faults to make, bits of enum weft_shard_mutant; default 0 */
     /* keeps_copies: reports of weft_shard_engine_copy and _hand_over; loop owner, must not call back. NULL:

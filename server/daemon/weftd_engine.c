@@ -171,6 +171,7 @@ static enum weft_status shard_create(struct weftd_engine *engine)
         options.report = weftd_move_report;
         options.report_context = engine;
         options.copy_bytes_max = weft_config_u64(config, "server.copy_bytes");
+        options.move_rate = weft_config_u64(config, "server.move_rate");
         /* Shorter than the workers' deadline: the shard can name the missing ranks, a worker cannot. */
         options.round_deadline_ns = weft_config_u64(config, "client.deadline") / 10 * 9;
         options.hash_every = (uint32_t)weft_config_u64(config, "server.hash_every");

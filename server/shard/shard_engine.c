@@ -320,6 +320,8 @@ enum weft_status weft_shard_engine_create(struct weft_env *env,
     engine->replication.report_context = options->report_context;
     weft_timer_init(&engine->timers.deadline, deadline_passed);
     weft_timer_init(&engine->timers.retry, retry);
+    weft_timer_init(&engine->replication.move_pace.timer, shard_move_on_timer);
+    engine->replication.move_pace.rate = options->move_rate;
     weft_timer_init(&engine->timers.release, shard_release_on_timer);
     weft_timer_init(&engine->timers.open, shard_receive_on_timer);
     weft_timer_init(&engine->groups.accepted_timer, shard_groups_on_timer);
@@ -375,6 +377,7 @@ void weft_shard_engine_close(struct weft_shard_engine *engine)
     weft_transport_handler(engine->transport, WEFT_CHANNEL_PUSH, NULL, NULL);
     weft_timer_stop(engine->loop, &engine->timers.deadline);
     weft_timer_stop(engine->loop, &engine->timers.retry);
+    weft_timer_stop(engine->loop, &engine->replication.move_pace.timer);
     weft_timer_stop(engine->loop, &engine->timers.release);
     weft_timer_stop(engine->loop, &engine->timers.open);
     shard_groups_close(engine);
@@ -403,6 +406,7 @@ void weft_shard_engine_free(struct weft_shard_engine *engine)
     if (!engine) return;
     weft_timer_stop(engine->loop, &engine->timers.deadline);
     weft_timer_stop(engine->loop, &engine->timers.retry);
+    weft_timer_stop(engine->loop, &engine->replication.move_pace.timer);
     weft_timer_stop(engine->loop, &engine->timers.release);
     weft_timer_stop(engine->loop, &engine->timers.open);
     shard_snapshot_forget(engine);

@@ -398,6 +398,10 @@ struct shard_replication {
     struct weft_list moves;       /* struct shard_move.link: slots that are being copied from here */
     struct weft_list leaving;     /* struct shard_copy.leave_link */
     size_t moving_bytes;          /* of parts that are not acknowledged */
+    struct {
+        uint64_t rate, due_ns; /* rate: bytes per s, 0: no limit; due_ns: no chunk starts before */
+        struct weft_timer timer;
+    } move_pace;
     uint32_t quiet_count;         /* slots with is_quiet that are not reported */
     void (*report)(void *context, const struct weft_slot_report *report);
     void *report_context;

@@ -14,7 +14,8 @@
  * step. So the coordinator may name the copy at any time after the report. A new copy that refuses a change
  * ends the move.
  *
- * Bounds: WINDOW_BYTES of parts are under way from one engine, or one larger part. If either end is lost, Map
+ * Bounds: with server.move_rate a chunk starts when the bytes of those before it have had their time.
+ * WINDOW_BYTES of parts are under way from one engine, or one larger part. If either end is lost, Map
  * brings a new term without the new copy, and the move ends without effect. */
 #include "server/shard/shard_clock.h"
 #include "server/shard/shard_engine.h"
@@ -423,6 +424,32 @@ void shard_move_fini(struct weft_shard_engine *engine)
 
 /* ---- sending ---- */
 
+void shard_move_on_timer(struct weft_timer *timer)
+{
+    shard_engine_resume(weft_container_of(timer, struct weft_shard_engine, replication.move_pace.timer));
+}
+
+/* A chunk that has started goes on: its rounds wait for it. false: the timer continues. */
+static bool is_in_pace(const struct shard_chunk_move *at)
+{
+    struct weft_shard_engine *engine = at->move->engine;
+    const uint64_t due_ns = engine->replication.move_pace.due_ns;
+    struct weft_timer *timer = &engine->replication.move_pace.timer;
+    if (at->is_started || due_ns <= weft_now_ns(engine->env)) return true;
+    if (!weft_timer_is_running(timer) && weft_timer_start(engine->loop, timer, due_ns) < 0)
+        shard_engine_schedule_retry(engine);
+    return false;
+}
+
+static void keep_pace(struct weft_shard_engine *engine, size_t bytes)
+{
+    const uint64_t rate = engine->replication.move_pace.rate, now_ns = weft_now_ns(engine->env);
+    uint64_t *due_ns = &engine->replication.move_pace.due_ns;
+    if (rate == 0) return;
+    if (*due_ns < now_ns) *due_ns = now_ns;
+    *due_ns = weft_deadline_ns(*due_ns, (uint64_t)((double)bytes / (double)rate * 1e9));
+}
+
 /* false: the transport is full. If the window is, the next acknowledgement continues. */
 static bool send_parts(struct shard_move *move)
 {
@@ -433,6 +460,7 @@ static bool send_parts(struct shard_move *move)
         struct part part;
         bool is_last;
         if (at->is_sending || (!at->is_started && !can_start(at))) continue;
+        if (!is_in_pace(at)) continue;
         next_part(at, &part, &is_last);
         if (replication->moving_bytes > 0 && replication->moving_bytes + part.bytes > WINDOW_BYTES)
             return true;
@@ -440,6 +468,7 @@ static bool send_parts(struct shard_move *move)
         if (status == WEFT_ERR_AGAIN) return false;
         if (status < 0) move->failed = status;
         if (status < 0) return true;
+        keep_pace(move->engine, part.bytes);
         weft_list_remove(&at->link);
     }
     return true;

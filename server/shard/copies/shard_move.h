@@ -71,6 +71,7 @@ void shard_move_fini(struct weft_shard_engine *engine);
 
 /* ---- shard_receive_copy.c: the new copy ---- */
 /* What to do with a message of a leader (shard_copy.c). */
+void shard_move_on_timer(struct weft_timer *timer); /* a chunk may start */
 enum shard_copy_next { SHARD_COPY_DROP, SHARD_COPY_WAIT, SHARD_COPY_ANSWER, SHARD_COPY_RECEIVE };
 enum shard_copy_next shard_receive_copy_judge(struct shard_chunk *chunk,
                                               const struct weft_wire_header *request,

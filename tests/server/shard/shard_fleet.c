@@ -435,6 +435,7 @@ enum weft_status fleet_engine_create(struct fleet_shard *shard, struct weft_shar
         fleet->options.receive_bytes_max ? fleet->options.receive_bytes_max : 4u << 20;
     if (fleet->options.round_deadline_ns) options.round_deadline_ns = fleet->options.round_deadline_ns;
     options.hash_every = fleet->options.hash_every;
+    options.move_rate = fleet->options.move_rate;
     options.elastic = fleet->options.elastic;
     options.workers_max = fleet->options.workers;
     if (fleet->options.first_workers) options.workers = fleet->options.first_workers;

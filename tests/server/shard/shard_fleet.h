@@ -48,6 +48,7 @@ struct fleet_options {
     size_t copy_bytes_max; /* memory for steps of copies; 0: 16 KiB */
     uint64_t round_deadline_ns;
     uint32_t hash_every;
+    uint64_t move_rate;
     const struct fleet_tensor_spec *tensors;
     uint32_t tensor_count;
     bool weighted;           /* sample weights differ */

@@ -181,6 +181,43 @@ static void a_copy_with_other_bits(void **state)
     fleet_free(fleet);
 }
 
+/* At 2,000 bytes a second the 800 bytes of the first chunk and its state take 400 ms of the next one's time. */
+static void new_copies_keep_their_rate(void **state)
+{
+    static const struct fleet_tensor_spec spec[] = {
+        {.name = "a", .codec = "dense", .optimizer = "sgd:momentum=0.9", .dim_count = 1, .dims = {100}},
+        {.name = "b", .codec = "dense", .optimizer = "sgd:momentum=0.9", .dim_count = 1, .dims = {100}},
+        {.name = "c", .codec = "dense", .optimizer = "sgd:momentum=0.9", .dim_count = 1, .dims = {100}},
+        {.name = "d", .codec = "dense", .optimizer = "sgd:momentum=0.9", .dim_count = 1, .dims = {100}}};
+    struct fleet_options options = {.seed = 3,
+                                    .shards = 3,
+                                    .workers = WORKERS,
+                                    .tensors = spec,
+                                    .tensor_count = 4,
+                                    .move_rate = 2000,
+                                    .copies = true};
+    struct fleet *fleet = fleet_create(&options);
+    fleet_install(fleet);
+    assert_true(fleet_train(fleet, 1, 2));
+    fleet_settle(fleet, WEFT_MS(10));
+    uint32_t number[2], count = 0; /* two chunks of one leader */
+    for (uint32_t c = 0; c < fleet->chunk_count; c++)
+        if (fleet->chunk[c].shard == fleet->chunk[0].shard) number[count++ % 2] = c;
+    assert_true(count == 2);
+    for (int i = 0; i < 2; i++) {
+        const struct fleet_chunk *chunk = &fleet->chunk[number[i]];
+        fleet_copy(fleet, number[i], 3 - chunk->shard - (chunk->copy - 1));
+    }
+    fleet_settle(fleet, WEFT_MS(100));
+    assert_int_equal(fleet->counts.moved, 1);
+    assert_true(fleet_train(fleet, 3, 4)); /* the chunk that waits serves */
+    fleet_settle(fleet, WEFT_SECONDS(1));
+    assert_int_equal(fleet->counts.moved, 2);
+    assert_true(fleet_train(fleet, 5, 6));
+    assert_int_equal(fleet_wrong_values(fleet), 0);
+    fleet_free(fleet);
+}
+
 /* A copy without the step before does not apply; one with a newer term waits for the Map; both by the same
  * message. */
 static void other_steps_and_terms(void **state)
@@ -436,6 +473,7 @@ int main(void)
                                        cmocka_unit_test(skipped_step),
                                        cmocka_unit_test(rounds_are_repeated),
                                        cmocka_unit_test(a_copy_with_other_bits),
+                                       cmocka_unit_test(new_copies_keep_their_rate),
                                        cmocka_unit_test(a_late_contribution_counts_once),
                                        cmocka_unit_test(a_new_copy_without_memory),
                                        cmocka_unit_test(a_new_copy_in_the_epoch_of_the_leader),
