@@ -70,6 +70,9 @@ bool coll_header_read(const uint8_t *data, size_t bytes, struct coll_header *hea
     return true;
 }
 
+const char coll_header_count[] = "the count";
+const char coll_header_cuts[] = "the counts of the pieces, or what was measured of the links";
+
 const char *coll_header_difference(const struct coll_header *a, const struct coll_header *b)
 {
     if (a->kind != b->kind) return "the operation";
@@ -80,8 +83,8 @@ const char *coll_header_difference(const struct coll_header *a, const struct col
                                                         : "the tensor";
     if (a->dtype != b->dtype) return "the element type";
     if (a->op != b->op && !coll_is_reduction(a->kind)) return "the call that it belongs to";
-    if (a->count != b->count) return "the count";
-    if (a->cuts != b->cuts) return "the counts of the pieces, or what was measured of the links";
+    if (a->count != b->count) return coll_header_count;
+    if (a->cuts != b->cuts) return coll_header_cuts;
     if (a->op != b->op) return "the reduction";
     if (!has_subject && a->root != b->root) return "the root";
     if (a->plan_version != b->plan_version) return "the version of the table of plans";

@@ -15,6 +15,7 @@
 
 #include "collective/core/control/peer_table.h"
 #include "collective/core/group.h"
+#include "collective/core/layout_hash.h"
 #include "collective/core/op.h"
 #include "collective/core/record/op_record.h"
 #include "collective/core/record/straggler_time.h"
@@ -110,6 +111,39 @@ const char *coll_title(const struct weft_coll *coll, uint64_t sequence, char out
     return out;
 }
 
+enum { COUNT_TEXT_BYTES = 48 };
+
+static void append(char *text, size_t text_bytes, const char *format, unsigned long long number)
+{
+    const size_t used = strlen(text);
+    snprintf(text + used, text_bytes - used, format, number);
+}
+
+/* The counts of pieces differ: adds them to both calls, as far as the hashes show them. `text` receives the
+ * piece. Returns what differs. */
+static const char *describe_counts(const struct weft_coll *coll, const struct coll_header *own,
+                                   const struct coll_header *theirs, const char *what, char *own_call,
+                                   char *call, char text[COUNT_TEXT_BYTES])
+{
+    static const char of_piece[] = " (%llu elements in that piece)";
+    const uint64_t *cuts = coll->steps.cursor.args.displs_in;
+    const uint32_t ranks = coll->group->ranks;
+    uint32_t piece = 0;
+    uint64_t count = 0;
+    char counts[128];
+    if (!cuts || coll->steps.cursor.args.own_lengths || own->cuts != coll->header.cuts) return what;
+    if (coll_layout_find(cuts, ranks, own->cuts, theirs->cuts, &piece, &count)) {
+        append(own_call, COLL_CALL_BYTES, of_piece, cuts[piece + 1] - cuts[piece]);
+        append(call, COLL_CALL_BYTES, of_piece, count);
+        snprintf(text, COUNT_TEXT_BYTES, "the count of rank %u's piece", piece);
+        return text;
+    }
+    coll_layout_format(cuts, ranks, counts, sizeof counts);
+    const size_t used = strlen(own_call);
+    snprintf(own_call + used, COLL_CALL_BYTES - used, " (counts %s)", counts);
+    return what;
+}
+
 void coll_report_mismatch(struct weft_coll *coll, const struct coll_header *own, uint32_t peer,
                           const struct coll_header *theirs, const char *what)
 {
@@ -119,7 +153,9 @@ void coll_report_mismatch(struct weft_coll *coll, const struct coll_header *own,
     group_describe(group, group->rank, own_name, sizeof own_name);
     group_describe_call(group, theirs, call, sizeof call);
     group_describe_call(group, own, own_call, sizeof own_call);
-    char title[48];
+    char title[48], counts[COUNT_TEXT_BYTES];
+    if ((what == coll_header_count || what == coll_header_cuts) && own->cuts != theirs->cuts)
+        what = describe_counts(coll, own, theirs, what, own_call, call, counts);
     group_end(group, WEFT_ERR_MISMATCH, true, "%s differs in %s: %s called %s, %s called %s",
               coll_title(coll, own->sequence, title), what, name, call, own_name, own_call);
 }

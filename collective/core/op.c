@@ -9,6 +9,7 @@
 #include "collective/core/control/group_control.h"
 #include "collective/core/group.h"
 #include "collective/core/interpreter.h"
+#include "collective/core/layout_hash.h"
 #include "collective/core/op_args.h"
 #include "collective/core/op_pool.h"
 #include "collective/core/record/op_record.h"
@@ -364,10 +365,8 @@ static uint64_t layout_hash(const struct weft_group *group, const struct weft_co
     uint64_t links = group->hosts && depends_on_links(plan) ? group->hosts->number : 0;
     if (coll_kind_info_of(args->kind)->has_root_counts) return args->unequal;
     if (!args->counts) return links;
-    uint64_t number = WEFT_FNV_BASIS ^ links;
-    for (uint32_t r = 0; r < group->ranks && !coll_kind_info_of(args->kind)->has_counts_out; r++)
-        number = weft_fnv(number, args->counts[r]) + r;
-    return number;
+    if (coll_kind_info_of(args->kind)->has_counts_out) return WEFT_FNV_BASIS ^ links;
+    return links ^ coll_layout_hash(args->counts, group->ranks);
 }
 
 static void coll_init(struct weft_coll *coll, struct weft_group *group, const struct weft_coll_args *args,

@@ -435,6 +435,28 @@ static enum weft_status counts_by_one(struct weft_session *session, uint32_t ran
                      : weft_gather(session, field, field + 16, 4, WEFT_F32, 0, request);
 }
 
+/* One count differs, or two of them. */
+static enum weft_status gather_pieces(struct weft_session *session, uint32_t rank,
+                                      struct weft_request *request)
+{
+    static const uint64_t counts[][2] = {{3, 4}, {3, 5}};
+    return weft_all_gather_v(session, field, field + 16 * (rank + 1), counts[rank], WEFT_F32, request);
+}
+
+static enum weft_status gather_other_pieces(struct weft_session *session, uint32_t rank,
+                                            struct weft_request *request)
+{
+    static const uint64_t counts[][2] = {{3, 4}, {4, 3}};
+    return weft_all_gather_v(session, field, field + 16 * (rank + 1), counts[rank], WEFT_F32, request);
+}
+
+static enum weft_status scatter_pieces(struct weft_session *session, uint32_t rank,
+                                       struct weft_request *request)
+{
+    static const uint64_t counts[][2] = {{3, 4}, {5, 4}};
+    return weft_reduce_scatter_v(session, field, field + 16 * (rank + 1), counts[rank], WEFT_F32, WEFT_SUM, request);
+}
+
 static enum weft_status weight_by_one(struct weft_session *session, uint32_t rank,
                                       struct weft_request *request)
 {
@@ -470,6 +492,10 @@ static void test_differing_calls(void **state)
         {two_roots_of_scatter, {"root 0", "root 1"}},
         {two_counts, {"gather of 4 f32", "gather of 5 f32"}},
         {counts_by_one, {"gather of f32 with counts", "gather of 4 f32"}},
+        {gather_pieces, {"(4 elements in that piece)", "(5 elements in that piece)"}},
+        {gather_pieces, {"the count of rank 1's piece", "called all_gather"}},
+        {gather_other_pieces, {"the counts of the pieces", "(counts "}},
+        {scatter_pieces, {"the count of rank 0's piece", "(5 elements in that piece)"}},
         {weight_by_one, {"a weighted all_reduce begins with it", "all_reduce of 4 f32, avg"}},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
