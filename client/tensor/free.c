@@ -59,8 +59,9 @@ static enum weft_status check(struct weft_tensor *tensor)
                             tensor->name);
     if (session->membership.is_elastic)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
-                            "tensor_free of tensor '%s': an elastic job keeps its tensors, because newcomers "
-                            "declare all of them in the same order",
+                            "tensor_free of tensor '%s': an elastic job keeps its tensors until "
+                            "weft_finalize, because newcomers declare all of them in the same order; use the "
+                            "tensor again in place of a new one",
                             tensor->name);
     if (!session->control.welcome->welcome->frees)
         return client_error(session, WEFT_ERR_VERSION,
