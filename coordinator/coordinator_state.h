@@ -91,6 +91,7 @@ struct coordinator_records {
 /* What the process of a member can do: from its Hello. */
 struct coordinator_abilities {
     struct weft_wire_range wire; /* versions that it speaks */
+    uint64_t deadline_ms;        /* of a worker's operations; 0: unknown */
     bool has_device;        /* the process has a GPU */
     bool supports_states;   /* a shard that supports STATE_PULL and STATE_INIT */
     bool reads_chunk_runs;  /* Declared.runs */

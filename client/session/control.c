@@ -179,6 +179,7 @@ static void take_challenge(struct weft_session *session, const Weft__Control__Ch
     hello.endpoints = 1;
     hello.progress = hello.slots = hello.chunk_runs = hello.resume = hello.snapshots = hello.takeovers = true;
     hello.additions = true;
+    hello.deadline_ms = (settings->deadline_ns + WEFT_MS(1) - 1) / WEFT_MS(1);
     hello.process.data = process;
     hello.process.len = weft_process_identity_own(session->env, process);
     hello.seals = challenge->seals < WEFT_SEAL_VERSION ? 0 : WEFT_SEAL_VERSION;

@@ -52,6 +52,18 @@ void coordinator_describe(const struct coordinator_member *member, Weft__Control
     entry->wire_newest = member->abilities.wire.newest > 1 ? member->abilities.wire.newest : 0;
 }
 
+/* 0: no worker has reported its deadline. */
+static uint64_t shortest_deadline_ms(const struct weft_coordinator *coordinator)
+{
+    uint64_t shortest_ms = UINT64_MAX;
+    for (uint32_t i = 0; i < coordinator->options.workers; i++) {
+        const struct coordinator_member *worker = coordinator->membership.workers[i];
+        if (worker && worker->deadline_ms > 0 && worker->deadline_ms < shortest_ms)
+            shortest_ms = worker->deadline_ms;
+    }
+    return shortest_ms < UINT64_MAX ? shortest_ms : 0;
+}
+
 enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator,
                                          const struct coordinator_member *to)
 {
@@ -83,6 +95,7 @@ enum weft_status coordinator_send_roster(struct weft_coordinator *coordinator,
     roster.members = pointers;
     roster.coordinator = name;
     roster.wire_version = coordinator_wire_written(coordinator);
+    roster.deadline_ms = shortest_deadline_ms(coordinator);
     message.body_case = WEFT__CONTROL__CONTROL__BODY_ROSTER;
     message.roster = &roster;
     bool has_memory = entries && pointers;

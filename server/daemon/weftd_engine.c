@@ -140,6 +140,15 @@ static size_t round_bytes(const struct weftd *weftd)
     return share > 0 && share < bytes ? share : bytes;
 }
 
+/* Shorter than the deadline of every worker: the shard can name the missing ranks, a worker cannot. */
+static uint64_t round_deadline_ns(const struct weftd *weftd)
+{
+    const uint64_t workers_ms = weftd->roster->roster->deadline_ms;
+    uint64_t deadline_ns = weft_config_u64(weftd->options.config, "client.deadline");
+    if (workers_ms > 0 && workers_ms < deadline_ns / WEFT_MS(1)) deadline_ns = WEFT_MS(workers_ms);
+    return deadline_ns / 10 * 9;
+}
+
 static enum weft_status shard_create(struct weftd_engine *engine)
 {
     struct weftd *weftd = engine->weftd;
@@ -172,8 +181,7 @@ static enum weft_status shard_create(struct weftd_engine *engine)
         options.report_context = engine;
         options.copy_bytes_max = weft_config_u64(config, "server.copy_bytes");
         options.move_rate = weft_config_u64(config, "server.move_rate");
-        /* Shorter than the workers' deadline: the shard can name the missing ranks, a worker cannot. */
-        options.round_deadline_ns = weft_config_u64(config, "client.deadline") / 10 * 9;
+        options.round_deadline_ns = round_deadline_ns(weftd);
         options.hash_every = (uint32_t)weft_config_u64(config, "server.hash_every");
         status = weft_shard_engine_create(weftd->env, &options, &engine->shard, &engine->error);
     }

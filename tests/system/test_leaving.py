@@ -13,11 +13,13 @@ ENDED = re.compile(r"^ended (\w+) after (\d+) ms: (.*)$", re.MULTILINE)
 
 
 class Leaving(harness.JobTest):
-    def ends(self, kind, codec, shards, deadline_ms=60000):
+    def ends(self, kind, codec, shards, deadline_ms=60000, of_trainer=False):
         """Status, milliseconds and sentence of each rank that goes on."""
         with self.subTest(kind=kind, codec=codec, shards=shards):
-            name = f"{kind}-{codec[:5]}-{shards}"
-            done = self.run_job(shards, 3, [LEAVER, kind, codec], name, environment={"WEFT_DEADLINE_MS": str(deadline_ms)})
+            name = f"{kind}-{codec[:5]}-{shards}-{of_trainer}"
+            arguments = [str(deadline_ms)] if of_trainer else []
+            environment = {} if of_trainer else {"WEFT_DEADLINE_MS": str(deadline_ms)}
+            done = self.run_job(shards, 3, [LEAVER, kind, codec] + arguments, name, environment=environment)
             for rank in range(2):
                 with open(self.path(name, f"rank{rank}.log"), errors="replace") as file:
                     ends = ENDED.findall(file.read())
@@ -35,10 +37,11 @@ class Leaving(harness.JobTest):
                     self.assertRegex(text, r"step 3 of '(kernel|bias)' chunk \d+: rank 2 left before it pushed")
 
     def test_that_does_not_push(self):
-        """A shard knows the deadline of the workers and names the rank before it passes."""
-        for status, text in self.ends("idle", "dense", 1, deadline_ms=3000):
-            self.assertEqual(status, "WEFT_ERR_DEADLINE", text)
-            self.assertIn("no push from rank 2 in 2.7 s", text)
+        """A shard has the deadline of the workers, of a variable or weft_options, and names the rank before it passes."""
+        for of_trainer in (False, True):
+            for status, text in self.ends("idle", "dense", 1, deadline_ms=3000, of_trainer=of_trainer):
+                self.assertEqual(status, "WEFT_ERR_DEADLINE", text)
+                self.assertIn("no push from rank 2 in 2.7 s", text)
 
     def test_in_the_middle_of_a_step(self):
         """It leaves with a request open: weft_finalize aborts the job."""

@@ -1,7 +1,7 @@
 /* leaver.c - a worker for tests/system: the highest rank has less data than the others and leaves in order,
  * with shards.
  *
- *     leaver push_pull | push | part | idle  CODEC
+ *     leaver push_pull | push | part | idle  CODEC  [DEADLINE_MS]
  *
  * All ranks run two steps on two tensors. Then the highest rank leaves; in "part" it pushes one tensor of the
  * third step first; in "idle" it waits in weft_step_end of the third step instead. The other ranks run the
@@ -45,16 +45,20 @@ int main(int argc, char **argv)
 {
     struct weft_session *session;
     struct weft_tensor *tensors[TENSORS];
-    if (argc < 3 || weft_init(NULL, &session) < 0) return fprintf(stderr, "%s\n", weft_error_text(NULL)), 1;
+    struct weft_options options;
+    weft_options_init(&options);
+    if (argc > 3) options.deadline_ms = strtoull(argv[3], NULL, 10);
+    if (argc < 3 || weft_init(&options, &session) < 0)
+        return fprintf(stderr, "%s\n", weft_error_text(NULL)), 1;
     for (int t = 0; t < TENSORS; t++) {
-        struct weft_tensor_options options;
-        weft_tensor_options_init(&options);
-        options.name = t ? "bias" : "kernel";
-        options.codec = argv[2];
-        options.dim_count = 2;
-        options.dims[0] = ROWS;
-        options.dims[1] = COLUMNS;
-        must(session, weft_declare(session, &options, &tensors[t]));
+        struct weft_tensor_options tensor;
+        weft_tensor_options_init(&tensor);
+        tensor.name = t ? "bias" : "kernel";
+        tensor.codec = argv[2];
+        tensor.dim_count = 2;
+        tensor.dims[0] = ROWS;
+        tensor.dims[1] = COLUMNS;
+        must(session, weft_declare(session, &tensor, &tensors[t]));
         for (int i = 0; i < ROWS * COLUMNS; i++) grad[t][i] = (float)(i % 7) + 1;
     }
     enum weft_status status = WEFT_OK;
