@@ -67,6 +67,13 @@ def test_a_gpt_learns_the_text_of_a_package(run):
     assert number(output.splitlines()[-1], "held-out loss") < 3.1, output  # 5.5 at the start
 
 
+def test_a_compiled_model_trains_as_an_eager_one(run):
+    """The backend traces both passes and generates no code, which would take a compiler and its time."""
+    output = run(2, "with_compile.py", "--backend", "aot_eager", "--steps", "60")
+    assert int(re.search(r"(\d+) graphs", output).group(1)) > 0, output
+    assert number(output, "difference") < 1e-4 and number(output, "accuracy") > 0.85, output
+
+
 def test_accelerate_trains_with_the_hook(run):
     pytest.importorskip("accelerate", reason="accelerate is not installed; tools/lib/python-env --trainers installs it")
     output = run(2, "with_accelerate.py", "--codec", "powersgd:rank=2", forked=False)
