@@ -2,8 +2,10 @@
 #ifndef WEFT_BASE_H
 #define WEFT_BASE_H
 
+#include "base/bytes_histogram.h"
 #include "base/completion.h"
 #include "base/config/config.h"
+#include "base/config/config_check.h"
 #include "base/config/edit_distance.h"
 #include "base/config/key_value.h"
 #include "base/config/launcher.h"
@@ -24,6 +26,7 @@
 #include "base/net/listen_policy.h"
 #include "base/net/log_limit.h"
 #include "base/net/net.h"
+#include "base/net/open_connections.h"
 #include "base/net/silence.h"
 #include "base/os/cpu_cache.h"
 #include "base/os/cpu_quota.h"
@@ -32,6 +35,7 @@
 #include "base/memory/memory_kind.h"
 #include "base/os/process_id.h"
 #include "base/os/process_identity.h"
+#include "base/os/replace_file.h"
 #include "base/os/sanitizer.h"
 #include "base/os/system_limit.h"
 #include "base/os/thread.h"

@@ -2,7 +2,6 @@
 #ifndef WEFT_SNAPSHOT_FOLDER_H
 #define WEFT_SNAPSHOT_FOLDER_H
 
-#include "base/os/replace_file.h"
 #include "snapshot/snapshot.h"
 
 #define SNAPSHOT_PATH_BYTES 4096

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/config/config_check.h"
 #include "server/server.h"
 #include "tools/cli.h"
 #include "tools/common.h"

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define READER_WAIT_MS 2000
@@ -47,11 +46,10 @@ static int open_in_place(struct weft_replace_file *file)
 static int open_part(struct weft_replace_file *file, mode_t mode)
 {
     static atomic_uint serial; /* threads may write the same file at the same time */
-    struct timespec now;
     for (int i = 0; i < NAMES_MAX; i++) {
-        (void)clock_gettime(CLOCK_REALTIME, &now);
+        /* the address differs between two starts, also if the process id does not: in containers */
         const uint32_t number =
-            (uint32_t)now.tv_nsec ^ ((uint32_t)getpid() << 8) ^ atomic_fetch_add(&serial, 1);
+            (uint32_t)((uintptr_t)file >> 4) ^ ((uint32_t)getpid() << 8) ^ atomic_fetch_add(&serial, 1);
         if (snprintf(file->part, sizeof file->part, "%s" WEFT_PART_MARK "%06x", file->path,
                      (unsigned)(number & 0xffffff)) >= (int)sizeof file->part)
             return ENAMETOOLONG;
@@ -67,8 +65,7 @@ int weft_replace_file_open(struct weft_replace_file *file, const char *path, mod
     struct stat named, there;
     file->fd = -1;
     file->is_in_place = false;
-    if (strlen(path) >= sizeof file->path) return ENAMETOOLONG;
-    strcpy(file->path, path);
+    if (snprintf(file->path, sizeof file->path, "%s", path) >= (int)sizeof file->path) return ENAMETOOLONG;
     if (lstat(path, &named) != 0) return errno == ENOENT ? open_part(file, mode) : errno;
     if (stat(path, &there) == 0) {
         if (S_ISDIR(there.st_mode)) return EISDIR;

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/os/replace_file.h"
 #include "client/engine/engine.h"
 #include "client/session/session.h"
 

@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/os/replace_file.h"
 #include "client/session/failure.h"
 #include "client/session/flight.h"
 #include "client/session/session.h"

@@ -15,8 +15,6 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "base/config/config_check.h"
-#include "base/os/replace_file.h"
 #include "server/daemon/weftd.h"
 
 #define GRACE_NS WEFT_MS(300)    /* after a failure: time for error results to be sent */

@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "base/net/log_limit.h"
-#include "base/net/open_connections.h"
 #include "server/daemon/weftd_page.h"
 
 #define NS 1e-9 /* factor of a value in ns that is shown in seconds */

@@ -4,7 +4,6 @@
 
 #include <jansson.h>
 
-#include "base/bytes_histogram.h"
 #include "server/daemon/weftd.h"
 
 struct weftd_page {

@@ -2,7 +2,6 @@
 #ifndef WEFT_SERVER_DAEMON_WEFTD_SNAPSHOT_H
 #define WEFT_SERVER_DAEMON_WEFTD_SNAPSHOT_H
 
-#include "base/bytes_histogram.h"
 #include "server/daemon/weftd.h"
 
 enum snapshot_task_kind { SNAPSHOT_TASK_PIECE, SNAPSHOT_TASK_END, SNAPSHOT_TASK_PART, SNAPSHOT_TASK_COMMIT };

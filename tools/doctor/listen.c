@@ -16,7 +16,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/os/replace_file.h"
 #include "tools/doctor/hello.h"
 #include "tools/doctor/machine.h"
 #include "tools/doctor/remote.h"

@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/os/replace_file.h"
 #include "transport/probe/link_table.h"
 
 enum weft_status weft_link_table_load(struct weft_env *env, const char *path,

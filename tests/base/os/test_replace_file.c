@@ -1,5 +1,5 @@
-/* test_replace_file.c - a file is replaced whole; a link stays a link; a device and a pipe stay what they are.
- * Devices are named by links in a folder of the test, so that no fault can replace a real device. */
+/* test_replace_file.c - a file is replaced whole; a link stays a link; a device and a pipe stay what they
+ * are. Devices are named by links in a folder of the test, so that no fault can replace a real device. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
