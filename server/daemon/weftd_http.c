@@ -63,7 +63,8 @@ static uint64_t hang_ns(const struct weftd *weftd, const struct weftd_job_view *
     return age_ns > HANG_NS ? age_ns : 0;
 }
 
-static void write_health(struct weftd *weftd, struct weftd_page *page)
+/* otherwise: before the state, if nothing is wrong with it. */
+static void write_words(struct weftd *weftd, struct weftd_page *page, const char *otherwise)
 {
     if (page->job->failing) weftd_page_print(page, "failing: %s\n", page->job->end_text);
     else if (hang_ns(weftd, page->job) > 0)
@@ -71,7 +72,18 @@ static void write_health(struct weftd *weftd, struct weftd_page *page)
     else if (page->job->stats.stall_ns > 0)
         weftd_page_print(page, "stalled for %.1f s: %s\n", (double)page->job->stats.stall_ns / 1e9,
                          page->job->stall_text);
-    else weftd_page_print(page, "ok %s\n", state_name(page->job));
+    else weftd_page_print(page, "%s%s\n", otherwise, state_name(page->job));
+}
+
+static void write_health(struct weftd *weftd, struct weftd_page *page)
+{
+    write_words(weftd, page, "ok ");
+}
+
+/* A page with 503: before the job runs, its state is the reason. */
+static void write_bad_health(struct weftd *weftd, struct weftd_page *page)
+{
+    write_words(weftd, page, "not ok: ");
 }
 
 enum health_page { HEALTH_LIVE, HEALTH_STARTED, HEALTH_READY, HEALTH_ALL, HEALTH_NONE };
@@ -128,7 +140,8 @@ static void on_request(void *context, const char *path, bool is_trusted, struct 
         reply->content_type = "application/json";
     } else if (health != HEALTH_NONE) {
         const bool is_good = health_is_good(weftd, health, &job);
-        write_page = is_trusted ? write_health : is_good ? write_word : write_bad_word;
+        if (is_good) write_page = is_trusted ? write_health : write_word;
+        else write_page = is_trusted ? write_bad_health : write_bad_word;
         reply->code = is_good ? 200 : 503;
     }
     if (!write_page) {

@@ -74,7 +74,7 @@ class Http(harness.JobTest):
         self.assertEqual(get(http, "/livez"), (200, "ok\n"))
         self.assertEqual(get(http, "/healthz"), (200, "ok\n"))
         self.assertEqual(get(http, "/readyz"), (503, "not ok\n"))
-        self.assertRegex(get(http, "/readyz", token)[1], "ok (joining|connecting)\n")
+        self.assertRegex(get(http, "/readyz", token)[1], "^not ok: (joining|connecting)\n")
         self.run_worker(group, coordinator)
 
     def test_health_pages_on_loopback(self):

@@ -507,6 +507,7 @@ static void expect_page(const char *address, const char *path, const char *code,
 static void pages(const char *address)
 {
     expect_page(address, "/healthz", "200", "ok connecting", "text/plain");
+    expect_page(address, "/readyz", "503", "not ok: connecting", "text/plain");
     expect_page(address, "/metrics", "200", "version=0.0.4", "weft_up 0\n");
     expect_page(address, "/metrics", "200",
                 "# TYPE weft_shard_rounds_total "
