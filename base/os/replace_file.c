@@ -43,7 +43,7 @@ static int open_in_place(struct weft_replace_file *file)
     return reason;
 }
 
-static int open_part(struct weft_replace_file *file, mode_t mode)
+static int open_part(struct weft_replace_file *file, unsigned mode)
 {
     static atomic_uint serial; /* threads may write the same file at the same time */
     for (int i = 0; i < NAMES_MAX; i++) {
@@ -60,7 +60,7 @@ static int open_part(struct weft_replace_file *file, mode_t mode)
     return EEXIST;
 }
 
-int weft_replace_file_open(struct weft_replace_file *file, const char *path, mode_t mode)
+int weft_replace_file_open(struct weft_replace_file *file, const char *path, unsigned mode)
 {
     struct stat named, there;
     file->fd = -1;
@@ -100,7 +100,7 @@ int weft_replace_file_close(struct weft_replace_file *file, int reason, bool is_
     return reason;
 }
 
-int weft_replace_file(const char *path, const void *data, size_t bytes, mode_t mode)
+int weft_replace_file(const char *path, const void *data, size_t bytes, unsigned mode)
 {
     struct weft_replace_file file;
     const int reason = weft_replace_file_open(&file, path, mode);

@@ -8,28 +8,27 @@
 #ifndef WEFT_BASE_OS_REPLACE_FILE_H
 #define WEFT_BASE_OS_REPLACE_FILE_H
 
-#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <sys/types.h>
 
-#define WEFT_PART_MARK ".part." /* in the name of a file that is not whole yet */
+#define WEFT_REPLACE_PATH_BYTES 4096 /* PATH_MAX, without its header: base.h has this one */
+#define WEFT_PART_MARK ".part."      /* in the name of a file that is not whole yet */
 
 struct weft_replace_file {
     int fd;           /* -1: not open */
     bool is_in_place; /* neither a part nor a rename */
-    char path[PATH_MAX], part[PATH_MAX];
+    char path[WEFT_REPLACE_PATH_BYTES], part[WEFT_REPLACE_PATH_BYTES];
 };
 
 /* Opens the part, or the device. mode: of a new file, less the umask. Returns 0 or an errno, and then nothing
  * is left. ENXIO: no process reads the FIFO. */
-int weft_replace_file_open(struct weft_replace_file *file, const char *path, mode_t mode);
+int weft_replace_file_open(struct weft_replace_file *file, const char *path, unsigned mode);
 /* Closes the file. reason 0: renames it, behind a flush to disk if is_durable; otherwise removes the part.
  * Returns reason, or the errno of the first failure. */
 int weft_replace_file_close(struct weft_replace_file *file, int reason, bool is_durable);
 /* Returns 0 or an errno. */
 int weft_replace_file_write(const struct weft_replace_file *file, const void *data, size_t bytes);
 /* All of the above. Returns 0 or an errno. */
-int weft_replace_file(const char *path, const void *data, size_t bytes, mode_t mode);
+int weft_replace_file(const char *path, const void *data, size_t bytes, unsigned mode);
 
 #endif

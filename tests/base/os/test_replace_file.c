@@ -134,14 +134,14 @@ static void a_descriptor_keeps_its_other_output(void **state)
 
 static void other_places_are_errors(void **state)
 {
-    char name[PATH_MAX + 10];
+    char name[WEFT_REPLACE_PATH_BYTES + 10];
     assert_int_equal(weft_replace_file(folder, "text", 4, 0644), EISDIR);
     assert_int_equal(weft_replace_file(in_folder("none/file"), "text", 4, 0644), ENOENT);
     memset(name, 'a', sizeof name - 1);
     name[sizeof name - 1] = 0;
     assert_int_equal(weft_replace_file(name, "text", 4, 0644), ENAMETOOLONG);
-    name[PATH_MAX - 4] = 0; /* without space for the name of the part */
-    for (size_t i = 0; i < PATH_MAX - 4; i += 100) name[i] = '/';
+    name[WEFT_REPLACE_PATH_BYTES - 4] = 0; /* without space for the name of the part */
+    for (size_t i = 0; i < WEFT_REPLACE_PATH_BYTES - 4; i += 100) name[i] = '/';
     assert_true(weft_replace_file(name, "text", 4, 0644) != 0);
 }
 
