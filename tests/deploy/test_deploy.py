@@ -4,6 +4,7 @@
     WEFT_BUILD=build python3 tests/deploy/test_deploy.py [-k NAME] [-v]
 """
 
+import json
 import os
 import re
 import shutil
@@ -54,6 +55,21 @@ class DeployTest(unittest.TestCase):
     def need(self, program):
         if not shutil.which(program):
             self.skipTest(f"{program} is not installed")
+
+
+class Documents(DeployTest):
+    def test_documents_are_installed(self):
+        """All of docs/, the licence and the list of changes, in one folder, so that links between documents work."""
+        with open(os.path.join(BUILD, "meson-info", "intro-install_plan.json"), encoding="utf-8") as file:
+            plan = json.load(file)
+        folder = os.path.join("{datadir}", "doc", "weft")
+        for name in ("LICENSE", "CHANGELOG.md"):
+            self.assertEqual(plan["data"][os.path.join(ROOT, name)]["destination"], os.path.join(folder, name))
+        self.assertEqual(plan["install_subdirs"][os.path.join(ROOT, "docs")]["destination"], folder)
+        with open(os.path.join(ROOT, "debian", "weft-tools.install"), encoding="utf-8") as file:
+            packed = re.findall(r"^usr/share/doc/weft/(\S+) usr/share/doc/weft-tools$", file.read(), re.M)
+        folders = [name for name in os.listdir(os.path.join(ROOT, "docs")) if os.path.isdir(os.path.join(ROOT, "docs", name))]
+        self.assertEqual(sorted(packed), sorted(["*.md", "examples", *folders]), "debian/weft-tools.install needs a line for each folder")
 
 
 class Configuration(DeployTest):

@@ -82,7 +82,8 @@ class Debian(PackagesTest):
                     "weft-server": {"usr/bin/weftd", "lib/systemd/system/weftd@.service", "usr/share/man/man8/weftd.8.gz",
                                     "usr/share/man/man5/weft.ini.5.gz", "usr/share/bash-completion/completions/weftd"},
                     "weft-tools": {"usr/bin/weft", "usr/share/man/man1/weft.1.gz", "usr/share/bash-completion/completions/weft",
-                                   "usr/share/doc/weft-tools/examples/kubernetes/shards.yaml"}}
+                                   "usr/share/doc/weft-tools/examples/kubernetes/shards.yaml",
+                                   "usr/share/doc/weft-tools/operations.md", "usr/share/doc/weft-tools/decisions/0029-metric-names.md"}}
         for name, some in expected.items():
             self.assertLessEqual(some, files[name])
         every = [path for name in NAMES for path in files[name]]
