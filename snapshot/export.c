@@ -188,7 +188,8 @@ enum weft_status weft_snapshot_export(const struct weft_snapshot *snapshot, cons
     struct weft_replace_file file;
     int reason = weft_replace_file_open(&file, path, 0644);
     if (reason != 0)
-        return weft_error_set(error, WEFT_ERR_IO, "cannot write %.300s: %s", path, strerror(reason));
+        return weft_error_set(error, WEFT_ERR_IO, "cannot write %.300s: %s", path,
+                              reason == ENXIO ? "no process reads this pipe" : strerror(reason));
     if (file.is_in_place && !has_positions(file.fd)) {
         (void)weft_replace_file_close(&file, 0, false);
         return weft_error_set(
