@@ -134,22 +134,33 @@ static void write_site(const char *file_name, const char *text)
     fclose(file);
 }
 
-/* Frames: this function, the call of the runtime, the memory table of weft, the site. Without the lock. */
+static bool is_own(const void *frame, const Dl_info *own)
+{
+    Dl_info found;
+    return dladdr(frame, &found) && found.dli_fbase == own->dli_fbase;
+}
+
+/* Frames: perhaps one of a sanitizer, then of this library, the memory table of weft, the site. Without the
+ * lock. */
 static __attribute__((noinline)) bool site_is_dropped(const char *what)
 {
     const char *list = getenv("FAKE_CUDA_SITES"), *dropped = getenv("FAKE_CUDA_DROP_SITE");
-    void *frames[4];
-    Dl_info found;
+    void *frames[8];
+    Dl_info own, found = {0};
     char text[256];
-    if ((!list && !dropped) || backtrace(frames, 4) < 4 || !dladdr(frames[3], &found) || !found.dli_fname)
-        return false;
+    if ((!list && !dropped) || !dladdr((void *)&device_count, &own)) return false;
+    const int count = backtrace(frames, 8);
+    int at = 0;
+    while (at < count && !is_own(frames[at], &own)) at++;
+    while (at < count && is_own(frames[at], &own)) at++;
+    if (++at >= count || !dladdr(frames[at], &found) || !found.dli_fname) return false;
     const char *name = strrchr(found.dli_fname, '/');
     snprintf(text, sizeof text, "%s %s+%#lx", what, name ? name + 1 : found.dli_fname,
-             (unsigned long)((uint8_t *)frames[3] - (uint8_t *)found.dli_fbase) - 1);
+             (unsigned long)((uint8_t *)frames[at] - (uint8_t *)found.dli_fbase) - 1);
     for (int i = 0; list && i < SITES_MAX; i++) {
         void *none = NULL;
-        if (seen_sites[i] == frames[3]) break;
-        if (!atomic_compare_exchange_strong(&seen_sites[i], &none, frames[3])) continue;
+        if (seen_sites[i] == frames[at]) break;
+        if (!atomic_compare_exchange_strong(&seen_sites[i], &none, frames[at])) continue;
         write_site(list, text);
         break;
     }
