@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/os/sanitizer.h"
 #include "client/session/session.h"
 #include "client/tensor/codec_tuner.h"
 #include "client/tensor/device/device_update.h"
@@ -952,6 +953,48 @@ static void test_stuck_neighbour(void **state)
     assert_int_equal(fake_cuda_live_count(), 0);
 }
 
+/* A device hangs with an update of the weights queued: the end of the session does not wait for it. Its arrays
+ * are then leaked, because the device may still write to them. */
+static void hanging_update(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static float first_weights[2][1000];
+    struct place place = {.on_device = true};
+    struct weft_request request = {{0}};
+    struct weft_tensor_options options;
+    struct weft_tensor *tensor;
+    assert_int_equal(cudaStreamCreateWithFlags(&place.stream, 0), 0);
+    struct buffer grad = buffer_new(&place, 1000 * sizeof(float)), weights = buffer_new(&place, grad.bytes);
+    weft_tensor_options_init(&options);
+    options.name = "t", options.dim_count = 1, options.dims[0] = 1000;
+    options.mode = WEFT_MODE_ALL_REDUCE, options.codec = "dense", options.optimizer = "sgd";
+    CROWD_OK(crowd, session, weft_declare(session, &options, &tensor));
+    CROWD_OK(crowd, session, weft_tensor_init(tensor, first_weights[rank]));
+    CROWD_OK(crowd, session, weft_tensor_memory(tensor, device_kind, place.stream));
+    for (uint64_t step = 1; step <= 2; step++) {
+        fake_cuda_synchronize();
+        pthread_barrier_wait(&crowd->meet);
+        fake_cuda_hang(step == 2);
+        CROWD_OK(crowd, session,
+                 weft_step_begin(session, &(struct weft_step){.step = step, .lr = 0.1f, .weight = 1}));
+        CROWD_OK(crowd, session, weft_push_pull(tensor, grad.memory, weights.memory, &request));
+        CROWD_OK(crowd, session, weft_wait(&request, 0)); /* the update is queued */
+        CROWD_OK(crowd, session, weft_step_end(session));
+    }
+}
+
+static void test_hanging_update(void **state)
+{
+    if (WEFT_ADDRESS_SANITIZER) skip(); /* which reports the leak */
+    struct crowd crowd = {0};
+    const int before = fake_cuda_hung_calls();
+    fake_cuda_setup(1, 100, 2);
+    crowd_run(&crowd, 2, hanging_update);
+    fake_cuda_hang(false);
+    fake_cuda_synchronize();
+    assert_int_equal(crowd.failures, 0);
+    assert_int_equal(fake_cuda_hung_calls(), before);
+}
+
 /* All ranks on device 1, and no caller waits: the engine thread, whose current device is 0 at first,
  * creates no context on device 0. */
 static void note(void *context, enum weft_status status)
@@ -1185,6 +1228,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_coded),
         cmocka_unit_test(test_coding_fails),
     };
+    const struct CMUnitTest hanging[] = {cmocka_unit_test(test_hanging_update)};
     const bool cuda = device_kind == WEFT_MEMORY_CUDA;
     if (cuda) setenv("WEFT_CUDA_RUNTIME", FAKE_CUDART, 1);
     else setenv("WEFT_DEVICE_RUNTIME", FAKE_DEVICE, 1);
@@ -1199,5 +1243,7 @@ int main(int argc, char **argv)
     for (seed = first; seed < first + seeds; seed++) failed += cmocka_run_group_tests(forking, NULL, NULL);
     for (seed = first; seed < first + seeds; seed++) failed += cmocka_run_group_tests(seeded, NULL, NULL);
     if (cuda) failed += cmocka_run_group_tests(of_cuda, NULL, NULL);
-    return failed + cmocka_run_group_tests(others, NULL, NULL);
+    failed += cmocka_run_group_tests(others, NULL, NULL);
+    if (cuda) failed += cmocka_run_group_tests(hanging, NULL, NULL); /* leaves things of the device */
+    return failed;
 }

@@ -427,6 +427,63 @@ static void test_fails(void **state)
     }
 }
 
+/* The session ends while a copy of the input is under way: its memory is freed behind the copy. */
+static void ends_copying(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static struct weft_request request; /* until the end of the session */
+    int64_t *const *x = crowd->user;
+    const uint64_t before = fake_cuda_copied_bytes();
+    struct weft_call call = sum_of(x[rank], ELEMS, NULL);
+    call.on_stream = false;
+    pthread_barrier_wait(&crowd->meet);
+    if (rank == 0) CROWD_CHECK(crowd, session, weft_call_start(session, &call, &request) == WEFT_IN_PROGRESS);
+    for (int i = 0; i < LOOKS && fake_cuda_copied_bytes() == before; i++) usleep(50);
+}
+
+static void test_ends_copying(void **state)
+{
+    int64_t *x[RANKS];
+    struct crowd crowd = {.user = x};
+    fake_cuda_setup(1, 0, 1);
+    for (int rank = 0; rank < RANKS; rank++) x[rank] = device_alloc(ELEMS);
+    fake_cuda_slow_copies(50000);
+    crowd_run(&crowd, RANKS, ends_copying);
+    fake_cuda_slow_copies(0);
+    for (int rank = 0; rank < RANKS; rank++) cudaFree(x[rank]);
+    assert_int_equal(crowd.failures, 0);
+    assert_int_equal(fake_cuda_live_count(), 0);
+}
+
+/* The session ends when the result is known, before the copies and the release of the stream have run. */
+static void ends_before_release(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static struct weft_request requests[RANKS];
+    int64_t *const *x = crowd->user;
+    const struct weft_call call = sum_of(x[rank], ELEMS, x[RANKS + rank]);
+    CROWD_OK(crowd, session, weft_call_start(session, &call, &requests[rank]));
+    CROWD_OK(crowd, session, weft_wait(&requests[rank], 0));
+}
+
+static void test_ends_before_release(void **state)
+{
+    int64_t *x[2 * RANKS]; /* buffers, then streams */
+    struct crowd crowd = {.user = x};
+    for (uint64_t one = 1; one <= 5; one++) {
+        fake_cuda_setup(one, 2000, 1);
+        for (int rank = 0; rank < RANKS; rank++) {
+            x[rank] = device_alloc(ELEMS);
+            assert_int_equal(cudaStreamCreateWithFlags((void **)&x[RANKS + rank], 0), 0);
+        }
+        crowd_run(&crowd, RANKS, ends_before_release);
+        for (int rank = 0; rank < RANKS; rank++) {
+            cudaFree(x[rank]);
+            cudaStreamDestroy(x[RANKS + rank]);
+        }
+        assert_int_equal(crowd.failures, 0);
+        assert_int_equal(fake_cuda_live_count(), 0);
+    }
+}
+
 /* ---- refused calls ---- */
 
 static void misuse(struct crowd *crowd, struct weft_session *session, uint32_t rank)
@@ -509,9 +566,10 @@ int main(int argc, char **argv)
     const struct CMUnitTest seeded[] = {cmocka_unit_test(test_chain), cmocka_unit_test(test_late_steps),
                                         cmocka_unit_test(test_behind)};
     const struct CMUnitTest others[] = {
-        cmocka_unit_test(test_not_blocked), cmocka_unit_test(test_without_words),
-        cmocka_unit_test(test_fails),       cmocka_unit_test(test_not_released),
-        cmocka_unit_test(test_misuse),      cmocka_unit_test(test_elastic),
+        cmocka_unit_test(test_not_blocked),  cmocka_unit_test(test_without_words),
+        cmocka_unit_test(test_fails),        cmocka_unit_test(test_not_released),
+        cmocka_unit_test(test_misuse),       cmocka_unit_test(test_elastic),
+        cmocka_unit_test(test_ends_copying), cmocka_unit_test(test_ends_before_release),
     };
     setenv("WEFT_CUDA_RUNTIME", FAKE_CUDART, 1);
     setenv("WEFT_NCCL", FAKE_NCCL, 1);

@@ -23,7 +23,7 @@ import tempfile
 LIMIT_S = 120
 SLOW = {"FAKE_CUDA_COPY_US": "700"}  # a second try: a missing order shows while copies take longer
 ENVIRONMENT = {"UCX_MEM_EVENTS": "n", "TSAN_OPTIONS": "halt_on_error=1"}  # of the thread sanitizer
-FOLDERS = ("client/", "compress/", "collective/", "server/")
+FOLDERS = ("base/", "client/", "compress/", "collective/", "server/")
 
 
 def run(command, **variables):
@@ -76,14 +76,20 @@ def sites_of(command, functions):
         with open(file, encoding="utf-8") as lines:
             sites = {line.strip() for line in lines}
     symbols, places = symbols_of(command[0]), {}
-    for site in sites:
-        what, (module, offset) = site.split()[0], site.split()[1].rsplit("+", 1)
-        if module != os.path.basename(command[0]):
-            continue
+
+    def at(offset):
+        """(function, offset in it), of the module"""
         address, symbol = symbols[bisect.bisect(symbols, (int(offset, 16), "~")) - 1]
-        function = symbol.split(".")[0]
+        return symbol.split(".")[0], int(offset, 16) - address
+
+    for site in sites:
+        what, place, table = site.split()
+        module, offset = place.rsplit("+", 1)
+        if module != os.path.basename(command[0]) or at(table)[0] not in functions:  # of the test
+            continue
+        function, within = at(offset)
         if function in functions:
-            places[f"{'/'.join(functions[function])} {function}+{int(offset, 16) - address:#x} {what}"] = site
+            places[f"{'/'.join(functions[function])} {function}+{within:#x} {what}"] = site
     return places
 
 

@@ -8,6 +8,8 @@
 #ifndef TEST_DEVICE_ORDER_H
 #define TEST_DEVICE_ORDER_H
 
+#include <stdatomic.h>
+
 #ifndef FAKE_CUDA_ORDER
 #define FAKE_CUDA_ORDER 0
 #endif
@@ -19,6 +21,7 @@ void AnnotateIgnoreWritesBegin(const char *file, int line);
 void AnnotateIgnoreWritesEnd(const char *file, int line);
 void __tsan_acquire(void *address);
 void __tsan_release(void *address);
+void __tsan_atomic32_store(volatile int *address, int value, int order);
 
 /* Between the two no lock, condition or join of this thread is an order, and its accesses are those of the
  * runtime to its own memory: allocations and releases of it are no accesses. */
@@ -41,7 +44,17 @@ static inline void order_after(const void *address)
 {
     __tsan_acquire((void *)address);
 }
+/* A store by the device, atomic: the release of that memory without an order is a race. */
+static inline void order_store(_Atomic unsigned *word, unsigned value)
+{
+    const int release = 3;
+    __tsan_atomic32_store((volatile int *)word, (int)value, release);
+}
 #else
+static inline void order_store(_Atomic unsigned *word, unsigned value)
+{
+    atomic_store(word, value);
+}
 static inline void order_ignore(void) {}
 static inline void order_observe(void) {}
 static inline void order_before(const void *address) {}

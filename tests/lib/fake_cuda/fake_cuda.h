@@ -33,6 +33,10 @@ void fake_cuda_fail_alloc(int n);
  * returns the number of queued kernels. */
 void fake_cuda_fail_launch(int n);
 int fake_cuda_launches(void);
+/* While true kernels and what is behind them do not end, as on a device that hangs. Calls that wait for the
+ * device (cudaFree) then return at once, without effect, and are counted: they would not return. */
+void fake_cuda_hang(bool hangs);
+int fake_cuda_hung_calls(void);
 /* Resets a failed context; nothing may be queued. */
 void fake_cuda_reset(void);
 /* Number of live allocations, pinned ranges, streams and events. */

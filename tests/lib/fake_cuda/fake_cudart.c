@@ -86,6 +86,8 @@ static unsigned delay_us_max;
 static _Atomic int dropped_order; /* enum fake_cuda_order */
 static void *_Atomic dropped_stream;
 static _Atomic unsigned copy_us;
+static _Atomic bool is_hanging;
+static _Atomic int hung_calls;
 static struct stream *default_streams[DEVICES_MAX], *closed;
 static _Thread_local int current, last_error; /* last_error: returned and cleared by cudaGetLastError */
 
@@ -119,7 +121,7 @@ static void observe(const void *address)
 /* ---- dropped order ----
  *
  * A site is a place of weft that calls an operation of its memory table: FAKE_CUDA_SITES names a file to
- * which the sites of a process are appended, "what module+offset"; FAKE_CUDA_DROP_SITE names a site whose
+ * which the sites of a process are appended, "what module+offset table"; FAKE_CUDA_DROP_SITE names a site whose
  * calls have no effect; FAKE_CUDA_COPY_US makes each copy take that time. tests/client/call/test_waits.py
  * removes each site in turn. */
 
@@ -153,10 +155,12 @@ static __attribute__((noinline)) bool site_is_dropped(const char *what)
     int at = 0;
     while (at < count && !is_own(frames[at], &own)) at++;
     while (at < count && is_own(frames[at], &own)) at++;
+    const void *const table = at < count ? frames[at] : NULL;
     if (++at >= count || !dladdr(frames[at], &found) || !found.dli_fname) return false;
     const char *name = strrchr(found.dli_fname, '/');
-    snprintf(text, sizeof text, "%s %s+%#lx", what, name ? name + 1 : found.dli_fname,
-             (unsigned long)((uint8_t *)frames[at] - (uint8_t *)found.dli_fbase) - 1);
+    snprintf(text, sizeof text, "%s %s+%#lx %#lx", what, name ? name + 1 : found.dli_fname,
+             (unsigned long)((uint8_t *)frames[at] - (uint8_t *)found.dli_fbase) - 1,
+             (unsigned long)((uint8_t *)table - (uint8_t *)found.dli_fbase) - 1);
     for (int i = 0; list && i < SITES_MAX; i++) {
         void *none = NULL;
         if (seen_sites[i] == frames[at]) break;
@@ -221,7 +225,9 @@ static void run(struct stream *stream, struct item *item)
         observe(item->word);
     } else if (item->word) {
         publish(item->word);
-        if (!sticky) atomic_store(item->word, item->value);
+        order_observe();
+        if (!sticky) order_store(item->word, item->value);
+        order_ignore();
     } else if (item->wait) {
         while (item->wait->passed < item->ticket && !sticky) pthread_cond_wait(&changed, &lock);
         observe(item->point);
@@ -232,6 +238,7 @@ static void run(struct stream *stream, struct item *item)
         return; /* a failed context runs no further work */
     } else if (item->fn) {
         leave();
+        while (is_hanging) usleep(100);
         item->fn(item->context);
         enter();
     } else if (item->bytes > 0) {
@@ -452,6 +459,10 @@ int cudaMalloc(void **memory_out, size_t bytes)
 int cudaFree(void *memory)
 {
     if (!memory) return OK;
+    if (is_hanging) {
+        hung_calls++;
+        return OK;
+    }
     fake_cuda_synchronize(); /* cudaFree waits for the device */
     enter();
     struct range *range = range_of(memory);
@@ -556,6 +567,7 @@ int cudaEventDestroy(void *handle)
 {
     struct event *event = handle;
     need_context();
+    if (is_hanging) return OK;
     enter();
     while (queued > 0) pthread_cond_wait(&changed, &lock);
     live_handles--;
@@ -645,8 +657,12 @@ int cudaHostAlloc(void **memory_out, size_t bytes, unsigned flags)
 
 int cudaFreeHost(void *memory)
 {
-    fake_cuda_synchronize();
-    enter();
+    if (is_hanging) {
+        hung_calls++;
+        return OK;
+    }
+    enter(); /* waits here, but promises no order */
+    while (queued > 0) pthread_cond_wait(&changed, &lock);
     int answer = unregister(memory);
     leave();
     if (answer == OK) free(memory);
@@ -754,6 +770,15 @@ void fake_cuda_fail_alloc(int n)
     enter();
     allocs_until_failure = n;
     leave();
+}
+
+void fake_cuda_hang(bool hangs)
+{
+    is_hanging = hangs;
+}
+int fake_cuda_hung_calls(void)
+{
+    return hung_calls;
 }
 
 void fake_cuda_reset(void)
