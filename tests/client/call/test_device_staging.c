@@ -953,8 +953,8 @@ static void test_stuck_neighbour(void **state)
     assert_int_equal(fake_cuda_live_count(), 0);
 }
 
-/* A device hangs with an update of the weights queued: the end of the session does not wait for it. Its arrays
- * are then leaked, because the device may still write to them. */
+/* A device hangs with an update of the weights queued: the end of the session does not wait for it. Its
+ * arrays are then leaked, because the device may still write to them. */
 static void hanging_update(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     static float first_weights[2][1000];

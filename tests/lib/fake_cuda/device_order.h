@@ -1,10 +1,11 @@
 /* device_order.h - the order that a device guarantees, for the thread sanitizer.
  *
- * The streams of the fake runtime are threads, and its lock would order all of them for the sanitizer. So the
- * runtime is compiled without the sanitizer (FAKE_CUDA_ORDER=1), its lock is ignored, and it reports the order
- * of CUDA alone: a call before the work that it queues, the items of one stream, an event before the waits and
- * polls that observe it, a store to a word before the wait for it. Everything else that touches the same bytes
- * is a data race: an access without a needed event is an error in each run, whatever the delays are. */
+ * The streams of the fake runtime are threads, and its lock would order all of them for the sanitizer. So
+ * the runtime is compiled without the sanitizer (FAKE_CUDA_ORDER=1), its lock is ignored, and it reports the
+ * order of CUDA alone: a call before the work that it queues, the items of one stream, an event before the
+ * waits and polls that observe it, a store to a word before the wait for it. Everything else that touches the
+ * same bytes is a data race: an access without a needed event is an error in each run, whatever the delays
+ * are. */
 #ifndef TEST_DEVICE_ORDER_H
 #define TEST_DEVICE_ORDER_H
 

@@ -121,9 +121,9 @@ static void observe(const void *address)
 /* ---- dropped order ----
  *
  * A site is a place of weft that calls an operation of its memory table: FAKE_CUDA_SITES names a file to
- * which the sites of a process are appended, "what module+offset table"; FAKE_CUDA_DROP_SITE names a site whose
- * calls have no effect; FAKE_CUDA_COPY_US makes each copy take that time. tests/client/call/test_waits.py
- * removes each site in turn. */
+ * which the sites of a process are appended, "what module+offset table"; FAKE_CUDA_DROP_SITE names a site
+ * whose calls have no effect; FAKE_CUDA_COPY_US makes each copy take that time.
+ * tests/client/call/test_waits.py removes each site in turn. */
 
 enum { SITES_MAX = 512 };
 static void *_Atomic seen_sites[SITES_MAX];
