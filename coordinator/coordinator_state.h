@@ -88,7 +88,7 @@ struct coordinator_records {
     size_t shrunk_bytes;
 };
 
-/* What the process of a member can do: from its Hello. */
+/* What the process of a member is and can do: from its Hello. */
 struct coordinator_abilities {
     struct weft_wire_range wire; /* versions that it speaks */
     uint64_t deadline_ms;        /* of a worker's operations; 0: unknown */

@@ -221,7 +221,7 @@ bool coordinator_members_reserve(struct weft_coordinator *coordinator)
 static void describe_process(struct coordinator_member *member, const Weft__Control__Hello *hello)
 {
     snprintf(member->host, sizeof member->host, "%s", hello->host);
-    member->deadline_ms = hello->deadline_ms;
+    member->abilities.deadline_ms = hello->deadline_ms;
     member->abilities.has_device = hello->device;
     member->abilities.supports_states = hello->states;
     member->abilities.supports_groups = hello->groups;

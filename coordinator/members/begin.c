@@ -58,8 +58,8 @@ static uint64_t shortest_deadline_ms(const struct weft_coordinator *coordinator)
     uint64_t shortest_ms = UINT64_MAX;
     for (uint32_t i = 0; i < coordinator->options.workers; i++) {
         const struct coordinator_member *worker = coordinator->membership.workers[i];
-        if (worker && worker->deadline_ms > 0 && worker->deadline_ms < shortest_ms)
-            shortest_ms = worker->deadline_ms;
+        const uint64_t deadline_ms = worker ? worker->abilities.deadline_ms : 0;
+        if (deadline_ms > 0 && deadline_ms < shortest_ms) shortest_ms = deadline_ms;
     }
     return shortest_ms < UINT64_MAX ? shortest_ms : 0;
 }
