@@ -387,10 +387,10 @@ static void start_work(struct weft_tensor *tensor, bool (*run)(struct client_wor
 }
 
 /* Codec arithmetic: short tensors at once or in turn on the engine thread, others on the compute thread. The
- * run_ functions access only the codec, its buffers and op->coding.computed. op->in_transport counts a task on
- * the compute thread, so the operation cannot end meanwhile. A codec encodes the whole tensor before it sends,
- * so that nothing is sent of a gradient that is not finite. If it can be cut, each chunk is combined alone,
- * and the aggregates are stored one after the other. */
+ * run_ functions access only the codec, its buffers and op->coding.computed. op->in_transport counts a task
+ * on the compute thread, so the operation cannot end meanwhile. A codec encodes the whole tensor before it
+ * sends, so that nothing is sent of a gradient that is not finite. If it can be cut, each chunk is combined
+ * alone, and the aggregates are stored one after the other. */
 
 static void encode_round(struct weft_tensor *tensor, uint32_t round)
 {

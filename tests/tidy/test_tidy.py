@@ -76,6 +76,25 @@ class TidyTest(unittest.TestCase):
         found = self.breaches({f"proto/part{i}.h": OPENING for i in range(26)})
         self.assertTrue(any("proto:1: 27 C files; at most 25" in line for line in found), found)
 
+    def test_fields(self):
+        fields = "".join(f"    int f{i}, g{i};\n" for i in range(12))
+        self.assertEqual(self.breaches({"base/list.h": OPENING + f"struct s {{\n{fields}    int h;\n}};\n"}), [])
+        self.add("base/list.h", f"struct s {{\n{fields}    int h[2], *i;\n}};", "struct s has 26 fields")
+        self.add("base/list.h", f"struct s {{\n{fields}    struct {{ int h, i; }};\n}};", "struct s has 26 fields")
+        named = OPENING + f"struct s {{\n{fields}    struct {{ int h, i; }} end; /* a; b; */\n}};\n"
+        self.assertEqual(self.breaches({"base/list.h": named}), [])
+
+    def test_parameters(self):
+        self.assertEqual(self.breaches({"base/list.h": OPENING + "int f(int a, int (*b)(int, int), int c, int d, int e);\n"}), [])
+        self.add("base/list.h", "int f(int a, int b, int c,\n      int d, int e, int f);", "function f has 6 parameters")
+        self.add("base/list.h", "static inline struct s *f(int a, int b, int c, int d, int e, ...)\n{\n}", "has 6 parameters")
+
+    def test_exceptions_shrink(self):
+        longer = OPENING + "int f(int a, int b, int c, int d, int e, int g);\n"
+        self.assertEqual(self.breaches({"base/list.h": longer, tidy.EXCEPTIONS: "# why\nfunction f 6\n"}), [])
+        self.expect_tree({"base/list.h": longer, tidy.EXCEPTIONS: "function f 7\n"}, "lower or remove the line")
+        self.expect_tree({tidy.EXCEPTIONS: "struct s 30\n"}, "lower or remove the line")
+
     def test_comment_words(self):
         self.expect_tree({"base/list.h": OPENING + "/* nobody is told */\n"}, "nobody|somebody|everybody per 10,000 words")
         self.expect_tree({"tests/base/test_list.c": f"/* {COUNTED_WORD} */\n" + GOOD["tests/base/test_list.c"]}, "tests:1: ")

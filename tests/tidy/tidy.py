@@ -13,6 +13,7 @@ It reads the tree as text (no compiler) and prints one line per breach, `file:li
   meson         every .c file belongs to some target
   options       every option of the option table has a reader, and every option read is in the table
   layout        at most 25 files in a folder; no C line above 110 columns; READMEs and HACKING.md name existing files
+  sizes         at most 25 fields in a struct and 5 parameters in a prototype, except those of exceptions.txt
   text          no machine's paths, no notes to self, no tabs; a file of the library opens with a comment
   words         comments name the thing that acts: words without one stay below their limit per 10,000 words
 
@@ -28,6 +29,8 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "dev"))
 import comment_words  # noqa: E402
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import limits  # noqa: E402
 
 ARROWS = {  # module: the modules it may include
     "base": set(),
@@ -124,6 +127,13 @@ WORDS_MAX = {  # group of comment_words.GROUPS: occurrences per 10,000 words of 
 WORDS_MAX_OUTSIDE = {group: 2.0 for group in WORDS_MAX if group != "private"}
 FOLDER_FILES_MAX = 25
 RELEASED = "tests/client/abi/weft-"  # headers as they were released; not edited
+# Sizes of structs and prototypes. Each exception has its present number, which may only be lowered.
+FIELDS_MAX = 25
+PARAMETERS_MAX = 5
+EXCEPTIONS = "tests/tidy/exceptions.txt"
+# Interfaces of other projects, and the public one, which is frozen; kernels take their arrays and scalars one by one.
+FREE_SIZES = ("client/include/", "nccl/", "tests/")
+FREE_PARAMETERS = FREE_SIZES + ("kernels/",)
 LARGE_FOLDERS = set()  # folders that hold more files; the reason is in their README
 
 WAITING_CALLS = re.compile(r"\bcuda(Malloc|Free|Host|Memcpy(?!\w*Async\b)|\w*Synchronize)\w*\s*\(")
@@ -389,6 +399,31 @@ class Tidy:
             if os.path.basename(path) == "README.md" or path == "HACKING.md":
                 self.check_readme(path)
 
+    def check_sizes(self):
+        """Counts above the limit are those of the list of exceptions; a smaller count, or none, lowers the list."""
+        exceptions = limits.read_exceptions(self.texts.get(EXCEPTIONS, ""))
+        found = {}
+        for path in self.code:
+            text = without_comments(self.texts[path], False)
+            if not path.startswith(FREE_SIZES):
+                rows = [("struct", *row, FIELDS_MAX) for row in limits.structs(text)]
+                if path.endswith(".h") and not path.startswith(FREE_PARAMETERS):
+                    rows += [("function", *row, PARAMETERS_MAX) for row in limits.prototypes(text)]
+                for kind, at, name, count, limit in rows:
+                    if count > limit:
+                        found[(kind, name)] = max(count, found.get((kind, name), 0))
+                        self.check_size(path, text.count("\n", 0, at) + 1, kind, name, count, limit, exceptions)
+        for (kind, name), allowed in exceptions.items():
+            if found.get((kind, name), 0) < allowed:
+                self.breach(EXCEPTIONS, self.line_of(EXCEPTIONS, f"{kind} {name} "),
+                            f"{kind} {name} has {found.get((kind, name), 'no excess any more')}; lower or remove the line")
+
+    def check_size(self, path, line, kind, name, count, limit, exceptions):
+        allowed = exceptions.get((kind, name), limit)
+        if count > allowed:
+            what = "fields; group them into sub-structs" if kind == "struct" else "parameters; pass a struct"
+            self.breach(path, line, f"{kind} {name} has {count} {what} (at most {allowed})")
+
     def check_readme(self, path):
         """A name in backquotes with an ending, and the target of a link, exist below the README's folder or from the top."""
         folder = os.path.dirname(path)
@@ -443,6 +478,7 @@ class Tidy:
         self.check_meson()
         self.check_options()
         self.check_layout()
+        self.check_sizes()
         self.check_text()
         self.check_words()
         return self.breaches
