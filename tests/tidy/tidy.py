@@ -386,7 +386,7 @@ class Tidy:
     def check_layout(self):
         folders = {}
         for path in self.paths:
-            if path.endswith(SOURCE) and module_of(path) in ARROWS:
+            if path.endswith(SOURCE) and (module_of(path) in ARROWS or module_of(path) == "tests"):
                 folders.setdefault(os.path.dirname(path), []).append(path)
         for folder, paths in sorted(folders.items()):
             if len(paths) > FOLDER_FILES_MAX and folder not in LARGE_FOLDERS:

@@ -1,7 +1,7 @@
 /* fuzz_regions.c - a hostile rank in a sparse all-reduce by regions: a piece for our region, or its sum.
  * Refused without effect (the real bytes then give the usual result), or accepted, and then every rank
  * accepts the aggregate. */
-#include "tests/fuzz/fuzz_compress.h"
+#include "tests/fuzz/compress/fuzz_compress.h"
 
 enum { STRIDE = 2048 };
 

@@ -2,7 +2,7 @@
  * (the real one is then accepted), or accepted, and then the step ends and the next gradient encodes. */
 #include <math.h>
 
-#include "tests/fuzz/fuzz_compress.h"
+#include "tests/fuzz/compress/fuzz_compress.h"
 
 static void combine(struct fuzz_fleet *fleet, const void **data_out, size_t *bytes_out)
 {

@@ -1,6 +1,6 @@
 /* fuzz_combiner_step.c - what closed a step at a hostile leader, for every codec: refused, or loaded, and
  * then the combiner decodes it and combines the next step. */
-#include "tests/fuzz/fuzz_compress.h"
+#include "tests/fuzz/compress/fuzz_compress.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {

@@ -1,7 +1,7 @@
 /* fuzz_slices.c - a hostile rank in an all-reduce by slices: a piece for our slice, or its sum. Refused
  * without effect (the real bytes then give the usual result), or accepted, and then the codec checks the
  * aggregate. */
-#include "tests/fuzz/fuzz_compress.h"
+#include "tests/fuzz/compress/fuzz_compress.h"
 
 enum { ROOM = 4096 };
 

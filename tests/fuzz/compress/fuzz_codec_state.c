@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "compress/codec.h"
-#include "tests/fuzz/fuzz_compress.h"
+#include "tests/fuzz/compress/fuzz_compress.h"
 
 enum { STATE_BYTES_MAX = 8192 };
 

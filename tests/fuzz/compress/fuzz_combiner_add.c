@@ -1,6 +1,6 @@
 /* fuzz_combiner_add.c - a contribution from a hostile worker, for every codec and round: refused without
  * effect, or added, and then the round closes with an aggregate that every worker accepts. */
-#include "tests/fuzz/fuzz_compress.h"
+#include "tests/fuzz/compress/fuzz_compress.h"
 
 static void close_round(struct fuzz_fleet *fleet, uint8_t *out, size_t *bytes_out)
 {
