@@ -44,6 +44,24 @@
 /* a waiting thread polls this long for an owned loop before it sleeps */
 #define SETTLE_NS 5000u
 
+/* How a waiting thread waits. */
+struct loop_waiting {
+    enum weft_wait_core wait_core;
+    bool wait_core_set; /* weft_loop_set_wait_core was called in this step */
+    enum weft_wait_core step_wait_core; /* value set in this step; valid if wait_core_set */
+    uint32_t shared_yields;                 /* short yields until this core counts as not shared; 0: it
+                                             * does */
+};
+/* Sleeping and waking. */
+struct loop_descriptors {
+    int epoll_fd, event_fd; /* -1 with virtual_time */
+    bool have_pwait2;       /* false: no epoll_pwait2 (before Linux 5.11) */
+    struct descriptor_id event_id, epoll_id;
+    atomic_bool is_broken;           /* the program closed or replaced a descriptor: sleeps are polls */
+    atomic_bool is_eventfd_readable; /* epoll has reported the eventfd; it has not been read since */
+    atomic_uint wake_count;          /* futex: wake-ups while is_broken */
+};
+
 struct weft_loop {
     struct weft_env *env;
     struct weft_loop_options options;
@@ -52,22 +70,13 @@ struct weft_loop {
     struct weft_list *next_pollable; /* next pollable of the step; a removal advances it */
     size_t unsleepable;              /* pollables with fd -1 */
     bool stepping;
-    enum weft_wait_core wait_core;
-    bool wait_core_set; /* weft_loop_set_wait_core was called in this step */
-    enum weft_wait_core step_wait_core; /* value set in this step; valid if wait_core_set */
-    uint32_t shared_yields;                 /* short yields until this core counts as not shared; 0: it
-                                             * does */
+    struct loop_waiting waiting;
     bool timer_started;               /* a timer was started since the last run_timers: it may be due */
     bool timers_due;                 /* a timer was started that is due: no clock reading is needed */
     uint32_t steps;                  /* steps of waiting threads since the last clock reading */
     uint64_t clock_ns;              /* last clock reading */
 
-    int epoll_fd, event_fd; /* -1 with virtual_time */
-    bool have_pwait2;       /* false: no epoll_pwait2 (before Linux 5.11) */
-    struct descriptor_id event_id, epoll_id;
-    atomic_bool is_broken;           /* the program closed or replaced a descriptor: sleeps are polls */
-    atomic_bool is_eventfd_readable; /* epoll has reported the eventfd; it has not been read since */
-    atomic_uint wake_count;          /* futex: wake-ups while is_broken */
+    struct loop_descriptors descriptors;
 
     struct mailbox mailbox;
     struct loop_owner owner;
@@ -111,20 +120,21 @@ void weft_loop_options_init(struct weft_loop_options *options)
 
 static enum weft_status open_descriptors(struct weft_loop *loop)
 {
-    loop->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (loop->epoll_fd < 0) goto err;
-    loop->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (loop->event_fd < 0) goto err_close_epoll;
-    struct epoll_event interest = {.events = EPOLLIN, .data.fd = loop->event_fd};
-    if (epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, loop->event_fd, &interest) != 0) goto err_close_event;
-    loop->event_id = descriptor_id_of(loop->event_fd);
-    loop->epoll_id = descriptor_id_of(loop->epoll_fd);
+    loop->descriptors.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (loop->descriptors.epoll_fd < 0) goto err;
+    loop->descriptors.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (loop->descriptors.event_fd < 0) goto err_close_epoll;
+    struct epoll_event interest = {.events = EPOLLIN, .data.fd = loop->descriptors.event_fd};
+    if (epoll_ctl(loop->descriptors.epoll_fd, EPOLL_CTL_ADD, loop->descriptors.event_fd, &interest) != 0)
+        goto err_close_event;
+    loop->descriptors.event_id = descriptor_id_of(loop->descriptors.event_fd);
+    loop->descriptors.epoll_id = descriptor_id_of(loop->descriptors.epoll_fd);
     return WEFT_OK;
 
 err_close_event:
-    close(loop->event_fd);
+    close(loop->descriptors.event_fd);
 err_close_epoll:
-    close(loop->epoll_fd);
+    close(loop->descriptors.epoll_fd);
 err:;
     int reason = errno;
     weft_log(loop->env, WEFT_LOG_ERROR, "base", "cannot make the descriptors of a loop: %s; raise ulimit -n",
@@ -141,16 +151,16 @@ static void wake(struct loop_owner *owner)
 {
     struct weft_loop *loop = weft_container_of(owner, struct weft_loop, owner);
     uint64_t one = 1;
-    if (loop->event_fd < 0) return;
-    if (atomic_load(&loop->is_broken)) {
-        atomic_fetch_add(&loop->wake_count, 1);
-        futex_wake_all(&loop->wake_count);
+    if (loop->descriptors.event_fd < 0) return;
+    if (atomic_load(&loop->descriptors.is_broken)) {
+        atomic_fetch_add(&loop->descriptors.wake_count, 1);
+        futex_wake_all(&loop->descriptors.wake_count);
         return;
     }
     /* EAGAIN would mean 2^64 - 1 unread wake-ups: readable as well. */
     int cancel_state; /* a cancelled thread would wake no thread */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
-    while (write(loop->event_fd, &one, sizeof one) < 0 && errno == EINTR) {}
+    while (write(loop->descriptors.event_fd, &one, sizeof one) < 0 && errno == EINTR) {}
     pthread_setcancelstate(cancel_state, NULL);
 }
 
@@ -167,8 +177,8 @@ enum weft_status weft_loop_create(struct weft_env *env, const struct weft_loop_o
     loop->env = env;
     loop->options = *options;
     if (env->virtual_time) loop->options.virtual_time = true;
-    loop->have_pwait2 = true;
-    loop->epoll_fd = loop->event_fd = -1;
+    loop->descriptors.have_pwait2 = true;
+    loop->descriptors.epoll_fd = loop->descriptors.event_fd = -1;
     weft_list_init(&loop->pollables);
     loop->next_pollable = &loop->pollables;
 
@@ -199,9 +209,10 @@ void weft_loop_free(struct weft_loop *loop)
     compute_fini(&loop->compute);
     weft_list_foreach(node, spare, &loop->pollables) weft_list_remove(node);
     timer_heap_fini(&loop->timers, loop->env);
-    if (!atomic_load(&loop->is_broken)) { /* otherwise the numbers may belong to the program now */
-        if (loop->epoll_fd >= 0) close(loop->epoll_fd);
-        if (loop->event_fd >= 0) close(loop->event_fd);
+    if (!atomic_load(
+            &loop->descriptors.is_broken)) { /* otherwise the numbers may belong to the program now */
+        if (loop->descriptors.epoll_fd >= 0) close(loop->descriptors.epoll_fd);
+        if (loop->descriptors.event_fd >= 0) close(loop->descriptors.event_fd);
     }
     weft_free_bytes(loop->env, loop);
 }
@@ -209,9 +220,10 @@ void weft_loop_free(struct weft_loop *loop)
 void weft_loop_set_wait_core(struct weft_loop *loop, enum weft_wait_core wait_core)
 {
     assert_holder(loop);
-    if (!loop->stepping) loop->wait_core = wait_core;
-    else if (!loop->wait_core_set || wait_core == WEFT_WAIT_SAME_CORE) loop->step_wait_core = wait_core;
-    loop->wait_core_set = loop->stepping;
+    if (!loop->stepping) loop->waiting.wait_core = wait_core;
+    else if (!loop->waiting.wait_core_set || wait_core == WEFT_WAIT_SAME_CORE)
+        loop->waiting.step_wait_core = wait_core;
+    loop->waiting.wait_core_set = loop->stepping;
 }
 
 struct weft_env *weft_loop_env(struct weft_loop *loop)
@@ -287,9 +299,9 @@ static int run_timers(struct weft_loop *loop, bool read_clock)
 enum weft_status weft_loop_add(struct weft_loop *loop, struct weft_pollable *pollable)
 {
     assert_holder(loop);
-    if (pollable->fd >= 0 && loop->epoll_fd >= 0) {
+    if (pollable->fd >= 0 && loop->descriptors.epoll_fd >= 0) {
         struct epoll_event interest = {.events = EPOLLIN, .data.fd = pollable->fd};
-        if (epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, pollable->fd, &interest) != 0) {
+        if (epoll_ctl(loop->descriptors.epoll_fd, EPOLL_CTL_ADD, pollable->fd, &interest) != 0) {
             int reason = errno;
             weft_log(loop->env, WEFT_LOG_ERROR, "base", "descriptor %d cannot be slept on: %s", pollable->fd,
                      strerror(reason));
@@ -306,8 +318,8 @@ void weft_loop_remove(struct weft_loop *loop, struct weft_pollable *pollable)
 {
     assert_holder(loop);
     /* EBADF: its owner has closed it, which removed it. */
-    if (pollable->fd >= 0 && loop->epoll_fd >= 0)
-        epoll_ctl(loop->epoll_fd, EPOLL_CTL_DEL, pollable->fd, NULL);
+    if (pollable->fd >= 0 && loop->descriptors.epoll_fd >= 0)
+        epoll_ctl(loop->descriptors.epoll_fd, EPOLL_CTL_DEL, pollable->fd, NULL);
     if (pollable->fd == -1) loop->unsleepable--;
     if (loop->next_pollable == &pollable->link) loop->next_pollable = pollable->link.next;
     weft_list_remove(&pollable->link);
@@ -394,13 +406,13 @@ static void step_begin(struct weft_loop *loop)
 {
     WEFT_ASSERT(!loop->stepping);
     loop->stepping = true;
-    loop->wait_core_set = false;
+    loop->waiting.wait_core_set = false;
 }
 
 static void step_end(struct weft_loop *loop)
 {
     loop->stepping = false;
-    if (loop->wait_core_set) loop->wait_core = loop->step_wait_core;
+    if (loop->waiting.wait_core_set) loop->waiting.wait_core = loop->waiting.step_wait_core;
 }
 
 static int step(struct weft_loop *loop, bool read_clock)
@@ -441,16 +453,16 @@ int weft_loop_run_commands(struct weft_loop *loop)
 
 static void mark_broken(struct weft_loop *loop)
 {
-    if (!atomic_exchange(&loop->is_broken, true))
+    if (!atomic_exchange(&loop->descriptors.is_broken, true))
         weft_log(loop->env, WEFT_LOG_ERROR, "base",
                  "a thread cannot sleep until an event any more and polls: %s", WEFT_DESCRIPTORS_LOST);
 }
 
 bool weft_loop_descriptors_lost(struct weft_loop *loop)
 {
-    if (loop->event_fd < 0) return false; /* virtual time */
-    if (descriptor_is_same(loop->event_fd, loop->event_id) &&
-        descriptor_is_same(loop->epoll_fd, loop->epoll_id))
+    if (loop->descriptors.event_fd < 0) return false; /* virtual time */
+    if (descriptor_is_same(loop->descriptors.event_fd, loop->descriptors.event_id) &&
+        descriptor_is_same(loop->descriptors.epoll_fd, loop->descriptors.epoll_id))
         return false;
     mark_broken(loop);
     return true;
@@ -459,7 +471,7 @@ bool weft_loop_descriptors_lost(struct weft_loop *loop)
 /* A wake-up just before the futex call is lost, so the sleep is short. */
 static void sleep_without_epoll(struct weft_loop *loop, uint64_t timeout_ns)
 {
-    futex_wait(&loop->wake_count, atomic_load(&loop->wake_count),
+    futex_wait(&loop->descriptors.wake_count, atomic_load(&loop->descriptors.wake_count),
                timeout_ns < BROKEN_POLL_NS ? timeout_ns : BROKEN_POLL_NS);
 }
 
@@ -474,22 +486,23 @@ static void sleep_in_epoll(struct weft_loop *loop, uint64_t timeout_ns)
 {
     struct epoll_event events[8];
     int count = -1;
-    if (atomic_load_explicit(&loop->is_broken, memory_order_relaxed)) {
+    if (atomic_load_explicit(&loop->descriptors.is_broken, memory_order_relaxed)) {
         sleep_without_epoll(loop, timeout_ns);
         return;
     }
     if (timeout_ns > DESCRIPTOR_LOOK_NS) timeout_ns = DESCRIPTOR_LOOK_NS;
-    if (loop->have_pwait2) {
+    if (loop->descriptors.have_pwait2) {
         struct timespec timeout = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
-        count = epoll_pwait2(loop->epoll_fd, events, 8, &timeout, NULL);
-        if (count < 0 && errno == ENOSYS) loop->have_pwait2 = false;
+        count = epoll_pwait2(loop->descriptors.epoll_fd, events, 8, &timeout, NULL);
+        if (count < 0 && errno == ENOSYS) loop->descriptors.have_pwait2 = false;
     }
-    if (!loop->have_pwait2) { /* milliseconds, rounded up: an early wake-up would spin */
+    if (!loop->descriptors.have_pwait2) { /* milliseconds, rounded up: an early wake-up would spin */
         uint64_t timeout_ms = timeout_ns / 1000000u + 1;
-        count = epoll_wait(loop->epoll_fd, events, 8, (int)timeout_ms);
+        count = epoll_wait(loop->descriptors.epoll_fd, events, 8, (int)timeout_ms);
     }
     for (int i = 0; i < count; i++)
-        if (events[i].data.fd == loop->event_fd) atomic_store(&loop->is_eventfd_readable, true);
+        if (events[i].data.fd == loop->descriptors.event_fd)
+            atomic_store(&loop->descriptors.is_eventfd_readable, true);
     if (count <= 0) check_descriptors(loop, count);
 }
 
@@ -498,8 +511,8 @@ static void sleep_in_epoll(struct weft_loop *loop, uint64_t timeout_ns)
 static void eventfd_drain(struct weft_loop *loop)
 {
     uint64_t wakes;
-    if (!atomic_exchange(&loop->is_eventfd_readable, false)) return;
-    if (read(loop->event_fd, &wakes, sizeof wakes) < 0) return;
+    if (!atomic_exchange(&loop->descriptors.is_eventfd_readable, false)) return;
+    if (read(loop->descriptors.event_fd, &wakes, sizeof wakes) < 0) return;
 }
 
 /* Arms the pollables. Returns whether the thread may sleep, and for how long. */
@@ -530,14 +543,14 @@ struct spin {
  * yield before they spin. */
 static void yield(struct weft_loop *loop)
 {
-    if (loop->wait_core == WEFT_WAIT_SAME_CORE) { /* no clock needed */
+    if (loop->waiting.wait_core == WEFT_WAIT_SAME_CORE) { /* no clock needed */
         sched_yield();
         return;
     }
     uint64_t since_ns = weft_now_ns(loop->env);
     sched_yield();
-    if (weft_now_ns(loop->env) - since_ns >= YIELD_SHARED_NS) loop->shared_yields = SHARED_YIELDS;
-    else if (loop->shared_yields > 0) loop->shared_yields--;
+    if (weft_now_ns(loop->env) - since_ns >= YIELD_SHARED_NS) loop->waiting.shared_yields = SHARED_YIELDS;
+    else if (loop->waiting.shared_yields > 0) loop->waiting.shared_yields--;
 }
 
 /* Accounts for a step's work. true: idle for long enough to sleep. now_ns 0: no clock reading. */
@@ -554,7 +567,7 @@ static bool spin_account(struct weft_loop *loop, struct spin *spin, int work, ui
         spin->since_ns = now_ns;
         return false;
     }
-    bool yields_first = loop->wait_core == WEFT_WAIT_SAME_CORE || loop->shared_yields > 0;
+    bool yields_first = loop->waiting.wait_core == WEFT_WAIT_SAME_CORE || loop->waiting.shared_yields > 0;
     if (spin->yields == 0 && !yields_first) {
         if (now_ns == 0) return false;
         if (spin->since_ns == 0) spin->since_ns = now_ns;
@@ -585,8 +598,8 @@ static uint64_t wait_limit_ns(struct wait_limit *wait_limit, uint64_t now_ns)
  * passed. */
 static int drive_step(struct weft_loop *loop, const struct spin *spin, bool *read_clock, uint64_t *now_ns_out)
 {
-    bool yielded =
-        spin->yields > 0 && (loop->wait_core != WEFT_WAIT_SAME_CORE || spin->yields % YIELDS_PER_LOOK == 0);
+    bool yielded = spin->yields > 0 &&
+                   (loop->waiting.wait_core != WEFT_WAIT_SAME_CORE || spin->yields % YIELDS_PER_LOOK == 0);
     *read_clock = *read_clock || loop->timer_started || yielded || ++loop->steps >= STEPS_PER_LOOK;
     int work = *read_clock || loop->steps % 4 == 0 ? -1 : step_quick(loop);
     bool whole = work < 0;

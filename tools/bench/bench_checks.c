@@ -127,7 +127,7 @@ static void print_row(const struct checks *checks, const char *check, double wit
 {
     const struct bench_options *options = checks->rank.options;
     if (checks->rank.rank != 0) return;
-    if (options->json)
+    if (options->report.json)
         printf("{\"measure\": \"checks\", \"check\": \"%s\", \"ranks\": %" PRIu32 ", \"shards\": %" PRIu32
                ", \"bytes\": %" PRIu64 ", \"without_us\": %.1f, \"with_us\": %.1f, \"ratio\": %.3f}\n",
                check, checks->rank.ranks, weft_shards(checks->rank.session), checks->bytes, without_us,
@@ -241,7 +241,7 @@ static bool take_memory(struct checks *checks, uint64_t bytes)
 static bool run_rows(struct checks *checks)
 {
     const struct bench_options *options = checks->rank.options;
-    if (checks->rank.rank == 0 && !options->json) {
+    if (checks->rank.rank == 0 && !options->report.json) {
         printf("# weft bench checks: %" PRIu32 " ranks, %" PRIu32 " shards; us of a step, medians of %" PRIu32
                " steps and %d rounds\n",
                checks->rank.ranks, weft_shards(checks->rank.session), options->iters, ROUNDS);

@@ -95,7 +95,7 @@ static void print_row(const struct exposed *exposed, const struct row *row, cons
 {
     const struct bench_options *options = exposed->rank.options;
     if (exposed->rank.rank != 0) return;
-    if (options->json)
+    if (options->report.json)
         printf("{\"measure\": \"exposed\", \"row\": \"%s\", \"of\": \"%s\", \"ranks\": %" PRIu32
                ", \"bytes\": %" PRIu64 ", \"compute_us\": %" PRIu32 ", \"late_us\": %" PRIu32
                ", \"step_us\": %.1f, \"exposed_peers_us\": %.1f, \"exposed_network_us\": %.1f, "
@@ -137,7 +137,7 @@ static bool run_rows(struct exposed *exposed)
                             rows[] = {{"alone", false, false}, {"equal", true, false}, {"slow", true, true}};
     const struct bench_options *options = exposed->rank.options;
     if (!agree_on_iterations(exposed)) return false;
-    if (exposed->rank.rank == 0 && !options->json) {
+    if (exposed->rank.rank == 0 && !options->report.json) {
         printf("# weft bench exposed: %" PRIu32 " ranks, %" PRIu32
                " us of computation, all_reduce of %" PRIu64 " bytes, rank %" PRIu32 " late by %" PRIu32
                " us in `slow`; us of a step\n",

@@ -43,7 +43,7 @@ static void explain(struct bench_rank *rank)
     const struct bench_args *args = &rank->args;
     char text[1024];
     uint64_t count = args->operation->unequal ? args->total_elems / args->ranks : args->piece_elems;
-    if (rank->rank == 0 && !rank->options->json && args->operation->plans_of &&
+    if (rank->rank == 0 && !rank->options->report.json && args->operation->plans_of &&
         weft_explain(rank->session, args->operation->plans_of, count, args->dtype, text, sizeof text) ==
             WEFT_OK)
         fprintf(rank->report.out, "# %s\n", text);
@@ -74,7 +74,7 @@ static bool run_size(struct bench_rank *rank, uint64_t bytes)
                             .dtype = args->dtype,
                             .op = args->op,
                             .root = operation->rooted ? (int)args->root : -1};
-    if (rank->options->explain) explain(rank);
+    if (rank->options->report.explain) explain(rank);
     if (operation->out_of_place) {
         if (!run_form(rank, false, bytes, &row.out_of_place)) return false;
         row.last_plan = rank->last_plan;
@@ -87,8 +87,8 @@ static bool run_size(struct bench_rank *rank, uint64_t bytes)
     }
     double alone = operation->out_of_place ? row.out_of_place.time_us : row.in_place.time_us;
     bench_args_set_buffers(args, rank->in, rank->out, !operation->out_of_place);
-    if (rank->options->overlap && !bench_overlap(rank, alone, &row.overlap)) return false;
-    if (rank->options->limit && !bench_limit(rank, row.in_place.time_us, &row.limit)) return false;
+    if (rank->options->report.overlap && !bench_overlap(rank, alone, &row.overlap)) return false;
+    if (rank->options->report.limit && !bench_limit(rank, row.in_place.time_us, &row.limit)) return false;
     return note_memory(rank, &row);
 }
 
@@ -178,11 +178,11 @@ static bool run_sizes(struct bench_rank *rank)
 static bool run_types(struct bench_rank *rank)
 {
     const struct bench_options *options = rank->options;
-    for (uint32_t d = 0; d < options->dtype_count; d++) {
-        for (uint32_t o = 0; o < options->op_count; o++) {
-            enum weft_dtype dtype = options->dtypes[d];
-            enum weft_op op = options->ops[o];
-            bool several = options->dtype_count > 1 || options->op_count > 1;
+    for (uint32_t d = 0; d < options->types.dtype_count; d++) {
+        for (uint32_t o = 0; o < options->types.op_count; o++) {
+            enum weft_dtype dtype = options->types.dtypes[d];
+            enum weft_op op = options->types.ops[o];
+            bool several = options->types.dtype_count > 1 || options->types.op_count > 1;
             if (several &&
                 (!bench_pattern_supports(dtype, op) || rank->ranks > bench_pattern_ranks_max(dtype, op)))
                 continue;
@@ -233,12 +233,12 @@ static bool fits(struct bench_rank *rank)
                 rank->ranks);
         return false;
     }
-    if (options->dtype_count == 1 && options->op_count == 1 &&
-        rank->ranks > bench_pattern_ranks_max(options->dtypes[0], options->ops[0])) {
+    if (options->types.dtype_count == 1 && options->types.op_count == 1 &&
+        rank->ranks > bench_pattern_ranks_max(options->types.dtypes[0], options->types.ops[0])) {
         fprintf(stderr,
                 "weft bench: sums over %" PRIu32
                 " ranks are not exact in %s, so they cannot be checked; use f32\n",
-                rank->ranks, weft_dtype_name(options->dtypes[0]));
+                rank->ranks, weft_dtype_name(options->types.dtypes[0]));
         return false;
     }
     return true;
@@ -299,8 +299,8 @@ int bench_job_run(const struct bench_options *options)
     struct bench_rank rank = {.options = options};
     if (!bench_join(&rank, "weft bench")) return 1;
     rank.args = (struct bench_args){.operation = options->operation,
-                                    .dtype = options->dtypes[0],
-                                    .op = options->ops[0],
+                                    .dtype = options->types.dtypes[0],
+                                    .op = options->types.ops[0],
                                     .rank = rank.rank,
                                     .ranks = rank.ranks};
     /* push_pull gives the mean of an all_reduce */

@@ -56,15 +56,15 @@ static int set_types(const struct cli_command *command, const struct cli_option 
     struct bench_options *options = option->value;
     char expected[160];
     const char *name = text;
-    options->dtype_count = 0;
+    options->types.dtype_count = 0;
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         if (strcmp(text, others[i][0]) == 0) name = others[i][1]; /* nccl-tests has these names */
     }
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (strcmp(name, "all") == 0 || strcmp(name, weft_dtype_name(all[i])) == 0)
-            options->dtypes[options->dtype_count++] = all[i];
+            options->types.dtypes[options->types.dtype_count++] = all[i];
     }
-    if (options->dtype_count > 0) return -1;
+    if (options->types.dtype_count > 0) return -1;
     snprintf(expected, sizeof expected, "f32, f64, f16, bf16, %s, %s, i8, u8, i32, u32, i64, u64 or all",
              weft_dtype_name(WEFT_F8_E4M3), weft_dtype_name(WEFT_F8_E5M2));
     return cli_value_error(command, "--datatype", text, expected);
@@ -86,10 +86,10 @@ static int set_ops(const struct cli_command *command, const struct cli_option *o
                                "sum, avg, prod, min, max, and, or, xor, mulsum or all");
     if (ops[found % COUNT] == WEFT_SCALED_SUM && !scales)
         return tool_usage_error(command->name, "--op mulsum: only all_reduce has scaled sums");
-    options->op_count = 0;
+    options->types.op_count = 0;
     for (int i = 0; i < COUNT; i++) {
         if (found == i || (found == ALL && (ops[i] != WEFT_SCALED_SUM || scales)))
-            options->ops[options->op_count++] = ops[i];
+            options->types.ops[options->types.op_count++] = ops[i];
     }
     return -1;
 }
@@ -302,25 +302,25 @@ static int parse(struct bench_options *options, int argc, char **argv)
           CLI_NAME(&options->plan, plans)}},
         {OF_PLANNED,
          {"explain", 0, NULL, "before each row, the plan and the modelled times of the others",
-          CLI_FLAG(&options->explain)}},
+          CLI_FLAG(&options->report.explain)}},
         {OF_OPERATIONS,
          {"percentiles", 0, NULL,
           "columns with min, p50, p95, p99 and max of one operation, of the mean of the ranks",
-          CLI_FLAG(&options->percentiles)}},
+          CLI_FLAG(&options->report.percentiles)}},
         {OF_OPERATIONS,
          {"overlap", 0, NULL,
           "columns of start, computation as long as the operation, and wait: the hidden part",
-          CLI_FLAG(&options->overlap)}},
+          CLI_FLAG(&options->report.overlap)}},
         {OF_OPERATIONS,
          {"limit", 0, NULL,
           "of all_reduce, the time in which all ranks at once load and store as many bytes each: the least "
           "time on one "
           "host",
-          CLI_FLAG(&options->limit)}},
+          CLI_FLAG(&options->report.limit)}},
         {OF_OPERATIONS,
          {"cpu", 'C', NULL, "processor time of one operation, all threads of all ranks",
-          CLI_FLAG(&options->cpu)}},
-        {OF_ALL, BENCH_JSON_OPTION(&options->json)},
+          CLI_FLAG(&options->report.cpu)}},
+        {OF_ALL, BENCH_JSON_OPTION(&options->report.json)},
         {OF_OPERATIONS,
          {"plot", 0, "FILE", "busbw over size as an SVG, or as a PNG (by rsvg-convert) for the ending .png",
           "", CLI_TEXT(&options->plot)}},
@@ -368,21 +368,21 @@ static int check_consistency(struct bench_options *options)
     snprintf(text, sizeof text, "there is no rank %" PRIu32 " (-r) among %" PRIu32, options->root,
              options->processes);
     if (options->processes > 0 && options->root >= options->processes) return usage_error(options, text);
-    if (options->overlap && options->inflight > 1)
+    if (options->report.overlap && options->inflight > 1)
         return usage_error(options, "--overlap is of one operation, not of several in flight (-m)");
-    if (options->limit && options->operation->kind != BENCH_DO_ALL_REDUCE)
+    if (options->report.limit && options->operation->kind != BENCH_DO_ALL_REDUCE)
         return usage_error(options, "--limit is of an all_reduce");
-    if (options->limit && options->inflight > 1)
+    if (options->report.limit && options->inflight > 1)
         return usage_error(options, "--limit is of one all_reduce, not of several in flight (-m)");
     bool barrier = options->kind == BENCH_OPERATION && options->operation->kind == BENCH_DO_BARRIER;
     if (barrier) options->sweep.last = options->sweep.first; /* one row */
-    options->sweep.unit = weft_dtype_bytes(options->dtypes[0]);
+    options->sweep.unit = weft_dtype_bytes(options->types.dtypes[0]);
     if (options->kind == BENCH_PUSH_PULL && options->shards == 0) options->shards = options->copies ? 2 : 1;
     if (options->copies > 1 && options->shards < 2)
         return usage_error(options, "--copies 1 needs at least 2 shards (-s): a copy is on another shard");
-    const enum weft_dtype type = options->dtypes[0];
+    const enum weft_dtype type = options->types.dtypes[0];
     const bool shards_have_it = type == WEFT_F32 || type == WEFT_F16 || type == WEFT_BF16;
-    if (options->kind == BENCH_PUSH_PULL && (options->dtype_count > 1 || !shards_have_it))
+    if (options->kind == BENCH_PUSH_PULL && (options->types.dtype_count > 1 || !shards_have_it))
         return usage_error(options, "shards exchange f32, f16 and bf16 (-d)");
     return -1;
 }
@@ -394,9 +394,9 @@ int bench_options_parse(struct bench_options *options, enum bench_kind kind,
     *options = (struct bench_options){
         .kind = kind,
         .operation = operation,
-        .dtypes = {WEFT_F32},
-        .dtype_count = 1,
-        .op_count = 1,
+        .types.dtypes = {WEFT_F32},
+        .types.dtype_count = 1,
+        .types.op_count = 1,
         .iters = 20,
         .warmup = 5,
         .checks = 1,
@@ -413,8 +413,8 @@ int bench_options_parse(struct bench_options *options, enum bench_kind kind,
                   .last = one_size ? UINT64_MAX : 16 << 20,
                   .factor = 4},
     };
-    if (operation && operation->reduces) options->ops[0] = WEFT_SUM;
-    if (kind == BENCH_PUSH_PULL) options->ops[0] = WEFT_AVG;
+    if (operation && operation->reduces) options->types.ops[0] = WEFT_SUM;
+    if (kind == BENCH_PUSH_PULL) options->types.ops[0] = WEFT_AVG;
     int status = parse(options, argc, argv);
     return status >= 0 ? status : check_consistency(options);
 }

@@ -21,15 +21,25 @@ enum bench_average {
     BENCH_AVERAGE_MEAN,
     BENCH_AVERAGE_MIN,
     BENCH_AVERAGE_MAX
-}; /* values of -a, as in nccl-tests */
+}; /* Element types and reductions to run. */
+struct bench_types {
+    enum weft_dtype dtypes[WEFT_DTYPE_COUNT];
+    enum weft_op ops[WEFT_OP_COUNT]; /* one entry, 0, if nothing is reduced */
+    uint32_t dtype_count, op_count;
+};
+/* What is printed besides the times. */
+struct bench_printout {
+    bool percentiles, overlap, limit, cpu, json;
+    bool explain; /* print the plan of each size and the modelled times */
+};
+
+/* values of -a, as in nccl-tests */
 
 struct bench_options {
     enum bench_kind kind;
     const struct bench_operation *operation; /* BENCH_OPERATION only */
     struct bench_sweep sweep;
-    enum weft_dtype dtypes[WEFT_DTYPE_COUNT];
-    enum weft_op ops[WEFT_OP_COUNT]; /* one entry, 0, if nothing is reduced */
-    uint32_t dtype_count, op_count;
+    struct bench_types types;
     uint32_t root;
     bool all_roots;
     uint32_t iters, warmup, checks, cycles;
@@ -44,8 +54,7 @@ struct bench_options {
     const char *plan, *plot;
     bool uses_malloc;  /* memory from malloc instead of weft_alloc */
     uint32_t blocking; /* -z; 1: a barrier between two operations, not part of their time */
-    bool percentiles, overlap, limit, cpu, json;
-    bool explain; /* print the plan of each size and the modelled times */
+    struct bench_printout report;
 };
 
 const char *bench_name(const struct bench_options *options);

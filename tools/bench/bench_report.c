@@ -37,15 +37,15 @@ static void print_head(const struct bench_report *report, bool units)
     for (int form = 0; form <= has_in_place(report); form++) {
         fprintf(out, " %10s %8s %8s %7s", units ? "(us)" : "time", units ? "(GB/s)" : "algbw",
                 units ? "(GB/s)" : "busbw", units ? "" : "#wrong");
-        if (options->percentiles)
+        if (options->report.percentiles)
             fprintf(out, " %9s %9s %9s %9s %9s", units ? "(us)" : "min", units ? "(us)" : "p50",
                     units ? "(us)" : "p95", units ? "(us)" : "p99", units ? "(us)" : "max");
-        if (options->cpu) fprintf(out, " %9s", units ? "(us)" : "CPU");
+        if (options->report.cpu) fprintf(out, " %9s", units ? "(us)" : "CPU");
     }
-    if (options->overlap)
+    if (options->report.overlap)
         fprintf(out, " %9s %9s %8s %9s %8s", units ? "(us)" : "overall", units ? "(us)" : "compute",
                 units ? "(us)" : "start", units ? "(us)" : "wait", units ? "(%)" : "overlap");
-    if (options->limit)
+    if (options->report.limit)
         fprintf(out, " %9s %8s %8s", units ? "(us)" : "limit", units ? "(GB/s)" : "memory",
                 units ? "(%)" : "of limit");
     fprintf(out, "%s\n", is_operation(report) ? "" : units ? "       (us)" : "       step");
@@ -54,14 +54,14 @@ static void print_head(const struct bench_report *report, bool units)
 void bench_report_begin(struct bench_report *report)
 {
     const struct bench_options *options = report->options;
-    if (options->json) return;
+    if (options->report.json) return;
     fprintf(report->out,
             "# weft bench %s: %" PRIu32 " workers, %" PRIu32
             " shards, plan %s, transport %s, %u iterations after %u\n",
             bench_name(options), report->ranks, report->shards, plan_name(report), report->transport,
             options->iters, options->warmup);
     fprintf(report->out, "# memcpy on this host moves %.1f GB/s (read plus written)\n#\n", report->copy_gbps);
-    int width = 37 + 50 * options->percentiles + 10 * options->cpu;
+    int width = 37 + 50 * options->report.percentiles + 10 * options->report.cpu;
     if (has_in_place(report))
         fprintf(report->out, "#%48s%*s%*s\n", "", width, "out-of-place", width, "in-place");
     print_head(report, false);
@@ -81,7 +81,8 @@ static void print_timing(const struct bench_report *report, const struct bench_t
     FILE *out = report->out;
     if (!timing->has_value) {
         fprintf(out, " %10s %8s %8s %7s", "-", "-", "-", "-");
-        for (int i = 0; i < 5 * options->percentiles + options->cpu; i++) fprintf(out, " %9s", "-");
+        for (int i = 0; i < 5 * options->report.percentiles + options->report.cpu; i++)
+            fprintf(out, " %9s", "-");
         return;
     }
     print_us(out, 10, timing->time_us);
@@ -89,8 +90,8 @@ static void print_timing(const struct bench_report *report, const struct bench_t
     if (timing->checked) fprintf(out, " %7" PRIu64, timing->wrong);
     else fprintf(out, " %7s", "N/A");
     const double percentiles[] = {summary->min, summary->p50, summary->p95, summary->p99, summary->max};
-    for (int i = 0; options->percentiles && i < 5; i++) print_us(out, 9, percentiles[i]);
-    if (options->cpu) print_us(out, 9, timing->cpu_us);
+    for (int i = 0; options->report.percentiles && i < 5; i++) print_us(out, 9, percentiles[i]);
+    if (options->report.cpu) print_us(out, 9, timing->cpu_us);
 }
 
 static void print_row(struct bench_report *report, const struct bench_row *row)
@@ -188,7 +189,7 @@ static void print_json(struct bench_report *report, const struct bench_row *row)
 void bench_report_row(struct bench_report *report, const struct bench_row *row)
 {
     const struct bench_timing *forms[] = {&row->out_of_place, &row->in_place};
-    if (report->options->json) print_json(report, row);
+    if (report->options->report.json) print_json(report, row);
     else print_row(report, row);
     fflush(report->out);
     report->last_plan = row->last_plan;
@@ -214,7 +215,7 @@ static bool draw(const struct bench_report *report)
 
 bool bench_report_end(struct bench_report *report)
 {
-    if (!report->options->json) {
+    if (!report->options->report.json) {
         /* these two lines as nccl-tests prints them: scripts search for them */
         fprintf(report->out, "# Out of bounds values : %" PRIu64 " %s\n", report->wrong,
                 report->wrong ? "FAILED" : "OK");

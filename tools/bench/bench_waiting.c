@@ -73,7 +73,7 @@ static void measure_idle(struct waiting *waiting)
     first = mean_of_ranks(waiting, first);
     then = mean_of_ranks(waiting, then);
     if (waiting->rank != 0) return;
-    if (waiting->options->json)
+    if (waiting->options->report.json)
         printf("{\"measure\": \"idle\", \"ranks\": %" PRIu32
                ", \"first_5ms_cpu_us\": %.1f, \"then_1s_cpu_us\": %.1f}\n",
                waiting->ranks, first, then);
@@ -95,7 +95,7 @@ static void measure_late(struct waiting *waiting)
     wall = bench_now_us() - wall;
     cpu = mean_of_ranks(waiting, cpu);
     if (waiting->rank != 0) return;
-    if (waiting->options->json)
+    if (waiting->options->report.json)
         printf("{\"measure\": \"late\", \"ranks\": %" PRIu32 ", \"cpu_us\": %.1f, \"wall_us\": %.1f}\n",
                waiting->ranks, cpu, wall);
     else
@@ -148,7 +148,7 @@ static void measure_busy(struct waiting *waiting)
     double throughput = median(wall_ratio), low = wall_ratio[PAIRS / 4],
            high = wall_ratio[PAIRS - 1 - PAIRS / 4];
     double cpu = median(cpu_ratio);
-    if (waiting->options->json)
+    if (waiting->options->report.json)
         printf("{\"measure\": \"busy\", \"ranks\": %" PRIu32 ", \"piece_us\": %" PRIu32
                ", \"throughput_ratio\": %.4f, \"throughput_low\": %.4f, "
                "\"throughput_high\": %.4f, \"cpu_ratio\": %.4f}\n",
@@ -175,7 +175,7 @@ int bench_waiting_run(const struct bench_options *options)
     int64_t iterations = (int64_t)waiting.iterations;
     sum_i64(&waiting, &iterations, 1); /* all ranks use the same number */
     waiting.iterations = (uint64_t)iterations / waiting.ranks;
-    if (waiting.rank == 0 && !options->json)
+    if (waiting.rank == 0 && !options->report.json)
         printf("# weft bench waiting: %" PRIu32 " ranks\n", waiting.ranks);
     if (!waiting.failed) measure_idle(&waiting);
     if (!waiting.failed) measure_late(&waiting);

@@ -143,7 +143,8 @@ static enum weft_status read_links(struct auto_endpoint *auto_endpoint, const ch
 static bool ucx_is_spare(const struct auto_endpoint *auto_endpoint, const struct settings *settings,
                          const char *lanes)
 {
-    const bool shares_memory = auto_endpoint->parent->child_count > 0 && auto_endpoint->kinds[0] == AUTO_SHM;
+    const bool shares_memory =
+        auto_endpoint->parent->composite.child_count > 0 && auto_endpoint->kinds[0] == AUTO_SHM;
     return shares_memory && auto_endpoint->secret && auto_lanes_are_sockets(lanes) && !settings->use_given &&
            strcmp(settings->devices.all, "lo") == 0 && settings->tunes[AUTO_UCX][0] == 0;
 }
@@ -198,7 +199,7 @@ static enum weft_status open_child(struct auto_endpoint *auto_endpoint, int kind
     child.tune = settings->tunes[kind];
     child.wrap = NULL;
     if (!(child.devices = devices_of(auto_endpoint, kind, settings, options->lanes))) return WEFT_OK;
-    struct weft_transport **at = &auto_endpoint->children[parent->child_count];
+    struct weft_transport **at = &auto_endpoint->children[parent->composite.child_count];
     enum weft_status status = weft_transport_open(parent->env, &child, at, &why);
     if (status < 0) {
         snprintf(auto_endpoint->why[kind], sizeof auto_endpoint->why[kind], "%.*s",
@@ -207,8 +208,8 @@ static enum weft_status open_child(struct auto_endpoint *auto_endpoint, int kind
                      is_requested(kind, settings, options->lanes);
         return meant ? weft_error_set(error, status, "%s", why.text) : WEFT_OK;
     }
-    (*at)->parent = parent;
-    auto_endpoint->kinds[parent->child_count++] = (uint8_t)kind;
+    (*at)->composite.parent = parent;
+    auto_endpoint->kinds[parent->composite.child_count++] = (uint8_t)kind;
     return WEFT_OK;
 }
 
@@ -224,7 +225,7 @@ static enum weft_status open_children(struct auto_endpoint *auto_endpoint,
         snprintf(auto_endpoint->why[kind], sizeof auto_endpoint->why[kind], "left out by use=");
     for (uint32_t i = 0; i < settings.count; i++)
         WEFT_TRY(open_child(auto_endpoint, settings.order[i], &settings, options, error));
-    if (parent->child_count > 0) return WEFT_OK;
+    if (parent->composite.child_count > 0) return WEFT_OK;
     return weft_error_set(error, WEFT_ERR_UNSUPPORTED,
                           "no transport works here: shm: %.120s; verbs: %.120s; ucx: %.120s",
                           auto_endpoint->why[0], auto_endpoint->why[1], auto_endpoint->why[2]);
@@ -242,7 +243,7 @@ static enum weft_status make_address(struct auto_endpoint *auto_endpoint, struct
         return weft_error_set(error, status, "%s", weft_reason_text(status));
     }
     address_list->net_namespace = namespace_hash(auto_endpoint->secret);
-    for (uint32_t i = 0; i < parent->child_count; i++) {
+    for (uint32_t i = 0; i < parent->composite.child_count; i++) {
         const void *blob;
         size_t bytes;
         WEFT_TRY(weft_transport_address(auto_endpoint->children[i], &blob, &bytes));
@@ -260,7 +261,7 @@ static enum weft_status make_address(struct auto_endpoint *auto_endpoint, struct
 static enum weft_status open_epoll(struct auto_endpoint *auto_endpoint, struct weft_error *error)
 {
     bool right = (auto_endpoint->epoll_fd = epoll_create1(EPOLL_CLOEXEC)) >= 0;
-    for (uint32_t i = 0; right && i < auto_endpoint->parent->child_count; i++) {
+    for (uint32_t i = 0; right && i < auto_endpoint->parent->composite.child_count; i++) {
         int fd = auto_endpoint->children[i]->ops->fd(auto_endpoint->children[i]);
         struct epoll_event interest = {.events = EPOLLIN, .data.fd = fd};
         right = epoll_ctl(auto_endpoint->epoll_fd, EPOLL_CTL_ADD, fd, &interest) == 0;
@@ -273,7 +274,7 @@ static void set_name(struct auto_endpoint *auto_endpoint)
 {
     struct weft_transport *parent = auto_endpoint->parent;
     size_t at = (size_t)snprintf(parent->name, sizeof parent->name, "auto");
-    for (uint32_t i = 0; i < parent->child_count && at < sizeof parent->name; i++)
+    for (uint32_t i = 0; i < parent->composite.child_count && at < sizeof parent->name; i++)
         at += (size_t)snprintf(parent->name + at, sizeof parent->name - at, "%c%s", i == 0 ? ' ' : '+',
                                weft_transport_name(auto_endpoint->children[i]));
 }
@@ -281,12 +282,13 @@ static void set_name(struct auto_endpoint *auto_endpoint)
 static void auto_free(struct weft_transport *parent)
 {
     struct auto_endpoint *auto_endpoint = auto_of(parent);
-    for (uint32_t i = 0; i < parent->child_count; i++) weft_transport_free(auto_endpoint->children[i]);
+    for (uint32_t i = 0; i < parent->composite.child_count; i++)
+        weft_transport_free(auto_endpoint->children[i]);
     weft_link_table_free(auto_endpoint->links);
     if (auto_endpoint->epoll_fd >= 0) close(auto_endpoint->epoll_fd);
     weft_free_bytes(parent->env, auto_endpoint);
-    parent->children = NULL;
-    parent->child_count = 0;
+    parent->composite.children = NULL;
+    parent->composite.child_count = 0;
 }
 
 static enum weft_status auto_open(struct weft_transport *parent, const struct weft_transport_options *options,
@@ -298,7 +300,7 @@ static enum weft_status auto_open(struct weft_transport *parent, const struct we
     auto_endpoint->epoll_fd = -1;
     auto_endpoint->secret = options->secret != NULL && options->secret_bytes > 0;
     parent->backend = auto_endpoint;
-    parent->children = auto_endpoint->children;
+    parent->composite.children = auto_endpoint->children;
     enum weft_status status = open_children(auto_endpoint, options, error);
     if (status == WEFT_OK) status = make_address(auto_endpoint, error);
     if (status == WEFT_OK) status = open_epoll(auto_endpoint, error);
@@ -307,7 +309,7 @@ static enum weft_status auto_open(struct weft_transport *parent, const struct we
         return status;
     }
     parent->abilities = WEFT_TRANSPORT_WINDOWS;
-    for (uint32_t i = 0; i < parent->child_count; i++) {
+    for (uint32_t i = 0; i < parent->composite.child_count; i++) {
         unsigned abilities = weft_transport_abilities(auto_endpoint->children[i]);
         if (!(abilities & WEFT_TRANSPORT_WINDOWS)) parent->abilities &= ~(unsigned)WEFT_TRANSPORT_WINDOWS;
         parent->abilities |= abilities & WEFT_TRANSPORT_MAPS;
@@ -327,14 +329,14 @@ static enum weft_status auto_address(struct weft_transport *parent, const void *
 
 int auto_backend_of(const struct auto_endpoint *auto_endpoint, const struct weft_transport *child)
 {
-    for (uint32_t i = 0; i < auto_endpoint->parent->child_count; i++)
+    for (uint32_t i = 0; i < auto_endpoint->parent->composite.child_count; i++)
         if (auto_endpoint->children[i] == child) return auto_endpoint->kinds[i];
     return -1;
 }
 
 static struct weft_transport *child_of_backend(struct auto_endpoint *auto_endpoint, int kind)
 {
-    for (uint32_t i = 0; i < auto_endpoint->parent->child_count; i++)
+    for (uint32_t i = 0; i < auto_endpoint->parent->composite.child_count; i++)
         if (auto_endpoint->kinds[i] == kind) return auto_endpoint->children[i];
     return NULL;
 }
@@ -363,7 +365,7 @@ enum weft_status auto_connect(struct weft_transport *parent, uint32_t peer_id, c
 void auto_describe(struct weft_peer *peer, char *out, size_t bytes)
 {
     struct weft_transport *child = peer->transport;
-    const struct auto_endpoint *auto_endpoint = auto_of(child->parent);
+    const struct auto_endpoint *auto_endpoint = auto_of(child->composite.parent);
     const char *const texts[] = {
         [AUTO_LESS_PREFERRED] = "would work, too",
         [AUTO_MISSING_AT_PEER] = "the peer does not offer it",
@@ -393,18 +395,18 @@ void auto_describe(struct weft_peer *peer, char *out, size_t bytes)
 /* Only a new connection can cause work in this child. */
 static bool is_idle(const struct weft_transport *child)
 {
-    return child->peer_count == 0 && !child->rescan && !child->closed && child->wake_ns == WEFT_NEVER &&
-           weft_list_empty(&child->done) && weft_list_empty(&child->ended) &&
-           weft_list_empty(&child->windows);
+    return child->peer_table.peer_count == 0 && !child->rescan && !child->closed &&
+           child->attachment.wake_ns == WEFT_NEVER && weft_list_empty(&child->done) &&
+           weft_list_empty(&child->ended) && weft_list_empty(&child->memory.windows);
 }
 
 static void schedule_wake(struct auto_endpoint *auto_endpoint)
 {
-    for (uint32_t i = 0; i < auto_endpoint->parent->child_count; i++) {
+    for (uint32_t i = 0; i < auto_endpoint->parent->composite.child_count; i++) {
         struct weft_transport *child = auto_endpoint->children[i];
-        if (child->wake_ns == WEFT_NEVER) continue;
-        if (child->wake_ns <= weft_now_ns(child->env)) child->wake_ns = WEFT_NEVER;
-        else core_wake_at(auto_endpoint->parent, child->wake_ns);
+        if (child->attachment.wake_ns == WEFT_NEVER) continue;
+        if (child->attachment.wake_ns <= weft_now_ns(child->env)) child->attachment.wake_ns = WEFT_NEVER;
+        else core_wake_at(auto_endpoint->parent, child->attachment.wake_ns);
     }
 }
 
@@ -415,8 +417,9 @@ static int auto_progress(struct weft_transport *parent, int budget)
     bool all = auto_endpoint->poll_idle || next_child % AUTO_POLL_IDLE_EVERY == 0;
     int count = 0;
     auto_endpoint->poll_idle = false;
-    for (uint32_t i = 0; i < parent->child_count && count < budget; i++) {
-        struct weft_transport *child = auto_endpoint->children[(next_child + i) % parent->child_count];
+    for (uint32_t i = 0; i < parent->composite.child_count && count < budget; i++) {
+        struct weft_transport *child =
+            auto_endpoint->children[(next_child + i) % parent->composite.child_count];
         if (all || !is_idle(child)) count += weft_transport_progress(child, budget - count);
     }
     schedule_wake(auto_endpoint);
@@ -427,7 +430,8 @@ static enum weft_status auto_arm(struct weft_transport *parent)
 {
     struct auto_endpoint *auto_endpoint = auto_of(parent);
     auto_endpoint->poll_idle = true;
-    for (uint32_t i = 0; i < parent->child_count; i++) WEFT_TRY(core_arm(auto_endpoint->children[i]));
+    for (uint32_t i = 0; i < parent->composite.child_count; i++)
+        WEFT_TRY(core_arm(auto_endpoint->children[i]));
     schedule_wake(auto_endpoint);
     return WEFT_OK;
 }
@@ -439,9 +443,9 @@ static void auto_count(struct weft_transport *parent)
 {
     struct weft_transport_stats *sum = &parent->stats;
     *sum = (struct weft_transport_stats){0};
-    for (uint32_t i = 0; i < parent->child_count; i++) {
+    for (uint32_t i = 0; i < parent->composite.child_count; i++) {
         struct weft_transport_stats child;
-        weft_transport_stats(parent->children[i], &child);
+        weft_transport_stats(parent->composite.children[i], &child);
         sum->sent_bytes += child.sent_bytes;
         sum->received_bytes += child.received_bytes;
         sum->sent_payload_bytes += child.sent_payload_bytes;
@@ -469,13 +473,14 @@ static void auto_count(struct weft_transport *parent)
 
 static void auto_close(struct weft_transport *parent)
 {
-    for (uint32_t i = 0; i < parent->child_count; i++) weft_transport_close(parent->children[i]);
+    for (uint32_t i = 0; i < parent->composite.child_count; i++)
+        weft_transport_close(parent->composite.children[i]);
 }
 
 static bool auto_drained(struct weft_transport *parent)
 {
-    for (uint32_t i = 0; i < parent->child_count; i++)
-        if (!weft_transport_drained(parent->children[i])) return false;
+    for (uint32_t i = 0; i < parent->composite.child_count; i++)
+        if (!weft_transport_drained(parent->composite.children[i])) return false;
     return true;
 }
 

@@ -56,7 +56,7 @@ static enum weft_status add_piece(struct weft_window *window, int kind, const st
 static enum weft_status open_inner(struct auto_window *own, struct weft_window *window, uint32_t i,
                                    struct weft_error *error)
 {
-    struct weft_transport *child = own->parent->children[i];
+    struct weft_transport *child = own->parent->composite.children[i];
     enum weft_status status = weft_window_open(child, &window->options, &own->inner[own->count], error);
     /* this kind of memory: peers of that child get the error at import */
     if (status == WEFT_ERR_UNSUPPORTED) return WEFT_OK;
@@ -77,8 +77,9 @@ enum weft_status auto_window_open(struct weft_transport *transport, struct weft_
                                  ? NULL
                                  : weft_transport_peer(transport, window->options.peer_id);
     enum weft_status status = WEFT_OK;
-    for (uint32_t i = 0; i < transport->child_count && status == WEFT_OK; i++)
-        if (!peer || peer->transport == transport->children[i]) status = open_inner(own, window, i, error);
+    for (uint32_t i = 0; i < transport->composite.child_count && status == WEFT_OK; i++)
+        if (!peer || peer->transport == transport->composite.children[i])
+            status = open_inner(own, window, i, error);
     if (status == WEFT_OK && own->count == 0) status = WEFT_ERR_UNSUPPORTED;
     if (status == WEFT_OK) {
         own->outer = window;
@@ -104,7 +105,7 @@ void auto_window_free(struct weft_transport *transport, struct weft_window *wind
 enum weft_status auto_key_part(const struct weft_peer *peer, const void **key, size_t *bytes)
 {
     const uint8_t *at = *key, *end = at + *bytes;
-    int kind = auto_backend_of(auto_of(peer->transport->parent), peer->transport);
+    int kind = auto_backend_of(auto_of(peer->transport->composite.parent), peer->transport);
     const void *found = NULL;
     if (*bytes < FIXED_BYTES || memcmp(at, magic, sizeof magic) != 0) return WEFT_ERR_MALFORMED;
     uint32_t count = at[MAGIC_BYTES];

@@ -69,15 +69,17 @@ void bootstrap_count_refusal(struct bootstrap *bootstrap, enum bootstrap_refusal
 {
     bootstrap->stats.refused[reason]++;
     bootstrap->stats.refused_count++;
-    bootstrap->unlogged++;
+    bootstrap->refusal_log.unlogged++;
     uint64_t now_ns = weft_now_ns(bootstrap->env);
-    if (bootstrap->logged_ns != 0 && weft_elapsed_ns(bootstrap->logged_ns, now_ns) < LOG_PERIOD_NS) return;
+    if (bootstrap->refusal_log.logged_ns != 0 &&
+        weft_elapsed_ns(bootstrap->refusal_log.logged_ns, now_ns) < LOG_PERIOD_NS)
+        return;
     weft_log(bootstrap->env, WEFT_LOG_WARN, "transport",
              "endpoint %u refused a connection with %s: %s (%llu since the last such line)",
              bootstrap->options.id, peer_name, bootstrap_refusal_text(reason),
-             (unsigned long long)bootstrap->unlogged);
-    bootstrap->logged_ns = now_ns;
-    bootstrap->unlogged = 0;
+             (unsigned long long)bootstrap->refusal_log.unlogged);
+    bootstrap->refusal_log.logged_ns = now_ns;
+    bootstrap->refusal_log.unlogged = 0;
 }
 
 /* --- open and close --- */
@@ -162,8 +164,8 @@ void bootstrap_close(struct bootstrap *bootstrap)
 
 const void *bootstrap_address(const struct bootstrap *bootstrap, size_t *bytes_out)
 {
-    *bytes_out = bootstrap->address_bytes;
-    return bootstrap->address;
+    *bytes_out = bootstrap->own_address.address_bytes;
+    return bootstrap->own_address.address;
 }
 
 int bootstrap_fd(const struct bootstrap *bootstrap)

@@ -94,6 +94,24 @@ struct bootstrap_peer {
     char text[240];                /* the reason as a sentence, or the error of the last attempt */
 };
 
+/* Address that peers connect to. */
+struct bootstrap_own_address {
+    uint8_t address[BOOTSTRAP_ADDRESS_BYTES_MAX];
+    size_t address_bytes;
+};
+/* While `connected` of a peer runs; bootstrap_detach_socket is legal then. */
+struct bootstrap_connecting {
+    /* set while `connected` of this peer runs; bootstrap_detach_socket is legal then */
+    struct bootstrap_peer *connecting_peer;
+    const uint8_t *unconsumed;         /* bytes read behind the parameters of connecting_peer */
+    size_t unconsumed_bytes;
+};
+/* Log lines about refusals. */
+struct bootstrap_refusal_log {
+    uint64_t logged_ns;      /* time of the last log line about a refusal */
+    uint64_t unlogged;       /* refusals since that line */
+};
+
 struct bootstrap {
     struct weft_env *env;
     struct bootstrap_options options;
@@ -104,22 +122,17 @@ struct bootstrap {
     bool is_listener_paused;
     uint64_t listen_again_ns;
     uint64_t timer_ns;       /* expiry of timer_fd; WEFT_NEVER: disarmed */
-    uint8_t address[BOOTSTRAP_ADDRESS_BYTES_MAX];
-    size_t address_bytes;
+    struct bootstrap_own_address own_address;
 
     struct bootstrap_peer **buckets;
     uint32_t bucket_count;
     struct weft_list waiting, backing_off, ending;   /* struct bootstrap_peer */
     struct weft_list unproven, dialling, dead;  /* struct connection; the first two ordered by deadline */
     bool progressing;
-    /* set while `connected` of this peer runs; bootstrap_detach_socket is legal then */
-    struct bootstrap_peer *connecting_peer;
-    const uint8_t *unconsumed;         /* bytes read behind the parameters of connecting_peer */
-    size_t unconsumed_bytes;
+    struct bootstrap_connecting connecting;
 
     struct bootstrap_stats stats;
-    uint64_t logged_ns;      /* time of the last log line about a refusal */
-    uint64_t unlogged;       /* refusals since that line */
+    struct bootstrap_refusal_log refusal_log;
     uint8_t scratch[BOOTSTRAP_SCRATCH_BYTES];
 };
 

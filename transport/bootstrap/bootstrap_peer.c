@@ -337,10 +337,10 @@ int bootstrap_detach_socket(struct bootstrap_peer *peer, const void **unconsumed
 {
     struct bootstrap *bootstrap = peer->bootstrap;
     WEFT_ASSERT(bootstrap->options.family == BOOTSTRAP_TCP && peer->state == PEER_CONNECTED &&
-                bootstrap->connecting_peer == peer);
+                bootstrap->connecting.connecting_peer == peer);
     if (!bootstrap_is_flushed(peer)) return -1;
-    *unconsumed_out = bootstrap->unconsumed;
-    *unconsumed_bytes_out = bootstrap->unconsumed_bytes;
+    *unconsumed_out = bootstrap->connecting.unconsumed;
+    *unconsumed_bytes_out = bootstrap->connecting.unconsumed_bytes;
     return connection_detach_socket(peer->connection);
 }
 

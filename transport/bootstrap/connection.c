@@ -237,11 +237,11 @@ static void connection_hand_over(struct connection *connection, enum handshake_e
     if (event == HANDSHAKE_PARAMETERS) {
         struct bootstrap *bootstrap = connection->bootstrap;
         peer_connected(peer);
-        bootstrap->connecting_peer = peer;
-        bootstrap->unconsumed = unconsumed;
-        bootstrap->unconsumed_bytes = unconsumed_bytes;
+        bootstrap->connecting.connecting_peer = peer;
+        bootstrap->connecting.unconsumed = unconsumed;
+        bootstrap->connecting.unconsumed_bytes = unconsumed_bytes;
         callbacks->connected(peer->owner, peer, frame->data, frame->bytes, descriptors, frame->descriptors);
-        bootstrap->connecting_peer = NULL;
+        bootstrap->connecting.connecting_peer = NULL;
     } else if (callbacks->message) {
         callbacks->message(peer->owner, peer, frame->data, frame->bytes, descriptors, frame->descriptors);
     }

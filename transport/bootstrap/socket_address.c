@@ -121,9 +121,9 @@ void bootstrap_address_encode(struct bootstrap *bootstrap, const struct socket_a
                                         (uint8_t)port,       (uint8_t)(port >> 8),
                                         (uint8_t)id,         (uint8_t)(id >> 8),
                                         (uint8_t)(id >> 16), (uint8_t)(id >> 24)};
-    memcpy(bootstrap->address, head, sizeof head);
-    memcpy(bootstrap->address + sizeof head, tail, tail_bytes);
-    bootstrap->address_bytes = sizeof head + tail_bytes;
+    memcpy(bootstrap->own_address.address, head, sizeof head);
+    memcpy(bootstrap->own_address.address + sizeof head, tail, tail_bytes);
+    bootstrap->own_address.address_bytes = sizeof head + tail_bytes;
 }
 
 enum weft_status bootstrap_address_decode(const struct bootstrap *bootstrap, const void *address,

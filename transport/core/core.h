@@ -98,6 +98,63 @@ enum { CORE_EAGER_BYTES = 8192 }; /* default if neither user nor backend chooses
 /* Bounds for peers and messages that arrive before the local connect. */
 enum { CORE_EARLY_PEERS_MAX = 4096, CORE_EARLY_ARRIVALS_MAX = 16384 };
 
+/* Callbacks for lost peers. */
+struct core_losses {
+    void (*peer_failed)(void *context, uint32_t peer_id, enum weft_status status, const char *text);
+    void *peer_failed_context;
+    weft_peer_lost_fn watcher;
+    void *watcher_context;
+    bool has_unreported_loss; /* a peer is lost and the watcher was not called */
+};
+/* Peers by endpoint id, and their memory. */
+struct core_peer_table {
+    struct weft_peer **peer_buckets;
+    uint32_t peer_bucket_count, peer_count, early_peer_count, early_arrival_count;
+    struct core_peer_batch *peer_batches; /* memory of the peers, newest batch first */
+    struct weft_peer *unused_peers;       /* free peers of the batches, linked by next */
+};
+/* Windows, remotes and registrations of this endpoint. */
+struct core_memory {
+    struct weft_list windows, remotes;
+    struct weft_list registrations;       /* struct weft_registration */
+};
+/* Receives and arrivals by tag. */
+struct core_matching {
+    struct weft_list posted[CORE_MATCH_BUCKETS];     /* struct weft_receive */
+    struct weft_list unexpected[CORE_MATCH_BUCKETS]; /* struct weft_arrival */
+    struct {
+        weft_arrival_fn fn;
+        void *context;
+    } handlers[CORE_CHANNELS];
+};
+/* Messages that are dropped on arrival. */
+struct core_discards {
+    struct {
+        weft_discard_filter_fn fn;
+        void *context;
+    } discard_filters[CORE_CHANNELS];
+    struct core_discard_rule {
+        uint64_t tag, mask;
+    } *discard_rules; /* tags out of use, oldest first */
+    uint32_t discard_rule_count, discard_rule_capacity;
+};
+/* A composite endpoint (auto/): peers, receives and arrivals live in the children; the public functions
+ * delegate. */
+struct core_composite {
+    /* A composite endpoint (auto/): peers, receives and arrivals live in the children; the public
+     * functions delegate. */
+    struct weft_transport **children; /* NULL: an ordinary endpoint */
+    uint32_t child_count;
+    struct weft_transport *parent;  /* the composite endpoint, or NULL */
+};
+/* The loop that drives the endpoint. */
+struct core_attachment {
+    struct weft_loop *loop; /* while attached */
+    struct weft_pollable pollable;
+    struct weft_timer wake;
+    uint64_t wake_ns;
+};
+
 struct weft_transport {
     struct weft_env *env;
     const struct weft_transport_ops *ops;
@@ -108,36 +165,15 @@ struct weft_transport {
     uint64_t nonce;
     size_t eager_bytes_max;
     size_t message_bytes; /* weft_transport_message_bytes; set in open */
-    void (*peer_failed)(void *context, uint32_t peer_id, enum weft_status status, const char *text);
-    void *peer_failed_context;
-    weft_peer_lost_fn watcher;
-    void *watcher_context;
-    bool has_unreported_loss; /* a peer is lost and the watcher was not called */
+    struct core_losses losses;
 
-    struct weft_peer **peer_buckets;
-    uint32_t peer_bucket_count, peer_count, early_peer_count, early_arrival_count;
-    struct core_peer_batch *peer_batches; /* memory of the peers, newest batch first */
-    struct weft_peer *unused_peers;       /* free peers of the batches, linked by next */
+    struct core_peer_table peer_table;
     struct weft_list peers, failing;
-    struct weft_list windows, remotes;
-    struct weft_list registrations;       /* struct weft_registration */
+    struct core_memory memory;
     unsigned abilities; /* of ops->abilities; open may clear bits */
 
-    struct weft_list posted[CORE_MATCH_BUCKETS];     /* struct weft_receive */
-    struct weft_list unexpected[CORE_MATCH_BUCKETS]; /* struct weft_arrival */
-    struct {
-        weft_arrival_fn fn;
-        void *context;
-    } handlers[CORE_CHANNELS];
-    struct {
-        weft_discard_filter_fn fn;
-        void *context;
-    } discard_filters[CORE_CHANNELS];
-
-    struct core_discard_rule {
-        uint64_t tag, mask;
-    } *discard_rules; /* tags out of use, oldest first */
-    uint32_t discard_rule_count, discard_rule_capacity;
+    struct core_matching matching;
+    struct core_discards discards;
 
     struct weft_list done;  /* struct core_done */
     struct weft_list ended; /* struct weft_receive without a record at the backend; state is the status */
@@ -146,16 +182,9 @@ struct weft_transport {
     bool rescan;            /* a handler or peer is new: waiting arrivals may match */
     bool progressing, closed;
 
-    /* A composite endpoint (auto/): peers, receives and arrivals live in the children; the public
-     * functions delegate. */
-    struct weft_transport **children; /* NULL: an ordinary endpoint */
-    uint32_t child_count;
-    struct weft_transport *parent;  /* the composite endpoint, or NULL */
+    struct core_composite composite;
 
-    struct weft_loop *loop; /* while attached */
-    struct weft_pollable pollable;
-    struct weft_timer wake;
-    uint64_t wake_ns;
+    struct core_attachment attachment;
 
     struct weft_transport_stats stats;
 };

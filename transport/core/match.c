@@ -22,8 +22,8 @@ static uint32_t bucket_of(uint32_t peer_id, uint64_t tag)
 void core_match_init(struct weft_transport *transport)
 {
     for (uint32_t i = 0; i < CORE_MATCH_BUCKETS; i++) {
-        weft_list_init(&transport->posted[i]);
-        weft_list_init(&transport->unexpected[i]);
+        weft_list_init(&transport->matching.posted[i]);
+        weft_list_init(&transport->matching.unexpected[i]);
     }
     weft_list_init(&transport->done);
     weft_list_init(&transport->ended);
@@ -41,14 +41,14 @@ static void receive_end(struct weft_transport *transport, struct weft_receive *r
 void core_match_post(struct weft_transport *transport, struct weft_receive *receive)
 {
     receive->state = RECEIVE_POSTED;
-    weft_list_append(&transport->posted[bucket_of(receive->peer_id, receive->tag)], &receive->link);
+    weft_list_append(&transport->matching.posted[bucket_of(receive->peer_id, receive->tag)], &receive->link);
 }
 
 void core_match_keep(struct weft_transport *transport, struct core_arrival *arrival)
 {
     arrival->state = CORE_ARRIVAL_UNEXPECTED;
     transport->stats.unexpected_count++;
-    weft_list_append(&transport->unexpected[bucket_of(arrival->handle.peer_id, arrival->handle.tag)],
+    weft_list_append(&transport->matching.unexpected[bucket_of(arrival->handle.peer_id, arrival->handle.tag)],
                      &arrival->handle.link);
 }
 
@@ -75,7 +75,7 @@ void core_receive_match(struct weft_transport *transport, struct weft_receive *r
 /* The first receive posted for (peer, tag), or NULL. */
 static struct weft_receive *posted_for(const struct weft_transport *transport, uint32_t peer_id, uint64_t tag)
 {
-    const struct weft_list *head = &transport->posted[bucket_of(peer_id, tag)];
+    const struct weft_list *head = &transport->matching.posted[bucket_of(peer_id, tag)];
     for (struct weft_list *node = head->next; node != head; node = node->next) {
         struct weft_receive *receive = weft_container_of(node, struct weft_receive, link);
         if (receive->tag == tag && receive->peer_id == peer_id) return receive;
@@ -96,7 +96,7 @@ bool core_match_posted(struct weft_transport *transport, struct core_arrival *ar
 struct core_arrival *core_match_unexpected(struct weft_transport *transport, uint32_t peer_id, uint64_t tag)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &transport->unexpected[bucket_of(peer_id, tag)]) {
+    weft_list_foreach(node, spare, &transport->matching.unexpected[bucket_of(peer_id, tag)]) {
         struct core_arrival *arrival = weft_container_of(node, struct core_arrival, handle.link);
         if (arrival->handle.tag != tag || arrival->handle.peer_id != peer_id) continue;
         weft_list_remove(node);
@@ -110,7 +110,7 @@ void core_match_end_posted(struct weft_transport *transport, const struct weft_p
 {
     for (uint32_t i = 0; i < CORE_MATCH_BUCKETS; i++) {
         struct weft_list *node, *spare;
-        weft_list_foreach(node, spare, &transport->posted[i]) {
+        weft_list_foreach(node, spare, &transport->matching.posted[i]) {
             struct weft_receive *receive = weft_container_of(node, struct weft_receive, link);
             if (peer && receive->peer_id != peer->id) continue;
             weft_list_remove(node);
@@ -125,7 +125,8 @@ void weft_transport_cancel(struct weft_transport *transport, struct weft_receive
 {
     if (receive->state != RECEIVE_POSTED) return;
     /* the child where it was posted */
-    if (transport->children) transport = weft_transport_peer(transport, receive->peer_id)->transport;
+    if (transport->composite.children)
+        transport = weft_transport_peer(transport, receive->peer_id)->transport;
     weft_list_remove(&receive->link);
     receive_end(transport, receive, WEFT_ERR_CANCELLED);
 }
@@ -149,7 +150,7 @@ int core_match_deliver(struct weft_transport *transport, int budget)
 static void arrival_end(struct core_arrival *arrival)
 {
     WEFT_ASSERT(arrival->state != CORE_ARRIVAL_ENDED);
-    if (arrival->state == CORE_ARRIVAL_EARLY) arrival->peer->transport->early_arrival_count--;
+    if (arrival->state == CORE_ARRIVAL_EARLY) arrival->peer->transport->peer_table.early_arrival_count--;
     arrival->state = CORE_ARRIVAL_ENDED;
     weft_list_remove(&arrival->of_peer);
 }
@@ -204,9 +205,10 @@ static void arrival_dispatch(struct weft_transport *transport, struct core_arriv
         return;
     }
     uint8_t channel = (uint8_t)(arrival->handle.tag >> 56);
-    if (transport->handlers[channel].fn) {
+    if (transport->matching.handlers[channel].fn) {
         arrival->state = CORE_ARRIVAL_HELD;
-        transport->handlers[channel].fn(transport->handlers[channel].context, &arrival->handle);
+        transport->matching.handlers[channel].fn(transport->matching.handlers[channel].context,
+                                                 &arrival->handle);
         return;
     }
     core_match_keep(transport, arrival);
@@ -263,7 +265,7 @@ void core_arrived(struct weft_transport *transport, struct core_arrival *arrival
     arrival_init(arrival);
     struct weft_peer *peer = core_peer_find(transport, handle->peer_id);
     bool early = !peer || !peer->connected || peer->early;
-    if (early && transport->early_arrival_count >= CORE_EARLY_ARRIVALS_MAX) peer = NULL;
+    if (early && transport->peer_table.early_arrival_count >= CORE_EARLY_ARRIVALS_MAX) peer = NULL;
     else if (!peer) peer = core_peer_find_or_add(transport, handle->peer_id);
     if (!peer || peer->status < 0 || transport->closed) {
         if (!peer) core_count_refused(transport);
@@ -277,7 +279,7 @@ void core_arrived(struct weft_transport *transport, struct core_arrival *arrival
     transport->stats.received_bytes += handle->header_bytes;
     if (early) {
         arrival->state = CORE_ARRIVAL_EARLY;
-        transport->early_arrival_count++;
+        transport->peer_table.early_arrival_count++;
         return;
     }
     arrival_dispatch(transport, arrival);
@@ -305,7 +307,8 @@ static struct core_arrival *arrival_with_receiver(struct weft_transport *transpo
     weft_list_foreach(node, spare, &peer->arrivals) {
         struct core_arrival *arrival = weft_container_of(node, struct core_arrival, of_peer);
         if (arrival->state == CORE_ARRIVAL_EARLY) return arrival;
-        if (arrival->state == CORE_ARRIVAL_UNEXPECTED && transport->handlers[arrival->handle.tag >> 56].fn)
+        if (arrival->state == CORE_ARRIVAL_UNEXPECTED &&
+            transport->matching.handlers[arrival->handle.tag >> 56].fn)
             return arrival;
     }
     return NULL;
@@ -320,7 +323,7 @@ void core_arrivals_rescan(struct weft_transport *transport)
         if (!peer->connected || peer->status < 0) continue;
         struct core_arrival *arrival;
         while ((arrival = arrival_with_receiver(transport, peer))) {
-            if (arrival->state == CORE_ARRIVAL_EARLY) transport->early_arrival_count--;
+            if (arrival->state == CORE_ARRIVAL_EARLY) transport->peer_table.early_arrival_count--;
             else weft_list_remove(&arrival->handle.link);
             arrival_dispatch(transport, arrival);
         }
@@ -333,39 +336,43 @@ void core_arrivals_rescan(struct weft_transport *transport)
 bool core_is_discarded(const struct weft_transport *transport, uint64_t tag)
 {
     const uint8_t channel = (uint8_t)(tag >> 56);
-    if (transport->discard_filters[channel].fn &&
-        transport->discard_filters[channel].fn(transport->discard_filters[channel].context, tag))
+    if (transport->discards.discard_filters[channel].fn &&
+        transport->discards.discard_filters[channel].fn(transport->discards.discard_filters[channel].context,
+                                                        tag))
         return true;
-    for (uint32_t i = 0; i < transport->discard_rule_count; i++) {
-        if ((tag & transport->discard_rules[i].mask) == transport->discard_rules[i].tag) return true;
+    for (uint32_t i = 0; i < transport->discards.discard_rule_count; i++) {
+        if ((tag & transport->discards.discard_rules[i].mask) == transport->discards.discard_rules[i].tag)
+            return true;
     }
     return false;
 }
 
 static void discard_rule_drop(struct weft_transport *transport, uint32_t at)
 {
-    transport->discard_rule_count--;
-    memmove(&transport->discard_rules[at], &transport->discard_rules[at + 1],
-            (transport->discard_rule_count - at) * sizeof transport->discard_rules[0]);
+    transport->discards.discard_rule_count--;
+    memmove(&transport->discards.discard_rules[at], &transport->discards.discard_rules[at + 1],
+            (transport->discards.discard_rule_count - at) * sizeof transport->discards.discard_rules[0]);
 }
 
 /* Oldest first; beyond WEFT_DISCARD_RULES_MAX the oldest rule is dropped. */
 static enum weft_status discard_rule_add(struct weft_transport *transport, uint64_t tag, uint64_t mask)
 {
-    if (transport->discard_rule_count == WEFT_DISCARD_RULES_MAX) discard_rule_drop(transport, 0);
-    if (transport->discard_rule_count == transport->discard_rule_capacity) {
-        uint32_t capacity = transport->discard_rule_capacity ? transport->discard_rule_capacity * 2 : 8;
+    if (transport->discards.discard_rule_count == WEFT_DISCARD_RULES_MAX) discard_rule_drop(transport, 0);
+    if (transport->discards.discard_rule_count == transport->discards.discard_rule_capacity) {
+        uint32_t capacity =
+            transport->discards.discard_rule_capacity ? transport->discards.discard_rule_capacity * 2 : 8;
         struct core_discard_rule *discard_rules =
             weft_alloc_array(transport->env, capacity, sizeof *discard_rules);
         if (!discard_rules) return WEFT_ERR_NO_MEMORY;
-        if (transport->discard_rule_count > 0)
-            memcpy(discard_rules, transport->discard_rules,
-                   transport->discard_rule_count * sizeof *discard_rules);
-        weft_free_bytes(transport->env, transport->discard_rules);
-        transport->discard_rules = discard_rules;
-        transport->discard_rule_capacity = capacity;
+        if (transport->discards.discard_rule_count > 0)
+            memcpy(discard_rules, transport->discards.discard_rules,
+                   transport->discards.discard_rule_count * sizeof *discard_rules);
+        weft_free_bytes(transport->env, transport->discards.discard_rules);
+        transport->discards.discard_rules = discard_rules;
+        transport->discards.discard_rule_capacity = capacity;
     }
-    transport->discard_rules[transport->discard_rule_count++] = (struct core_discard_rule){tag, mask};
+    transport->discards.discard_rules[transport->discards.discard_rule_count++] =
+        (struct core_discard_rule){tag, mask};
     return WEFT_OK;
 }
 
@@ -389,18 +396,20 @@ enum weft_status weft_transport_discard_tags(struct weft_transport *transport, u
                                              bool on)
 {
     WEFT_ASSERT((tag & mask) == tag);
-    for (uint32_t i = 0; i < transport->child_count; i++) {
-        enum weft_status status = weft_transport_discard_tags(transport->children[i], tag, mask, on);
+    for (uint32_t i = 0; i < transport->composite.child_count; i++) {
+        enum weft_status status =
+            weft_transport_discard_tags(transport->composite.children[i], tag, mask, on);
         if (status == WEFT_OK) continue;
-        while (i-- > 0) weft_transport_discard_tags(transport->children[i], tag, mask, false);
+        while (i-- > 0) weft_transport_discard_tags(transport->composite.children[i], tag, mask, false);
         return status;
     }
-    if (transport->children) return WEFT_OK;
+    if (transport->composite.children) return WEFT_OK;
     uint32_t at = 0;
-    while (at < transport->discard_rule_count &&
-           (transport->discard_rules[at].tag != tag || transport->discard_rules[at].mask != mask))
+    while (at < transport->discards.discard_rule_count &&
+           (transport->discards.discard_rules[at].tag != tag ||
+            transport->discards.discard_rules[at].mask != mask))
         at++;
-    bool known = at < transport->discard_rule_count;
+    bool known = at < transport->discards.discard_rule_count;
     if (!on) {
         if (known) discard_rule_drop(transport, at);
         return WEFT_OK;

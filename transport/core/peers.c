@@ -32,22 +32,23 @@ struct core_peer_batch {
 
 static struct weft_peer *peer_alloc(struct weft_transport *transport)
 {
-    if (!transport->unused_peers) {
-        uint32_t count = transport->peer_batches ? transport->peer_batches->count * 2 : BATCH_FIRST;
+    if (!transport->peer_table.unused_peers) {
+        uint32_t count =
+            transport->peer_table.peer_batches ? transport->peer_table.peer_batches->count * 2 : BATCH_FIRST;
         if (count > BATCH_MAX) count = BATCH_MAX;
         struct core_peer_batch *batch =
             weft_alloc_bytes(transport->env, sizeof *batch + count * sizeof *batch->peers);
         if (!batch) return NULL;
-        batch->next = transport->peer_batches;
+        batch->next = transport->peer_table.peer_batches;
         batch->count = count;
-        transport->peer_batches = batch;
+        transport->peer_table.peer_batches = batch;
         for (uint32_t i = count; i-- > 0;) {
-            batch->peers[i].next = transport->unused_peers;
-            transport->unused_peers = &batch->peers[i];
+            batch->peers[i].next = transport->peer_table.unused_peers;
+            transport->peer_table.unused_peers = &batch->peers[i];
         }
     }
-    struct weft_peer *peer = transport->unused_peers;
-    transport->unused_peers = peer->next;
+    struct weft_peer *peer = transport->peer_table.unused_peers;
+    transport->peer_table.unused_peers = peer->next;
     memset(peer, 0, sizeof *peer);
     return peer;
 }
@@ -55,17 +56,18 @@ static struct weft_peer *peer_alloc(struct weft_transport *transport)
 static void peer_free(struct weft_transport *transport, struct weft_peer *peer)
 {
     weft_free_bytes(transport->env, peer->text);
-    peer->next = transport->unused_peers;
-    transport->unused_peers = peer;
+    peer->next = transport->peer_table.unused_peers;
+    transport->peer_table.unused_peers = peer;
 }
 
 enum weft_status core_peers_init(struct weft_transport *transport)
 {
     weft_list_init(&transport->peers);
     weft_list_init(&transport->failing);
-    transport->peer_buckets = weft_alloc_zero(transport->env, FIRST_BUCKETS * sizeof(struct weft_peer *));
-    if (!transport->peer_buckets) return WEFT_ERR_NO_MEMORY;
-    transport->peer_bucket_count = FIRST_BUCKETS;
+    transport->peer_table.peer_buckets =
+        weft_alloc_zero(transport->env, FIRST_BUCKETS * sizeof(struct weft_peer *));
+    if (!transport->peer_table.peer_buckets) return WEFT_ERR_NO_MEMORY;
+    transport->peer_table.peer_bucket_count = FIRST_BUCKETS;
     return WEFT_OK;
 }
 
@@ -75,16 +77,17 @@ void core_peers_free(struct weft_transport *transport)
     weft_list_foreach(node, spare, &transport->peers) {
         weft_free_bytes(transport->env, weft_container_of(node, struct weft_peer, link)->text);
     }
-    for (struct core_peer_batch *batch = transport->peer_batches, *next; batch; batch = next) {
+    for (struct core_peer_batch *batch = transport->peer_table.peer_batches, *next; batch; batch = next) {
         next = batch->next;
         weft_free_bytes(transport->env, batch);
     }
-    weft_free_bytes(transport->env, transport->peer_buckets);
+    weft_free_bytes(transport->env, transport->peer_table.peer_buckets);
 }
 
 struct weft_peer *core_peer_find(struct weft_transport *transport, uint32_t peer_id)
 {
-    struct weft_peer *peer = transport->peer_buckets[bucket_of(peer_id, transport->peer_bucket_count)];
+    struct weft_peer *peer =
+        transport->peer_table.peer_buckets[bucket_of(peer_id, transport->peer_table.peer_bucket_count)];
     while (peer && peer->id != peer_id) peer = peer->next;
     return peer;
 }
@@ -92,7 +95,7 @@ struct weft_peer *core_peer_find(struct weft_transport *transport, uint32_t peer
 /* Doubles the buckets. Without memory the chains grow. */
 static void buckets_grow(struct weft_transport *transport)
 {
-    uint32_t bucket_count = transport->peer_bucket_count * 2;
+    uint32_t bucket_count = transport->peer_table.peer_bucket_count * 2;
     struct weft_peer **buckets = weft_alloc_zero(transport->env, bucket_count * sizeof(struct weft_peer *));
     if (!buckets) return;
     struct weft_list *node, *spare;
@@ -102,26 +105,26 @@ static void buckets_grow(struct weft_transport *transport)
         peer->next = buckets[bucket];
         buckets[bucket] = peer;
     }
-    weft_free_bytes(transport->env, transport->peer_buckets);
-    transport->peer_buckets = buckets;
-    transport->peer_bucket_count = bucket_count;
+    weft_free_bytes(transport->env, transport->peer_table.peer_buckets);
+    transport->peer_table.peer_buckets = buckets;
+    transport->peer_table.peer_bucket_count = bucket_count;
 }
 
 struct weft_peer *core_peer_add(struct weft_transport *transport, uint32_t peer_id)
 {
     struct weft_peer *peer = peer_alloc(transport);
     if (!peer) return NULL;
-    if (transport->peer_count >= transport->peer_bucket_count) buckets_grow(transport);
+    if (transport->peer_table.peer_count >= transport->peer_table.peer_bucket_count) buckets_grow(transport);
     peer->transport = transport;
     peer->id = peer_id;
     peer->status = WEFT_OK;
     weft_list_init(&peer->failing);
     weft_list_init(&peer->arrivals);
     weft_list_append(&transport->peers, &peer->link);
-    uint32_t bucket = bucket_of(peer_id, transport->peer_bucket_count);
-    peer->next = transport->peer_buckets[bucket];
-    transport->peer_buckets[bucket] = peer;
-    transport->peer_count++;
+    uint32_t bucket = bucket_of(peer_id, transport->peer_table.peer_bucket_count);
+    peer->next = transport->peer_table.peer_buckets[bucket];
+    transport->peer_table.peer_buckets[bucket] = peer;
+    transport->peer_table.peer_count++;
     return peer;
 }
 
@@ -129,9 +132,9 @@ struct weft_peer *core_peer_find_or_add(struct weft_transport *transport, uint32
 {
     struct weft_peer *peer = core_peer_find(transport, peer_id);
     if (peer) return peer;
-    if (transport->early_peer_count >= CORE_EARLY_PEERS_MAX) return NULL;
+    if (transport->peer_table.early_peer_count >= CORE_EARLY_PEERS_MAX) return NULL;
     peer = core_peer_add(transport, peer_id);
-    if (peer) transport->early_peer_count++;
+    if (peer) transport->peer_table.early_peer_count++;
     return peer;
 }
 
@@ -139,11 +142,12 @@ void core_peer_remove(struct weft_transport *transport, struct weft_peer *peer)
 {
     WEFT_ASSERT(weft_list_empty(&peer->arrivals));
     WEFT_ASSERT(peer->operations == 0);
-    struct weft_peer **at = &transport->peer_buckets[bucket_of(peer->id, transport->peer_bucket_count)];
+    struct weft_peer **at =
+        &transport->peer_table.peer_buckets[bucket_of(peer->id, transport->peer_table.peer_bucket_count)];
     while (*at != peer) at = &(*at)->next;
     *at = peer->next;
     weft_list_remove(&peer->link);
-    transport->peer_count--;
+    transport->peer_table.peer_count--;
     peer_free(transport, peer);
 }
 
@@ -153,7 +157,7 @@ enum weft_status weft_transport_connect(struct weft_transport *transport, uint32
     WEFT_ASSERT(transport && peer_out);
     if (transport->closed) return WEFT_ERR_CLOSED;
     if (!blob || bytes == 0 || bytes > WEFT_TRANSPORT_ADDRESS_BYTES_MAX) return WEFT_ERR_MALFORMED;
-    if (transport->children) return auto_connect(transport, peer_id, blob, bytes, peer_out);
+    if (transport->composite.children) return auto_connect(transport, peer_id, blob, bytes, peer_out);
     struct weft_peer *peer = core_peer_find(transport, peer_id);
     if (peer && peer->connected) return WEFT_ERR_EXISTS;
     bool fresh = !peer;
@@ -165,7 +169,7 @@ enum weft_status weft_transport_connect(struct weft_transport *transport, uint32
     }
     peer->connected = true;
     if (!fresh) {
-        transport->early_peer_count--;
+        transport->peer_table.early_peer_count--;
         peer->early = true;
         transport->rescan = true;
     }
@@ -183,11 +187,11 @@ const char *weft_transport_connect_hint(enum weft_status status)
 
 struct weft_peer *weft_transport_peer(struct weft_transport *transport, uint32_t peer_id)
 {
-    for (uint32_t i = 0; i < transport->child_count; i++) {
-        struct weft_peer *peer = weft_transport_peer(transport->children[i], peer_id);
+    for (uint32_t i = 0; i < transport->composite.child_count; i++) {
+        struct weft_peer *peer = weft_transport_peer(transport->composite.children[i], peer_id);
         if (peer) return peer;
     }
-    if (transport->children) return NULL;
+    if (transport->composite.children) return NULL;
     struct weft_peer *peer = core_peer_find(transport, peer_id);
     return peer && peer->connected ? peer : NULL;
 }
@@ -222,7 +226,7 @@ static void peer_ends(struct weft_transport *transport, struct weft_peer *peer, 
              peer->id, core_peer_text(peer));
     core_match_end_posted(transport, peer, peer->status);
     core_arrivals_drop(transport, peer, in_order);
-    transport->has_unreported_loss = true;
+    transport->losses.has_unreported_loss = true;
     weft_list_append(&transport->failing, &peer->failing);
     transport->ops->disconnect(transport, peer, peer->status);
 }
@@ -233,7 +237,7 @@ static void peer_lost_by_backend(struct weft_transport *transport, struct weft_p
                                  enum weft_status status, const char *text, bool in_order)
 {
     char named[TEXT_BYTES_MAX];
-    if (transport->parent && text && text[0]) {
+    if (transport->composite.parent && text && text[0]) {
         snprintf(named, sizeof named, "%s: %s", transport->ops->name, text);
         text = named;
     }
@@ -270,12 +274,13 @@ void weft_transport_fail_peer(struct weft_transport *transport, uint32_t peer_id
 void core_peers_notify_watcher(struct weft_transport *transport)
 {
     struct weft_list *node, *spare;
-    transport->has_unreported_loss = false;
+    transport->losses.has_unreported_loss = false;
     weft_list_foreach(node, spare, &transport->peers) {
         struct weft_peer *peer = weft_container_of(node, struct weft_peer, link);
         if (peer->status == WEFT_OK || peer->watcher_notified) continue;
         peer->watcher_notified = true;
-        if (transport->watcher) transport->watcher(transport->watcher_context, peer->id, peer->status);
+        if (transport->losses.watcher)
+            transport->losses.watcher(transport->losses.watcher_context, peer->id, peer->status);
     }
 }
 
@@ -292,8 +297,8 @@ int core_peers_report(struct weft_transport *transport)
             if (peer->operations > 0) continue;
             weft_list_remove(node);
             count++;
-            if (transport->peer_failed) {
-                transport->peer_failed(transport->peer_failed_context, peer->id, peer->status,
+            if (transport->losses.peer_failed) {
+                transport->losses.peer_failed(transport->losses.peer_failed_context, peer->id, peer->status,
                                        core_peer_text(peer));
             }
             again = true;

@@ -12,7 +12,7 @@ struct weft_registration {
 
 void core_registrations_init(struct weft_transport *transport)
 {
-    weft_list_init(&transport->registrations);
+    weft_list_init(&transport->memory.registrations);
 }
 
 enum weft_status weft_transport_register(struct weft_transport *transport, void *address, size_t bytes,
@@ -33,7 +33,7 @@ enum weft_status weft_transport_register(struct weft_transport *transport, void 
         weft_free_bytes(transport->env, registration);
         return status;
     }
-    weft_list_append(&transport->registrations, &registration->link);
+    weft_list_append(&transport->memory.registrations, &registration->link);
     *registration_out = registration;
     return WEFT_OK;
 }
@@ -49,6 +49,7 @@ void weft_transport_unregister(struct weft_registration *registration)
 
 void core_registrations_free(struct weft_transport *transport)
 {
-    while (!weft_list_empty(&transport->registrations))
-        weft_transport_unregister(weft_list_first(&transport->registrations, struct weft_registration, link));
+    while (!weft_list_empty(&transport->memory.registrations))
+        weft_transport_unregister(
+            weft_list_first(&transport->memory.registrations, struct weft_registration, link));
 }

@@ -51,13 +51,14 @@ uint32_t core_nonce_hash(uint64_t nonce)
 
 static int pollable_progress(struct weft_pollable *pollable, int budget)
 {
-    return weft_transport_progress(weft_container_of(pollable, struct weft_transport, pollable), budget);
+    return weft_transport_progress(weft_container_of(pollable, struct weft_transport, attachment.pollable),
+                                   budget);
 }
 
 enum weft_status core_arm(struct weft_transport *transport)
 {
     if (!weft_list_empty(&transport->done) || !weft_list_empty(&transport->ended) || transport->rescan ||
-        transport->has_unreported_loss)
+        transport->losses.has_unreported_loss)
         return WEFT_ERR_AGAIN;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &transport->failing) {
@@ -68,13 +69,13 @@ enum weft_status core_arm(struct weft_transport *transport)
 
 static enum weft_status pollable_arm(struct weft_pollable *pollable)
 {
-    return core_arm(weft_container_of(pollable, struct weft_transport, pollable));
+    return core_arm(weft_container_of(pollable, struct weft_transport, attachment.pollable));
 }
 
 static void wake_due(struct weft_timer *timer)
 {
-    struct weft_transport *transport = weft_container_of(timer, struct weft_transport, wake);
-    transport->wake_ns = WEFT_NEVER;
+    struct weft_transport *transport = weft_container_of(timer, struct weft_transport, attachment.wake);
+    transport->attachment.wake_ns = WEFT_NEVER;
     weft_transport_progress(transport, 64);
 }
 
@@ -99,15 +100,15 @@ enum weft_status weft_transport_open(struct weft_env *env, const struct weft_tra
     transport->id = options->id;
     transport->nonce = options->nonce;
     transport->eager_bytes_max = options->eager_bytes_max ? options->eager_bytes_max : CORE_EAGER_BYTES;
-    transport->peer_failed = options->peer_failed;
-    transport->peer_failed_context = options->peer_failed_context;
+    transport->losses.peer_failed = options->peer_failed;
+    transport->losses.peer_failed_context = options->peer_failed_context;
     core_match_init(transport);
     core_windows_init(transport);
     core_registrations_init(transport);
     transport->abilities = ops->abilities;
-    weft_list_init(&transport->pollable.link);
-    weft_timer_init(&transport->wake, wake_due);
-    transport->wake_ns = WEFT_NEVER;
+    weft_list_init(&transport->attachment.pollable.link);
+    weft_timer_init(&transport->attachment.wake, wake_due);
+    transport->attachment.wake_ns = WEFT_NEVER;
     if (core_peers_init(transport) < 0) {
         weft_free_bytes(env, transport);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a transport endpoint");
@@ -129,10 +130,10 @@ enum weft_status weft_transport_open(struct weft_env *env, const struct weft_tra
 /* Leaves the loop: the loop may be freed before the transport. */
 static void detach(struct weft_transport *transport)
 {
-    if (!transport->loop) return;
-    weft_timer_stop(transport->loop, &transport->wake);
-    weft_loop_remove(transport->loop, &transport->pollable);
-    transport->loop = NULL;
+    if (!transport->attachment.loop) return;
+    weft_timer_stop(transport->attachment.loop, &transport->attachment.wake);
+    weft_loop_remove(transport->attachment.loop, &transport->attachment.pollable);
+    transport->attachment.loop = NULL;
 }
 
 void weft_transport_close(struct weft_transport *transport)
@@ -163,7 +164,7 @@ void weft_transport_free(struct weft_transport *transport)
     core_registrations_free(transport);
     transport->ops->free(transport);
     core_peers_free(transport);
-    weft_free_bytes(transport->env, transport->discard_rules);
+    weft_free_bytes(transport->env, transport->discards.discard_rules);
     weft_free_bytes(transport->env, transport);
 }
 
@@ -224,33 +225,33 @@ enum weft_status weft_transport_recv(struct weft_transport *transport, uint32_t 
 void weft_transport_handler(struct weft_transport *transport, uint8_t channel, weft_arrival_fn fn,
                             void *context)
 {
-    for (uint32_t i = 0; i < transport->child_count; i++)
-        weft_transport_handler(transport->children[i], channel, fn, context);
-    transport->handlers[channel].fn = fn;
-    transport->handlers[channel].context = context;
-    if (fn && !transport->children) transport->rescan = true;
+    for (uint32_t i = 0; i < transport->composite.child_count; i++)
+        weft_transport_handler(transport->composite.children[i], channel, fn, context);
+    transport->matching.handlers[channel].fn = fn;
+    transport->matching.handlers[channel].context = context;
+    if (fn && !transport->composite.children) transport->rescan = true;
 }
 
 void weft_transport_set_discard_filter(struct weft_transport *transport, uint8_t channel,
                                        weft_discard_filter_fn fn, void *context)
 {
-    for (uint32_t i = 0; i < transport->child_count; i++)
-        weft_transport_set_discard_filter(transport->children[i], channel, fn, context);
-    transport->discard_filters[channel].fn = fn;
-    transport->discard_filters[channel].context = context;
+    for (uint32_t i = 0; i < transport->composite.child_count; i++)
+        weft_transport_set_discard_filter(transport->composite.children[i], channel, fn, context);
+    transport->discards.discard_filters[channel].fn = fn;
+    transport->discards.discard_filters[channel].context = context;
 }
 
 void *weft_transport_handler_context(const struct weft_transport *transport, uint8_t channel)
 {
-    return transport->handlers[channel].fn ? transport->handlers[channel].context : NULL;
+    return transport->matching.handlers[channel].fn ? transport->matching.handlers[channel].context : NULL;
 }
 
 void weft_transport_watch(struct weft_transport *transport, weft_peer_lost_fn fn, void *context)
 {
-    for (uint32_t i = 0; i < transport->child_count; i++)
-        weft_transport_watch(transport->children[i], fn, context);
-    transport->watcher = fn;
-    transport->watcher_context = context;
+    for (uint32_t i = 0; i < transport->composite.child_count; i++)
+        weft_transport_watch(transport->composite.children[i], fn, context);
+    transport->losses.watcher = fn;
+    transport->losses.watcher_context = context;
 }
 
 void core_finish(struct weft_transport *transport, struct core_done *done, enum weft_status status)
@@ -298,7 +299,7 @@ int weft_transport_progress(struct weft_transport *transport, int budget)
     }
     if (count < budget) count += transport->ops->progress(transport, budget - count);
     if (count < budget && has_finished(transport)) count += deliver(transport, budget - count);
-    if (!transport->closed && transport->has_unreported_loss) core_peers_notify_watcher(transport);
+    if (!transport->closed && transport->losses.has_unreported_loss) core_peers_notify_watcher(transport);
     /* peer_failed follows the last operation with the peer, including ended receives */
     if (!weft_list_empty(&transport->failing) && weft_list_empty(&transport->ended) && !transport->closed) {
         count += core_peers_report(transport);
@@ -310,15 +311,15 @@ int weft_transport_progress(struct weft_transport *transport, int budget)
 enum weft_status weft_transport_attach(struct weft_transport *transport, struct weft_loop *loop)
 {
     if (transport->closed) return WEFT_ERR_CLOSED;
-    if (transport->loop) return WEFT_ERR_EXISTS;
-    transport->pollable.fd = transport->ops->fd(transport);
-    transport->pollable.progress = pollable_progress;
-    transport->pollable.arm = pollable_arm;
-    WEFT_TRY(weft_loop_add(loop, &transport->pollable));
-    transport->loop = loop;
-    if (transport->wake_ns != WEFT_NEVER) {
-        uint64_t wake_ns = transport->wake_ns;
-        transport->wake_ns = WEFT_NEVER;
+    if (transport->attachment.loop) return WEFT_ERR_EXISTS;
+    transport->attachment.pollable.fd = transport->ops->fd(transport);
+    transport->attachment.pollable.progress = pollable_progress;
+    transport->attachment.pollable.arm = pollable_arm;
+    WEFT_TRY(weft_loop_add(loop, &transport->attachment.pollable));
+    transport->attachment.loop = loop;
+    if (transport->attachment.wake_ns != WEFT_NEVER) {
+        uint64_t wake_ns = transport->attachment.wake_ns;
+        transport->attachment.wake_ns = WEFT_NEVER;
         core_wake_at(transport, wake_ns);
     }
     return WEFT_OK;
@@ -326,11 +327,12 @@ enum weft_status weft_transport_attach(struct weft_transport *transport, struct 
 
 void core_wake_at(struct weft_transport *transport, uint64_t time_ns)
 {
-    if (transport->closed || time_ns >= transport->wake_ns) return;
-    transport->wake_ns = time_ns;
-    if (!transport->loop) return;
-    if (weft_timer_start(transport->loop, &transport->wake, time_ns) < 0) {
-        transport->wake_ns = WEFT_NEVER; /* no memory for a timer: the next progress requests it again */
+    if (transport->closed || time_ns >= transport->attachment.wake_ns) return;
+    transport->attachment.wake_ns = time_ns;
+    if (!transport->attachment.loop) return;
+    if (weft_timer_start(transport->attachment.loop, &transport->attachment.wake, time_ns) < 0) {
+        transport->attachment.wake_ns =
+            WEFT_NEVER; /* no memory for a timer: the next progress requests it again */
     }
 }
 

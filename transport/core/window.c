@@ -10,8 +10,8 @@
 
 void core_windows_init(struct weft_transport *transport)
 {
-    weft_list_init(&transport->windows);
-    weft_list_init(&transport->remotes);
+    weft_list_init(&transport->memory.windows);
+    weft_list_init(&transport->memory.remotes);
 }
 
 static void window_free(struct weft_transport *transport, struct weft_window *window)
@@ -32,10 +32,10 @@ static void remote_free(struct weft_transport *transport, struct weft_remote *re
 void core_windows_free(struct weft_transport *transport)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &transport->windows) {
+    weft_list_foreach(node, spare, &transport->memory.windows) {
         window_free(transport, weft_container_of(node, struct weft_window, link));
     }
-    weft_list_foreach(node, spare, &transport->remotes) {
+    weft_list_foreach(node, spare, &transport->memory.remotes) {
         remote_free(transport, weft_container_of(node, struct weft_remote, link));
     }
 }
@@ -68,7 +68,7 @@ enum weft_status weft_window_open(struct weft_transport *transport, const struct
         return status;
     }
     WEFT_ASSERT(window->key_bytes > 0 && window->key_bytes <= sizeof window->key);
-    weft_list_append(&transport->windows, &window->link);
+    weft_list_append(&transport->memory.windows, &window->link);
     *window_out = window;
     return WEFT_OK;
 }
@@ -101,7 +101,7 @@ enum weft_status weft_transport_import(struct weft_peer *peer, const void *key, 
     if (peer->status < 0) return peer->status;
     if (!(transport->abilities & WEFT_TRANSPORT_WINDOWS)) return WEFT_ERR_UNSUPPORTED;
     if (!key || bytes == 0 || bytes > WEFT_WINDOW_KEY_BYTES_MAX) return WEFT_ERR_MALFORMED;
-    if (transport->parent) WEFT_TRY(auto_key_part(peer, &key, &bytes));
+    if (transport->composite.parent) WEFT_TRY(auto_key_part(peer, &key, &bytes));
     struct weft_remote *remote = weft_alloc_zero(transport->env, sizeof *remote);
     if (!remote) return WEFT_ERR_NO_MEMORY;
     remote->peer = peer;
@@ -110,7 +110,7 @@ enum weft_status weft_transport_import(struct weft_peer *peer, const void *key, 
         weft_free_bytes(transport->env, remote);
         return status;
     }
-    weft_list_append(&transport->remotes, &remote->link);
+    weft_list_append(&transport->memory.remotes, &remote->link);
     *remote_out = remote;
     return WEFT_OK;
 }
@@ -192,7 +192,7 @@ uint64_t weft_peer_sent_bytes(const struct weft_peer *peer) { return peer->sent_
 void weft_peer_describe(struct weft_peer *peer, char *out, size_t bytes)
 {
     struct weft_transport *transport = peer->transport;
-    if (transport->parent) auto_describe(peer, out, bytes);
+    if (transport->composite.parent) auto_describe(peer, out, bytes);
     else if (transport->ops->describe) transport->ops->describe(transport, peer, out, bytes);
     else snprintf(out, bytes, "%s", transport->name);
 }

@@ -61,6 +61,26 @@ struct probe_sink {
     bool busy;
 };
 
+/* The active role. */
+struct probe_active {
+    /* the active role */
+    enum phase phase;
+    uint32_t partner;                  /* also set while waiting for a partner's result */
+    uint64_t deadline_ns, phase_ns;    /* of the pair or the contact; start of the phase */
+    uint64_t contact_limit_ns, ask_again_ns;
+    uint64_t pings_done, ping_ns;
+    double samples[PINGS_MAX];
+    uint64_t bulk_sent, bulk_done, bulk_end; /* end: total to send */
+    uint64_t mark_ns, mark_done, last_ns;    /* bandwidth is measured from the mark */
+    uint64_t latency_ns, out_rate;
+};
+/* The serving role. */
+struct probe_served {
+    /* the serving role */
+    uint32_t serving, serving_round;   /* count: none */
+    uint64_t serving_until_ns, stream_sent, stream_done, stream_end, stream_ns;
+};
+
 struct weft_probe {
     struct weft_transport *transport;
     struct weft_loop *loop;
@@ -74,20 +94,9 @@ struct weft_probe {
     struct weft_timer tick, kick;
     bool finished, closed;
 
-    /* the active role */
-    enum phase phase;
-    uint32_t partner;                  /* also set while waiting for a partner's result */
-    uint64_t deadline_ns, phase_ns;    /* of the pair or the contact; start of the phase */
-    uint64_t contact_limit_ns, ask_again_ns;
-    uint64_t pings_done, ping_ns;
-    double samples[PINGS_MAX];
-    uint64_t bulk_sent, bulk_done, bulk_end; /* end: total to send */
-    uint64_t mark_ns, mark_done, last_ns;    /* bandwidth is measured from the mark */
-    uint64_t latency_ns, out_rate;
+    struct probe_active active;
 
-    /* the serving role */
-    uint32_t serving, serving_round;   /* count: none */
-    uint64_t serving_until_ns, stream_sent, stream_done, stream_end, stream_ns;
+    struct probe_served served;
 
     struct probe_send sends[SENDS];
     struct probe_message queue[QUEUE]; /* ring of messages that the transport refused with WEFT_ERR_AGAIN */
@@ -157,9 +166,9 @@ static void send_done(struct weft_completion *completion, enum weft_status statu
     struct weft_probe *probe = send->probe;
     send->busy = false;
     if (probe->closed) return;
-    if (status < 0 && probe->phase != IDLE && send->peer == probe->partner)
+    if (status < 0 && probe->active.phase != IDLE && send->peer == probe->active.partner)
         fail_pair(probe, status, weft_reason_text(status));
-    if (status < 0 && send->peer == probe->serving) probe->serving = probe->count;
+    if (status < 0 && send->peer == probe->served.serving) probe->served.serving = probe->count;
     proceed(probe);
 }
 
@@ -222,10 +231,10 @@ static int compare_doubles(const void *a, const void *b)
 
 static void enter(struct weft_probe *probe, enum phase phase)
 {
-    probe->phase = phase;
-    probe->phase_ns = weft_now_ns(probe->env);
-    probe->bulk_sent = probe->bulk_done = probe->mark_done = probe->mark_ns = 0;
-    probe->bulk_end = probe->options.bulk_count;
+    probe->active.phase = phase;
+    probe->active.phase_ns = weft_now_ns(probe->env);
+    probe->active.bulk_sent = probe->active.bulk_done = probe->active.mark_done = probe->active.mark_ns = 0;
+    probe->active.bulk_end = probe->options.bulk_count;
 }
 
 static void store(struct weft_probe *probe, uint32_t peer, enum weft_status status, const char *text)
@@ -239,41 +248,43 @@ static void store(struct weft_probe *probe, uint32_t peer, enum weft_status stat
 static void fail_pair(struct weft_probe *probe, enum weft_status status, const char *text)
 {
     char sentence[160];
-    snprintf(sentence, sizeof sentence, "endpoint %" PRIu32 ", %s: %s", probe->ids[probe->partner],
-             phase_texts[probe->phase], text);
-    if (probe->phase > ASKING)
-        send_control(probe, probe->partner, RESULT, probe->round, 0, 0, 0, (uint64_t)(uint32_t)-status);
-    probe->phase = IDLE;
-    store(probe, probe->partner, status, sentence);
+    snprintf(sentence, sizeof sentence, "endpoint %" PRIu32 ", %s: %s", probe->ids[probe->active.partner],
+             phase_texts[probe->active.phase], text);
+    if (probe->active.phase > ASKING)
+        send_control(probe, probe->active.partner, RESULT, probe->round, 0, 0, 0,
+                     (uint64_t)(uint32_t)-status);
+    probe->active.phase = IDLE;
+    store(probe, probe->active.partner, status, sentence);
     next_round(probe);
 }
 
 static void ping(struct weft_probe *probe)
 {
-    probe->ping_ns = weft_now_ns(probe->env);
-    send_control(probe, probe->partner, PING, probe->round, probe->pings_done, 0, 0, 0);
+    probe->active.ping_ns = weft_now_ns(probe->env);
+    send_control(probe, probe->active.partner, PING, probe->round, probe->active.pings_done, 0, 0, 0);
 }
 
 static void on_grant(struct weft_probe *probe)
 {
     enter(probe, PINGING);
-    probe->deadline_ns = probe->phase_ns + probe->options.pair_ns;
-    probe->pings_done = 0;
+    probe->active.deadline_ns = probe->active.phase_ns + probe->options.pair_ns;
+    probe->active.pings_done = 0;
     ping(probe);
 }
 
 static void on_pong(struct weft_probe *probe, const struct probe_message *probe_message)
 {
-    if (probe_message->values[0] != probe->pings_done) return;
-    uint64_t took_ns = weft_now_ns(probe->env) - probe->ping_ns;
-    if (probe->pings_done >= WARM_PINGS) probe->samples[probe->pings_done - WARM_PINGS] = (double)took_ns;
-    if (++probe->pings_done < probe->options.pings + WARM_PINGS) {
+    if (probe_message->values[0] != probe->active.pings_done) return;
+    uint64_t took_ns = weft_now_ns(probe->env) - probe->active.ping_ns;
+    if (probe->active.pings_done >= WARM_PINGS)
+        probe->active.samples[probe->active.pings_done - WARM_PINGS] = (double)took_ns;
+    if (++probe->active.pings_done < probe->options.pings + WARM_PINGS) {
         ping(probe);
         return;
     }
-    qsort(probe->samples, probe->options.pings, sizeof(double), compare_doubles);
-    probe->latency_ns = (uint64_t)(probe->samples[probe->options.pings / 2] / 2);
-    if (probe->latency_ns == 0) probe->latency_ns = 1;
+    qsort(probe->active.samples, probe->options.pings, sizeof(double), compare_doubles);
+    probe->active.latency_ns = (uint64_t)(probe->active.samples[probe->options.pings / 2] / 2);
+    if (probe->active.latency_ns == 0) probe->active.latency_ns = 1;
     enter(probe, PUSHING);
     proceed(probe);
 }
@@ -281,65 +292,65 @@ static void on_pong(struct weft_probe *probe, const struct probe_message *probe_
 /* Accounts one more bulk message, there or here. The first ones only warm up the path. */
 static void note_bulk(struct weft_probe *probe)
 {
-    probe->last_ns = weft_now_ns(probe->env);
-    probe->bulk_done++;
-    if (probe->bulk_done == WINDOW || probe->bulk_done == 1) {
-        probe->mark_ns = probe->last_ns;
-        probe->mark_done = probe->bulk_done;
+    probe->active.last_ns = weft_now_ns(probe->env);
+    probe->active.bulk_done++;
+    if (probe->active.bulk_done == WINDOW || probe->active.bulk_done == 1) {
+        probe->active.mark_ns = probe->active.last_ns;
+        probe->active.mark_done = probe->active.bulk_done;
     }
     /* A slow link: stop early. */
-    if (probe->phase == PUSHING &&
-        weft_elapsed_ns(probe->phase_ns, probe->last_ns) > probe->options.pair_ns / 4)
-        probe->bulk_end = probe->bulk_sent;
+    if (probe->active.phase == PUSHING &&
+        weft_elapsed_ns(probe->active.phase_ns, probe->active.last_ns) > probe->options.pair_ns / 4)
+        probe->active.bulk_end = probe->active.bulk_sent;
 }
 
 static uint64_t bulk_rate(const struct weft_probe *probe)
 {
-    uint64_t messages = probe->bulk_done - probe->mark_done, from_ns = probe->mark_ns;
-    if (messages == 0 || probe->last_ns <= from_ns) { /* too few, or all at the same time */
-        messages = probe->bulk_done;
-        from_ns = probe->phase_ns;
+    uint64_t messages = probe->active.bulk_done - probe->active.mark_done, from_ns = probe->active.mark_ns;
+    if (messages == 0 || probe->active.last_ns <= from_ns) { /* too few, or all at the same time */
+        messages = probe->active.bulk_done;
+        from_ns = probe->active.phase_ns;
     }
-    if (probe->last_ns <= from_ns) return 1000000000000ull; /* faster than the clock resolution */
-    double rate =
-        1e9 * (double)messages * (double)probe->options.bulk_bytes / (double)(probe->last_ns - from_ns);
+    if (probe->active.last_ns <= from_ns) return 1000000000000ull; /* faster than the clock resolution */
+    double rate = 1e9 * (double)messages * (double)probe->options.bulk_bytes /
+                  (double)(probe->active.last_ns - from_ns);
     return rate < 1 ? 1 : (uint64_t)rate;
 }
 
 static void end_pushing(struct weft_probe *probe)
 {
-    probe->out_rate = bulk_rate(probe);
+    probe->active.out_rate = bulk_rate(probe);
     enter(probe, PULLING);
-    send_control(probe, probe->partner, PULL, probe->round, probe->options.bulk_count,
+    send_control(probe, probe->active.partner, PULL, probe->round, probe->options.bulk_count,
                  probe->options.bulk_bytes, 0, 0);
 }
 
 static void end_pair(struct weft_probe *probe)
 {
-    struct weft_probe_result *result = &probe->results[probe->partner];
-    struct weft_peer *peer = weft_transport_peer(probe->transport, probe->ids[probe->partner]);
+    struct weft_probe_result *result = &probe->results[probe->active.partner];
+    struct weft_peer *peer = weft_transport_peer(probe->transport, probe->ids[probe->active.partner]);
     char way[160] = "";
-    result->latency_ns = probe->latency_ns;
-    result->out_bytes_per_second = probe->out_rate;
+    result->latency_ns = probe->active.latency_ns;
+    result->out_bytes_per_second = probe->active.out_rate;
     result->in_bytes_per_second = bulk_rate(probe);
     if (peer) weft_peer_describe(peer, way, sizeof way);
-    store(probe, probe->partner, WEFT_OK, way);
-    send_control(probe, probe->partner, RESULT, probe->round, result->latency_ns,
+    store(probe, probe->active.partner, WEFT_OK, way);
+    send_control(probe, probe->active.partner, RESULT, probe->round, result->latency_ns,
                  result->out_bytes_per_second, result->in_bytes_per_second, 0);
-    probe->phase = IDLE;
+    probe->active.phase = IDLE;
     next_round(probe);
 }
 
 /* Keeps the window full; ends the phase when all acknowledgements have arrived. */
 static void push(struct weft_probe *probe)
 {
-    if (probe->bulk_done >= probe->bulk_end) {
+    if (probe->active.bulk_done >= probe->active.bulk_end) {
         end_pushing(probe);
         return;
     }
-    while (probe->phase == PUSHING && probe->bulk_sent < probe->bulk_end &&
-           probe->bulk_sent - probe->bulk_done < WINDOW && probe->queue_count == 0) {
-        send_control(probe, probe->partner, BULK, probe->round, probe->bulk_sent++, 0, 0, 0);
+    while (probe->active.phase == PUSHING && probe->active.bulk_sent < probe->active.bulk_end &&
+           probe->active.bulk_sent - probe->active.bulk_done < WINDOW && probe->queue_count == 0) {
+        send_control(probe, probe->active.partner, BULK, probe->round, probe->active.bulk_sent++, 0, 0, 0);
     }
 }
 
@@ -347,18 +358,18 @@ static void push(struct weft_probe *probe)
 
 static void serve(struct weft_probe *probe, uint32_t peer, uint32_t round)
 {
-    probe->serving = peer;
-    probe->serving_round = round;
-    probe->serving_until_ns = weft_now_ns(probe->env) + 2 * probe->options.pair_ns;
-    probe->stream_sent = probe->stream_done = probe->stream_end = 0;
+    probe->served.serving = peer;
+    probe->served.serving_round = round;
+    probe->served.serving_until_ns = weft_now_ns(probe->env) + 2 * probe->options.pair_ns;
+    probe->served.stream_sent = probe->served.stream_done = probe->served.stream_end = 0;
     probe->asked[peer] = 0;
     send_control(probe, peer, GRANT, round, 0, 0, 0, 0);
 }
 
 static bool may_grant(const struct weft_probe *probe, uint32_t round)
 {
-    if (probe->serving < probe->count || probe->phase > ASKING) return false;
-    return probe->phase != ASKING || round < probe->round;
+    if (probe->served.serving < probe->count || probe->active.phase > ASKING) return false;
+    return probe->active.phase != ASKING || round < probe->round;
 }
 
 static void serve_waiting(struct weft_probe *probe)
@@ -373,15 +384,18 @@ static void serve_waiting(struct weft_probe *probe)
 
 static void stream(struct weft_probe *probe)
 {
-    bool slow = weft_elapsed_ns(probe->stream_ns, weft_now_ns(probe->env)) > probe->options.pair_ns / 4;
-    if (probe->serving == probe->count || probe->stream_end == 0) return;
-    if (slow && probe->stream_sent > 0 && probe->stream_sent < probe->stream_end) {
-        probe->stream_end = probe->stream_sent;
-        send_control(probe, probe->serving, PULL_END, probe->serving_round, probe->stream_end, 0, 0, 0);
+    bool slow =
+        weft_elapsed_ns(probe->served.stream_ns, weft_now_ns(probe->env)) > probe->options.pair_ns / 4;
+    if (probe->served.serving == probe->count || probe->served.stream_end == 0) return;
+    if (slow && probe->served.stream_sent > 0 && probe->served.stream_sent < probe->served.stream_end) {
+        probe->served.stream_end = probe->served.stream_sent;
+        send_control(probe, probe->served.serving, PULL_END, probe->served.serving_round,
+                     probe->served.stream_end, 0, 0, 0);
     }
-    while (probe->stream_sent < probe->stream_end && probe->stream_sent - probe->stream_done < WINDOW &&
-           probe->queue_count == 0) {
-        send_control(probe, probe->serving, BULK, probe->serving_round, probe->stream_sent++, 0, 0, 0);
+    while (probe->served.stream_sent < probe->served.stream_end &&
+           probe->served.stream_sent - probe->served.stream_done < WINDOW && probe->queue_count == 0) {
+        send_control(probe, probe->served.serving, BULK, probe->served.serving_round,
+                     probe->served.stream_sent++, 0, 0, 0);
     }
 }
 
@@ -402,7 +416,7 @@ static void on_result(struct weft_probe *probe, const struct probe_message *prob
     result->in_bytes_per_second = fine ? probe_message->values[1] : 0;
     if (probe_message->peer < probe->self)
         store(probe, probe_message->peer, fine ? WEFT_OK : WEFT_ERR_UNREACHABLE, text);
-    probe->serving = probe->count;
+    probe->served.serving = probe->count;
 }
 
 static void on_served(struct weft_probe *probe, const struct probe_message *probe_message)
@@ -414,11 +428,11 @@ static void on_served(struct weft_probe *probe, const struct probe_message *prob
         break;
     case PULL:
         if (probe_message->values[0] == 0 || probe_message->values[0] > BULK_COUNT_MAX) break;
-        probe->stream_sent = probe->stream_done = 0;
-        probe->stream_end = probe_message->values[0];
-        probe->stream_ns = weft_now_ns(probe->env);
+        probe->served.stream_sent = probe->served.stream_done = 0;
+        probe->served.stream_end = probe_message->values[0];
+        probe->served.stream_ns = weft_now_ns(probe->env);
         break;
-    case BULK_ACK: probe->stream_done++; break;
+    case BULK_ACK: probe->served.stream_done++; break;
     case RESULT: on_result(probe, probe_message); break;
     default: break;
     }
@@ -426,24 +440,26 @@ static void on_served(struct weft_probe *probe, const struct probe_message *prob
 
 static void on_answer(struct weft_probe *probe, const struct probe_message *probe_message)
 {
-    if (probe_message->kind == GRANT && probe->phase == ASKING) on_grant(probe);
-    else if (probe_message->kind == PONG && probe->phase == PINGING) on_pong(probe, probe_message);
-    else if (probe_message->kind == BULK_ACK && probe->phase == PUSHING) note_bulk(probe);
-    else if (probe_message->kind == PULL_END && probe->phase == PULLING && probe_message->values[0] > 0)
-        probe->bulk_end = probe_message->values[0];
+    if (probe_message->kind == GRANT && probe->active.phase == ASKING) on_grant(probe);
+    else if (probe_message->kind == PONG && probe->active.phase == PINGING) on_pong(probe, probe_message);
+    else if (probe_message->kind == BULK_ACK && probe->active.phase == PUSHING) note_bulk(probe);
+    else if (probe_message->kind == PULL_END && probe->active.phase == PULLING &&
+             probe_message->values[0] > 0)
+        probe->active.bulk_end = probe_message->values[0];
 }
 
 /* ---- arrivals ---- */
 
 static bool is_answer(const struct weft_probe *probe, const struct probe_message *probe_message)
 {
-    return probe->phase != IDLE && probe_message->peer == probe->partner &&
+    return probe->active.phase != IDLE && probe_message->peer == probe->active.partner &&
            probe_message->round == probe->round && probe_message->peer > probe->self;
 }
 
 static bool is_served(const struct weft_probe *probe, const struct probe_message *probe_message)
 {
-    return probe_message->peer == probe->serving && probe_message->round == probe->serving_round;
+    return probe_message->peer == probe->served.serving &&
+           probe_message->round == probe->served.serving_round;
 }
 
 static void sink_done(struct weft_completion *completion, enum weft_status status)
@@ -453,7 +469,7 @@ static void sink_done(struct weft_completion *completion, enum weft_status statu
     struct probe_message probe_message = {.peer = sink->peer, .round = sink->round};
     sink->busy = false;
     if (probe->closed || status < 0) return;
-    if (is_answer(probe, &probe_message) && probe->phase == PULLING) {
+    if (is_answer(probe, &probe_message) && probe->active.phase == PULLING) {
         note_bulk(probe);
         send_control(probe, sink->peer, BULK_ACK, sink->round, sink->number, 0, 0, 0);
     } else if (is_served(probe, &probe_message)) {
@@ -504,17 +520,18 @@ static void on_ask(struct weft_probe *probe, const struct probe_message *probe_m
 
 static void on_wait(struct weft_probe *probe, const struct probe_message *probe_message)
 {
-    bool waiting = probe->phase == ASKING || probe->phase == IDLE;
-    if (probe->finished || !waiting || probe_message->peer != probe->partner ||
+    bool waiting = probe->active.phase == ASKING || probe->active.phase == IDLE;
+    if (probe->finished || !waiting || probe_message->peer != probe->active.partner ||
         probe_message->round != probe->round)
         return;
     /* it has given up on this endpoint */
     if (probe_message->values[0] != 0 && probe_message->peer < probe->self) {
-        probe->deadline_ns = 0;
+        probe->active.deadline_ns = 0;
         return;
     }
-    probe->deadline_ns = weft_now_ns(probe->env) + probe->options.contact_ns;
-    if (probe->deadline_ns > probe->contact_limit_ns) probe->deadline_ns = probe->contact_limit_ns;
+    probe->active.deadline_ns = weft_now_ns(probe->env) + probe->options.contact_ns;
+    if (probe->active.deadline_ns > probe->active.contact_limit_ns)
+        probe->active.deadline_ns = probe->active.contact_limit_ns;
 }
 
 static void on_arrival(void *context, struct weft_arrival *arrival)
@@ -554,11 +571,11 @@ static void proceed(struct weft_probe *probe)
     if (probe->closed) return;
     flush(probe);
     serve_waiting(probe);
-    if (probe->phase == PUSHING) push(probe);
-    if (probe->phase == PULLING && probe->bulk_done >= probe->bulk_end) end_pair(probe);
+    if (probe->active.phase == PUSHING) push(probe);
+    if (probe->active.phase == PULLING && probe->active.bulk_done >= probe->active.bulk_end) end_pair(probe);
     stream(probe);
-    if (!probe->finished && probe->phase == IDLE && probe->partner < probe->self &&
-        probe->results[probe->partner].status != WEFT_IN_PROGRESS) {
+    if (!probe->finished && probe->active.phase == IDLE && probe->active.partner < probe->self &&
+        probe->results[probe->active.partner].status != WEFT_IN_PROGRESS) {
         next_round(probe);
     }
 }
@@ -566,7 +583,7 @@ static void proceed(struct weft_probe *probe)
 static void finish(struct weft_probe *probe)
 {
     probe->finished = true;
-    probe->partner = probe->self;
+    probe->active.partner = probe->self;
     if (probe->options.done) probe->options.done(probe->options.context);
 }
 
@@ -585,11 +602,11 @@ static void next_round(struct weft_probe *probe)
             store(probe, partner, status, weft_reason_text(status));
             continue;
         }
-        probe->partner = partner;
+        probe->active.partner = partner;
         uint64_t now_ns = weft_now_ns(probe->env);
-        probe->deadline_ns = now_ns + probe->options.contact_ns;
-        probe->contact_limit_ns = now_ns + CONTACTS_MAX * probe->options.contact_ns;
-        probe->ask_again_ns = now_ns + probe->options.contact_ns / ASKS_PER_CONTACT;
+        probe->active.deadline_ns = now_ns + probe->options.contact_ns;
+        probe->active.contact_limit_ns = now_ns + CONTACTS_MAX * probe->options.contact_ns;
+        probe->active.ask_again_ns = now_ns + probe->options.contact_ns / ASKS_PER_CONTACT;
         if (partner > probe->self) {
             enter(probe, ASKING);
             send_control(probe, partner, ASK, probe->round, 0, 0, 0, 0);
@@ -603,23 +620,24 @@ static void on_kick(struct weft_timer *timer) { proceed(weft_container_of(timer,
 /* Checks a partner of this round that is lost or late. */
 static void check_partner(struct weft_probe *probe, uint64_t now_ns)
 {
-    struct weft_peer *peer = weft_transport_peer(probe->transport, probe->ids[probe->partner]);
+    struct weft_peer *peer = weft_transport_peer(probe->transport, probe->ids[probe->active.partner]);
     enum weft_status status = peer ? weft_peer_status(peer) : WEFT_ERR_NOT_FOUND;
-    bool late = now_ns >= probe->deadline_ns, serving_it = probe->serving == probe->partner;
-    if (status >= 0 && !serving_it && probe->phase <= ASKING && now_ns >= probe->ask_again_ns) {
-        probe->ask_again_ns = now_ns + probe->options.contact_ns / ASKS_PER_CONTACT;
-        send_control(probe, probe->partner, ASK, probe->round, 0, 0, 0, 0);
+    bool late = now_ns >= probe->active.deadline_ns,
+         serving_it = probe->served.serving == probe->active.partner;
+    if (status >= 0 && !serving_it && probe->active.phase <= ASKING && now_ns >= probe->active.ask_again_ns) {
+        probe->active.ask_again_ns = now_ns + probe->options.contact_ns / ASKS_PER_CONTACT;
+        send_control(probe, probe->active.partner, ASK, probe->round, 0, 0, 0, 0);
     }
     if (status >= 0 && (!late || serving_it)) return;
     if (status >= 0) status = WEFT_ERR_DEADLINE;
-    if (probe->phase != IDLE) {
+    if (probe->active.phase != IDLE) {
         fail_pair(probe, status, late ? "it has not answered in time" : weft_reason_text(status));
         return;
     }
     char text[160];
     snprintf(text, sizeof text, "endpoint %" PRIu32 " has not measured this link in time: %s",
-             probe->ids[probe->partner], weft_reason_text(status));
-    store(probe, probe->partner, status, text);
+             probe->ids[probe->active.partner], weft_reason_text(status));
+    store(probe, probe->active.partner, status, text);
     next_round(probe);
 }
 
@@ -628,7 +646,8 @@ static void on_tick(struct weft_timer *timer)
     struct weft_probe *probe = weft_container_of(timer, struct weft_probe, tick);
     uint64_t now_ns = weft_now_ns(probe->env);
     if (probe->closed) return;
-    if (probe->serving < probe->count && now_ns >= probe->serving_until_ns) probe->serving = probe->count;
+    if (probe->served.serving < probe->count && now_ns >= probe->served.serving_until_ns)
+        probe->served.serving = probe->count;
     if (!probe->finished) check_partner(probe, now_ns);
     proceed(probe);
     if (!probe->closed) weft_timer_start(probe->loop, timer, now_ns + TICK_NS);
@@ -706,7 +725,7 @@ enum weft_status weft_probe_start(struct weft_transport *transport, struct weft_
     probe->options = *options;
     probe->self = self;
     probe->count = options->count;
-    probe->serving = options->count;
+    probe->served.serving = options->count;
     probe->rounds = weft_probe_rounds(options->count);
     probe->round = UINT32_MAX; /* next_round increments it to 0 */
     weft_timer_init(&probe->tick, on_tick);

@@ -95,6 +95,19 @@ enum shm_phase {
 
 enum shm_copy_method { SHM_COPY_MAPPED = 1, SHM_COPY_CMA };
 
+/* Copy by this side. */
+struct shm_copy {
+    /* state of a copy by this side */
+    bool outward, stream, notify_done; /* stream: by non-temporal stores */
+    enum shm_copy_method method;
+    uint8_t *local;
+    size_t bytes, at;
+    uint64_t peer_address;           /* arena offset (mapped) or address (CMA) at the peer */
+    uint64_t peer_op;         /* name of the peer's operation */
+    uint32_t window, window_generation; /* window of the peer: 1 + number, and its generation; 0: none */
+    uint32_t slots;           /* staging slots that are filled and not read */
+};
+
 struct shm_op {
     struct core_done done;    /* first */
     struct weft_list of_pair; /* in pair->ops until complete */
@@ -108,15 +121,7 @@ struct shm_op {
     bool queued;              /* `cell` waits for space; the record must live until it is written */
     /* local window that this operation uses (counted in its users), or NULL */
     struct shm_window *held_window;
-    /* state of a copy by this side */
-    bool outward, stream, notify_done; /* stream: by non-temporal stores */
-    enum shm_copy_method method;
-    uint8_t *local;
-    size_t bytes, at;
-    uint64_t peer_address;           /* arena offset (mapped) or address (CMA) at the peer */
-    uint64_t peer_op;         /* name of the peer's operation */
-    uint32_t window, window_generation; /* window of the peer: 1 + number, and its generation; 0: none */
-    uint32_t slots;           /* staging slots that are filled and not read */
+    struct shm_copy copy;
     /* state of a split copy: shm_split.c */
     uint32_t split, split_epoch; /* 1 + index of its split word in the ring; 0: not split */
     uint64_t chunk, taken;    /* chunk size in bytes; chunks claimed by this side */
@@ -158,11 +163,8 @@ struct shm_pool {
 
 enum shm_pair_state { SHM_PAIR_CONNECTING = 1, SHM_PAIR_CONNECTED, SHM_PAIR_CLOSED };
 
-struct shm_pair {
-    struct shm_endpoint *endpoint;
-    struct weft_peer *peer;
-    struct bootstrap_peer *bootstrap;
-    enum shm_pair_state state;
+/* Facts about the peer and the connection. */
+struct shm_pair_flags {
     bool dead;        /* the process has ended or has closed: it accesses no memory */
     bool watched; /* lost while the process runs: the connection stays to detect its end (shm_is_detached) */
     bool self;        /* pair of an endpoint with itself: one ring */
@@ -170,24 +172,50 @@ struct shm_pair {
     bool answered;    /* the peer's hello has arrived */
     bool read_by_cma; /* process_vm_readv of the peer's memory works */
     bool light;       /* each side fences for the other when it takes memory back */
+};
+/* From the peer's hello. */
+struct shm_peer_memory {
     uint32_t abilities; /* abilities in the peer's hello, towards our memory */
     int32_t pid;
     uint64_t probe_address; /* address of a test word in the peer's memory, for CMA */
     uint64_t arena_id, arena_bytes; /* arena in the peer's parameters; 0: none */
-    struct ring_writer out;
-    struct ring_reader in;
+};
+/* Memory and descriptors of the peer. */
+struct shm_mapped {
     struct shm_doorbell_bitmap *doorbells; /* of the peer, mapped here; as the next two */
     struct shm_window_generations *window_generations;
     int event_fd;
     struct memory_view *view;
+};
+/* Cost of eager messages. */
+struct shm_credit {
+    uint64_t max;      /* cost of eager messages that may wait at the peer */
+    uint64_t used;     /* cost of eager messages sent, since connect */
+    uint64_t given;    /* cost of eager messages consumed here, since connect */
+    uint64_t kept;     /* cost of eager messages that wait here */
+};
+/* Entries in the lists of the endpoint. */
+struct shm_pair_links {
+    struct weft_list link;    /* in endpoint->pairs */
+    struct weft_list blocked; /* in endpoint->blocked while cells wait for space */
+    struct weft_list ending;  /* in endpoint->ending while the peer may access our memory */
+};
+
+struct shm_pair {
+    struct shm_endpoint *endpoint;
+    struct weft_peer *peer;
+    struct bootstrap_peer *bootstrap;
+    enum shm_pair_state state;
+    struct shm_pair_flags flags;
+    struct shm_peer_memory remote;
+    struct ring_writer out;
+    struct ring_reader in;
+    struct shm_mapped mapped;
     /* the bit in our bitmap that the peer sets; our bit in its bitmap */
     uint32_t doorbell_bit, peer_doorbell_bit;
     /* cells that wait for space: messages in order; answers go before them */
     struct weft_list queue, answers, ops;
-    uint64_t credit_max;      /* cost of eager messages that may wait at the peer */
-    uint64_t credit_used;     /* cost of eager messages sent, since connect */
-    uint64_t credit_given;    /* cost of eager messages consumed here, since connect */
-    uint64_t credit_kept;     /* cost of eager messages that wait here */
+    struct shm_credit credit;
     uint32_t splits, split_epoch; /* split words in use, one bit each; last epoch used */
     uint32_t pieces_taken;    /* bits of the peer's staging slots to report as free */
     struct shm_arrival *current; /* arrival being dispatched; its payload is still in the ring */
@@ -195,9 +223,7 @@ struct shm_pair {
     bool hot;
     uint32_t idle;            /* progress calls without a cell, while hot */
     struct shm_pair *next_doorbell; /* next pair with the same bit */
-    struct weft_list link;    /* in endpoint->pairs */
-    struct weft_list blocked; /* in endpoint->blocked while cells wait for space */
-    struct weft_list ending;  /* in endpoint->ending while the peer may access our memory */
+    struct shm_pair_links links;
 };
 
 struct shm_window {
@@ -221,37 +247,62 @@ struct shm_slot {
     uint32_t op_generation;
 };
 
+/* How this process may reach the memory of peers. */
+struct shm_access {
+    bool allow_maps, allow_cma, allow_fences, allow_split;
+    bool fences;             /* registered for membarrier, and able to issue it */
+    /* until then a peer counts as inside, although its flag was not seen; 0: none */
+    uint64_t uncertain_until_ns;
+};
+/* Pairs and operations with work. */
+struct shm_lists {
+    struct weft_list pairs, active, stalled, blocked, ending, closing;
+};
+/* Which pairs are polled next. */
+struct shm_polling {
+    struct shm_pair *pairs_by_bit[SHM_DOORBELL_BITS], *hot[SHM_HOT_MAX];
+    uint32_t next_doorbell, hot_count, hot_first;
+};
+/* Operations that peers name by index. */
+struct shm_op_table {
+    struct shm_op **ops;     /* by index */
+    uint32_t op_count, op_capacity, ops_used;
+};
+/* Staging slots in the arena. */
+struct shm_staging_area {
+    uint8_t *staging;        /* SHM_SLOTS slots in the arena; NULL: not used yet, or no memory */
+    uint64_t staging_offset;
+    bool staging_tried;
+    struct shm_slot slots[SHM_SLOTS];
+};
+/* Address that peers connect to. */
+struct shm_own_address {
+    size_t address_bytes;
+    uint8_t address[WEFT_TRANSPORT_ADDRESS_BYTES_MAX];
+};
+
 struct shm_endpoint {
     struct weft_transport *transport;
     struct bootstrap *bootstrap;
     int epoll_fd, event_fd, doorbells_fd, window_generations_fd;
     struct shm_doorbell_bitmap *doorbells;
     struct shm_window_generations *window_generations;
-    bool allow_maps, allow_cma, allow_fences, allow_split;
-    bool fences;             /* registered for membarrier, and able to issue it */
-    /* until then a peer counts as inside, although its flag was not seen; 0: none */
-    uint64_t uncertain_until_ns;
+    struct shm_access access;
     bool armed;              /* announced as sleeping; event_fd may be readable */
     bool bootstrap_due;
     /* progress calls since the last socket poll; pairs that are not connected yet */
     uint32_t bootstrap_poll_count, connecting_count;
     uint64_t probe;          /* random value that a peer must read at &probe to have found this process */
-    struct weft_list pairs, active, stalled, blocked, ending, closing;
-    struct shm_pair *pairs_by_bit[SHM_DOORBELL_BITS], *hot[SHM_HOT_MAX];
-    uint32_t next_doorbell, hot_count, hot_first;
+    struct shm_lists lists;
+    struct shm_polling polling;
     struct shm_window *windows[RING_WINDOWS];
     struct shm_pool sends, arrivals;
-    struct shm_op **ops;     /* by index */
-    uint32_t op_count, op_capacity, ops_used;
-    uint8_t *staging;        /* SHM_SLOTS slots in the arena; NULL: not used yet, or no memory */
-    uint64_t staging_offset;
-    bool staging_tried;
-    struct shm_slot slots[SHM_SLOTS];
+    struct shm_op_table op_table;
+    struct shm_staging_area staging_area;
     size_t step_bytes;       /* bytes copied in this progress */
     size_t credit_bytes;     /* cost of eager messages of one peer that may wait here */
     uint64_t refused_seen;   /* refusals of the bootstrap that are already in the stats */
-    size_t address_bytes;
-    uint8_t address[WEFT_TRANSPORT_ADDRESS_BYTES_MAX];
+    struct shm_own_address own_address;
 };
 
 /* shm_doorbell.c */

@@ -108,16 +108,16 @@ enum weft_status shm_cma(int32_t pid, void *local, uint64_t remote, size_t bytes
 
 enum weft_status shm_pair_cma(struct shm_pair *pair, void *local, uint64_t remote, size_t bytes, bool write)
 {
-    const enum weft_status status = shm_cma(pair->pid, local, remote, bytes, write);
+    const enum weft_status status = shm_cma(pair->remote.pid, local, remote, bytes, write);
     const int reason = errno;
-    if (status != WEFT_ERR_UNSUPPORTED || !pair->read_by_cma) return status;
+    if (status != WEFT_ERR_UNSUPPORTED || !pair->flags.read_by_cma) return status;
     const struct weft_transport *transport = pair->endpoint->transport;
-    pair->read_by_cma = false;
+    pair->flags.read_by_cma = false;
     weft_log(transport->env, WEFT_LOG_WARN, "transport",
              "endpoint %u peer %u (process %d): %s was allowed at start and is refused now (%s): payloads "
              "from ordinary memory "
              "are staged through shared memory from here on",
-             transport->id, pair->peer->id, (int)pair->pid, write ? "process_vm_writev" : "process_vm_readv",
-             strerror(reason));
+             transport->id, pair->peer->id, (int)pair->remote.pid,
+             write ? "process_vm_writev" : "process_vm_readv", strerror(reason));
     return status;
 }

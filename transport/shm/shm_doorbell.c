@@ -20,20 +20,21 @@
 
 static void doorbell_wake(struct shm_pair *pair)
 {
-    struct shm_doorbell_bitmap *doorbells = pair->doorbells;
+    struct shm_doorbell_bitmap *doorbells = pair->mapped.doorbells;
     if (atomic_load_explicit(&doorbells->sleeping, memory_order_relaxed) == 0) return;
     if (atomic_exchange_explicit(&doorbells->sleeping, 0, memory_order_seq_cst) == 0) return;
     uint64_t one = 1;
     /* EAGAIN: it is readable already */
-    while (write(pair->event_fd, &one, sizeof one) < 0 && errno == EINTR) {}
+    while (write(pair->mapped.event_fd, &one, sizeof one) < 0 && errno == EINTR) {}
     pair->endpoint->transport->stats.system_call_count++;
 }
 
 static void doorbell_set(struct shm_pair *pair)
 {
     uint32_t bit = pair->peer_doorbell_bit;
-    atomic_fetch_or_explicit(&pair->doorbells->words[bit / 64], 1ull << (bit % 64), memory_order_seq_cst);
-    atomic_fetch_or_explicit(&pair->doorbells->summary, 1ull << (bit / 64), memory_order_seq_cst);
+    atomic_fetch_or_explicit(&pair->mapped.doorbells->words[bit / 64], 1ull << (bit % 64),
+                             memory_order_seq_cst);
+    atomic_fetch_or_explicit(&pair->mapped.doorbells->summary, 1ull << (bit / 64), memory_order_seq_cst);
 }
 
 void shm_doorbell_ring(struct shm_pair *pair)
@@ -71,23 +72,23 @@ void shm_doorbell_ring_self(struct shm_pair *pair)
 
 static void stop_polling(struct shm_endpoint *endpoint, uint32_t at)
 {
-    struct shm_pair *pair = endpoint->hot[at];
+    struct shm_pair *pair = endpoint->polling.hot[at];
     pair->hot = false;
     atomic_store_explicit(&pair->in.shared->reader.is_polling, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst);
     if (ring_reader_ready(&pair->in)) shm_doorbell_ring_self(pair); /* a cell arrived in between */
-    endpoint->hot[at] = endpoint->hot[--endpoint->hot_count];
+    endpoint->polling.hot[at] = endpoint->polling.hot[--endpoint->polling.hot_count];
 }
 
 /* Polls an active ring from now on, in a free place or in that of an idle ring. */
 static void start_polling(struct shm_endpoint *endpoint, struct shm_pair *pair)
 {
     if (pair->hot || pair->state != SHM_PAIR_CONNECTED) return;
-    for (uint32_t i = 0; i < endpoint->hot_count && endpoint->hot_count == SHM_HOT_MAX; i++) {
-        if (endpoint->hot[i]->idle > SHM_HOT_IDLE) stop_polling(endpoint, i);
+    for (uint32_t i = 0; i < endpoint->polling.hot_count && endpoint->polling.hot_count == SHM_HOT_MAX; i++) {
+        if (endpoint->polling.hot[i]->idle > SHM_HOT_IDLE) stop_polling(endpoint, i);
     }
-    if (endpoint->hot_count == SHM_HOT_MAX) return;
-    endpoint->hot[endpoint->hot_count++] = pair;
+    if (endpoint->polling.hot_count == SHM_HOT_MAX) return;
+    endpoint->polling.hot[endpoint->polling.hot_count++] = pair;
     pair->hot = true;
     pair->idle = 0;
     atomic_store_explicit(&pair->in.shared->reader.is_polling, 1, memory_order_relaxed);
@@ -95,17 +96,17 @@ static void start_polling(struct shm_endpoint *endpoint, struct shm_pair *pair)
 
 void shm_doorbell_join(struct shm_endpoint *endpoint, struct shm_pair *pair)
 {
-    pair->doorbell_bit = endpoint->next_doorbell++ % SHM_DOORBELL_BITS;
-    pair->next_doorbell = endpoint->pairs_by_bit[pair->doorbell_bit];
-    endpoint->pairs_by_bit[pair->doorbell_bit] = pair;
+    pair->doorbell_bit = endpoint->polling.next_doorbell++ % SHM_DOORBELL_BITS;
+    pair->next_doorbell = endpoint->polling.pairs_by_bit[pair->doorbell_bit];
+    endpoint->polling.pairs_by_bit[pair->doorbell_bit] = pair;
 }
 
 void shm_doorbell_leave(struct shm_endpoint *endpoint, struct shm_pair *pair)
 {
-    for (uint32_t i = 0; i < endpoint->hot_count && pair->hot; i++) {
-        if (endpoint->hot[i] == pair) stop_polling(endpoint, i);
+    for (uint32_t i = 0; i < endpoint->polling.hot_count && pair->hot; i++) {
+        if (endpoint->polling.hot[i] == pair) stop_polling(endpoint, i);
     }
-    struct shm_pair **at = &endpoint->pairs_by_bit[pair->doorbell_bit];
+    struct shm_pair **at = &endpoint->polling.pairs_by_bit[pair->doorbell_bit];
     while (*at && *at != pair) at = &(*at)->next_doorbell;
     if (*at) *at = pair->next_doorbell;
 }
@@ -142,7 +143,7 @@ static int doorbells_handle(struct shm_endpoint *endpoint, int budget)
         uint64_t bits = atomic_exchange_explicit(&doorbells->words[word], 0, memory_order_seq_cst);
         for (; bits; bits &= bits - 1) {
             uint32_t bit = word * 64 + (uint32_t)__builtin_ctzll(bits);
-            struct shm_pair *pair = endpoint->pairs_by_bit[bit], *next;
+            struct shm_pair *pair = endpoint->polling.pairs_by_bit[bit], *next;
             for (; pair; pair = next) {
                 next = pair->next_doorbell;
                 count += handle_doorbell(pair, budget - count > 1 ? budget - count : 1);
@@ -163,10 +164,10 @@ int shm_doorbells_progress(struct shm_endpoint *endpoint, int budget)
 {
     int count = 0;
     /* starts at another ring each time, so a full ring does not starve the others */
-    uint32_t at = endpoint->hot_first++;
-    for (uint32_t i = 0; i < endpoint->hot_count && count < budget; i++, at++) {
-        if (at >= endpoint->hot_count) at = 0;
-        struct shm_pair *pair = endpoint->hot[at];
+    uint32_t at = endpoint->polling.hot_first++;
+    for (uint32_t i = 0; i < endpoint->polling.hot_count && count < budget; i++, at++) {
+        if (at >= endpoint->polling.hot_count) at = 0;
+        struct shm_pair *pair = endpoint->polling.hot[at];
         if (!ring_reader_ready(&pair->in)) {
             if (pair->idle <= SHM_HOT_IDLE) pair->idle++;
             if (ring_reader_should_report(&pair->in) && ring_reader_report(&pair->in))
@@ -176,7 +177,7 @@ int shm_doorbells_progress(struct shm_endpoint *endpoint, int budget)
         pair->idle = 0;
         count += shm_pair_poll(pair, budget - count);
     }
-    if (endpoint->hot_first >= endpoint->hot_count) endpoint->hot_first = 0;
+    if (endpoint->polling.hot_first >= endpoint->polling.hot_count) endpoint->polling.hot_first = 0;
     if (atomic_load_explicit(&endpoint->doorbells->summary, memory_order_relaxed) == 0) return count;
     return count + doorbells_handle(endpoint, budget - count > 1 ? budget - count : 1);
 }
@@ -185,8 +186,8 @@ int shm_doorbells_progress(struct shm_endpoint *endpoint, int budget)
 
 static bool has_work(struct shm_endpoint *endpoint)
 {
-    for (uint32_t i = 0; i < endpoint->hot_count; i++) {
-        if (ring_reader_ready(&endpoint->hot[i]->in)) return true;
+    for (uint32_t i = 0; i < endpoint->polling.hot_count; i++) {
+        if (ring_reader_ready(&endpoint->polling.hot[i]->in)) return true;
     }
     return atomic_load_explicit(&endpoint->doorbells->summary, memory_order_relaxed) != 0;
 }
@@ -194,10 +195,10 @@ static bool has_work(struct shm_endpoint *endpoint)
 enum weft_status shm_arm(struct weft_transport *transport)
 {
     struct shm_endpoint *endpoint = transport->backend;
-    if (!weft_list_empty(&endpoint->active)) return WEFT_ERR_AGAIN;
-    for (uint32_t i = 0; i < endpoint->hot_count; i++) {
+    if (!weft_list_empty(&endpoint->lists.active)) return WEFT_ERR_AGAIN;
+    for (uint32_t i = 0; i < endpoint->polling.hot_count; i++) {
         /* reports space, so that no writer waits while this endpoint sleeps */
-        struct shm_pair *pair = endpoint->hot[i];
+        struct shm_pair *pair = endpoint->polling.hot[i];
         if (pair->in.cells != pair->in.cells_reported && ring_reader_report(&pair->in))
             shm_doorbell_ring(pair);
     }

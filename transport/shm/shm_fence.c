@@ -48,13 +48,13 @@ bool shm_fence_register(void)
 void shm_fence_users(struct shm_endpoint *endpoint)
 {
     atomic_thread_fence(memory_order_seq_cst);
-    if (!endpoint->fences || membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) == 0) return;
-    endpoint->uncertain_until_ns = weft_now_ns(endpoint->transport->env) + UNCERTAIN_NS;
+    if (!endpoint->access.fences || membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) == 0) return;
+    endpoint->access.uncertain_until_ns = weft_now_ns(endpoint->transport->env) + UNCERTAIN_NS;
 }
 
 bool shm_fence_is_uncertain(const struct shm_pair *pair)
 {
-    uint64_t until_ns = pair->endpoint->uncertain_until_ns;
-    return until_ns != 0 && pair->light && !pair->self &&
+    uint64_t until_ns = pair->endpoint->access.uncertain_until_ns;
+    return until_ns != 0 && pair->flags.light && !pair->flags.self &&
            weft_now_ns(pair->endpoint->transport->env) < until_ns;
 }

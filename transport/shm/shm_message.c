@@ -22,10 +22,10 @@ void shm_op_start(struct shm_op *op, struct shm_pair *pair, struct weft_completi
     op->has_user = completion != NULL;
     op->delivered = op->queued = false;
     op->held_window = NULL;
-    op->outward = op->stream = op->notify_done = false;
-    op->at = 0;
-    op->window = 0;
-    op->slots = 0;
+    op->copy.outward = op->copy.stream = op->copy.notify_done = false;
+    op->copy.at = 0;
+    op->copy.window = 0;
+    op->copy.slots = 0;
     op->split = 0;
     op->payload = NULL;
     weft_list_append(&pair->ops, &op->of_pair);
@@ -86,7 +86,7 @@ bool shm_write(struct shm_pair *pair, struct ring_cell *cell, const void *header
 {
     size_t data_bytes = data_bytes_of(cell);
     WEFT_ASSERT(data_bytes != SIZE_MAX);
-    if (!ring_writer_space(&pair->out, data_bytes, &pair->broken)) return false;
+    if (!ring_writer_space(&pair->out, data_bytes, &pair->flags.broken)) return false;
     if (data_bytes > 0) {
         uint8_t *data = ring_writer_data(&pair->out, data_bytes);
         if (cell->header_bytes > 0) memcpy(data, header, cell->header_bytes);
@@ -102,7 +102,8 @@ bool shm_write(struct shm_pair *pair, struct ring_cell *cell, const void *header
 
 void shm_block(struct shm_pair *pair)
 {
-    if (weft_list_empty(&pair->blocked)) weft_list_append(&pair->endpoint->blocked, &pair->blocked);
+    if (weft_list_empty(&pair->links.blocked))
+        weft_list_append(&pair->endpoint->lists.blocked, &pair->links.blocked);
 }
 
 /* Writes the cell of a message or put, and the bytes behind it. */
@@ -165,7 +166,7 @@ void shm_pair_flush(struct shm_pair *pair)
 {
     if (pair->state != SHM_PAIR_CONNECTED) return;
     bool more = true;
-    while (more && !pair->broken) {
+    while (more && !pair->flags.broken) {
         more = true;
         if (pair->pieces_taken) more = write_taken(pair);
         else if (!weft_list_empty(&pair->answers))
@@ -176,10 +177,10 @@ void shm_pair_flush(struct shm_pair *pair)
             more = write_message(op);
             if (!more) weft_list_insert_before(pair->queue.next, &op->link);
         } else {
-            weft_list_remove(&pair->blocked);
+            weft_list_remove(&pair->links.blocked);
             return;
         }
-        if (!more) more = ring_writer_wait(&pair->out, RING_DATA_BYTES / 2, &pair->broken);
+        if (!more) more = ring_writer_wait(&pair->out, RING_DATA_BYTES / 2, &pair->flags.broken);
     }
 }
 
@@ -188,17 +189,17 @@ void shm_pair_flush(struct shm_pair *pair)
 /* Takes credit for one eager message. False: too much waits at the peer. */
 static bool credit_take(struct shm_pair *pair, size_t cost)
 {
-    if (pair->credit_used + cost - pair->out.credit_taken > pair->credit_max) {
+    if (pair->credit.used + cost - pair->out.credit_taken > pair->credit.max) {
         if (pair->state != SHM_PAIR_CONNECTED) return false;
         uint64_t taken = atomic_load_explicit(&pair->out.shared->reader.credit_taken, memory_order_relaxed);
-        if (taken < pair->out.credit_taken || taken > pair->credit_used) {
-            pair->broken = true;
+        if (taken < pair->out.credit_taken || taken > pair->credit.used) {
+            pair->flags.broken = true;
             return false;
         }
         pair->out.credit_taken = taken;
-        if (pair->credit_used + cost - taken > pair->credit_max) return false;
+        if (pair->credit.used + cost - taken > pair->credit.max) return false;
     }
-    pair->credit_used += cost;
+    pair->credit.used += cost;
     return true;
 }
 
@@ -206,7 +207,8 @@ static bool is_eager(struct shm_pair *pair, const struct weft_message *message, 
 {
     size_t limit = pair->endpoint->transport->eager_bytes_max;
     if (message->payload_bytes > (limit < SHM_EAGER_MAX ? limit : SHM_EAGER_MAX)) return false;
-    if (message->payload_bytes > SHM_MAPPED_MIN && offset != RING_NO_OFFSET && (pair->abilities & SHM_MAPS))
+    if (message->payload_bytes > SHM_MAPPED_MIN && offset != RING_NO_OFFSET &&
+        (pair->remote.abilities & SHM_MAPS))
         return false;
     return credit_take(pair, message->payload_bytes + SHM_MESSAGE_COST);
 }
@@ -217,7 +219,7 @@ static void message_cell(struct shm_op *op, const struct weft_message *message)
     struct ring_cell *cell = &op->cell;
     size_t bytes = message->payload_bytes;
     uint64_t offset = RING_NO_OFFSET;
-    if (bytes > SHM_MAPPED_MIN && op->pair->endpoint->allow_maps)
+    if (bytes > SHM_MAPPED_MIN && op->pair->endpoint->access.allow_maps)
         offset = memory_offset(message->payload, bytes);
     cell->a = message->tag;
     cell->inline_bytes = 0;
@@ -243,8 +245,8 @@ void shm_message_start(struct shm_op *op, const struct weft_message *message)
 {
     struct shm_send *send = weft_container_of(op, struct shm_send, op);
     op->payload = message->payload;
-    op->local = (uint8_t *)(uintptr_t)message->payload;
-    op->bytes = message->payload_bytes;
+    op->copy.local = (uint8_t *)(uintptr_t)message->payload;
+    op->copy.bytes = message->payload_bytes;
     if (message->header_bytes > 0 && message->header != send->header)
         memcpy(send->header, message->header, message->header_bytes);
     message_cell(op, message);
@@ -254,7 +256,7 @@ void shm_message_start(struct shm_op *op, const struct weft_message *message)
 bool shm_notification_reserve(struct shm_pair *pair, size_t header_bytes)
 {
     return pair->state == SHM_PAIR_CONNECTED && header_bytes <= RING_BODY_BYTES &&
-           weft_list_empty(&pair->queue) && ring_writer_space(&pair->out, 0, &pair->broken) &&
+           weft_list_empty(&pair->queue) && ring_writer_space(&pair->out, 0, &pair->flags.broken) &&
            credit_take(pair, SHM_MESSAGE_COST);
 }
 
@@ -266,7 +268,7 @@ void shm_notification_write(struct shm_pair *pair, uint64_t tag, const void *hea
     WEFT_ASSERT(written);
 }
 
-void shm_notification_cancel(struct shm_pair *pair) { pair->credit_used -= SHM_MESSAGE_COST; }
+void shm_notification_cancel(struct shm_pair *pair) { pair->credit.used -= SHM_MESSAGE_COST; }
 
 /* Writes the message in place if it fits into a cell and nothing waits before it. Only the completion
  * remains. */
@@ -277,7 +279,8 @@ static bool send_inline(struct shm_pair *pair, const struct weft_message *messag
     if (header_bytes + bytes > RING_BODY_BYTES || bytes > pair->endpoint->transport->eager_bytes_max)
         return false;
     if (pair->state != SHM_PAIR_CONNECTED || !weft_list_empty(&pair->queue)) return false;
-    if (!ring_writer_has_cell(&pair->out) && !ring_writer_space(&pair->out, 0, &pair->broken)) return false;
+    if (!ring_writer_has_cell(&pair->out) && !ring_writer_space(&pair->out, 0, &pair->flags.broken))
+        return false;
     if (!credit_take(pair, bytes + SHM_MESSAGE_COST)) return false;
     struct ring_cell *cell = ring_writer_cell(&pair->out);
     cell->kind = RING_INLINE;
@@ -298,7 +301,7 @@ enum weft_status shm_send(struct weft_transport *transport, struct weft_peer *pe
                           const struct weft_message *message, struct weft_completion *completion)
 {
     struct shm_endpoint *endpoint = transport->backend;
-    if (endpoint->ops_used >= SHM_OPS_MAX) return WEFT_ERR_AGAIN;
+    if (endpoint->op_table.ops_used >= SHM_OPS_MAX) return WEFT_ERR_AGAIN;
     if (!shm_pool_has(endpoint, &endpoint->sends)) return WEFT_ERR_NO_MEMORY;
     bool over = send_inline(peer->backend, message); /* first of all: the peer can read from here on */
     struct shm_send *send = shm_pool_alloc(endpoint, &endpoint->sends);
@@ -340,7 +343,7 @@ struct shm_arrival *shm_arrival_take(struct shm_pair *pair, uint64_t tag, const 
     arrival->op.phase = SHM_ARRIVED;
     arrival->op.queued = arrival->op.has_user = arrival->op.delivered = false;
     arrival->op.held_window = NULL;
-    arrival->op.window = 0;
+    arrival->op.copy.window = 0;
     weft_list_init(&arrival->op.link);
     weft_list_init(&arrival->op.of_pair);
     return arrival;
@@ -350,11 +353,11 @@ struct shm_arrival *shm_arrival_take(struct shm_pair *pair, uint64_t tag, const 
 static void credit_give(struct shm_arrival *arrival)
 {
     struct shm_pair *pair = arrival->op.pair;
-    pair->credit_kept -= arrival->cost;
-    pair->credit_given += arrival->cost;
+    pair->credit.kept -= arrival->cost;
+    pair->credit.given += arrival->cost;
     arrival->cost = 0;
     if (pair->in.shared)
-        atomic_store_explicit(&pair->in.shared->reader.credit_taken, pair->credit_given,
+        atomic_store_explicit(&pair->in.shared->reader.credit_taken, pair->credit.given,
                               memory_order_relaxed);
 }
 
@@ -403,9 +406,9 @@ enum weft_status shm_accept(struct weft_transport *transport, struct weft_arriva
     struct shm_pair *pair = arrival->op.pair;
     if (pair->current == arrival) pair->current = NULL;
     shm_op_start(&arrival->op, pair, completion, NULL);
-    arrival->op.local = buffer;
-    arrival->op.bytes = handle->payload_bytes;
-    arrival->op.stream = handle->is_streamed;
+    arrival->op.copy.local = buffer;
+    arrival->op.copy.bytes = handle->payload_bytes;
+    arrival->op.copy.stream = handle->is_streamed;
     arrival->op.phase = SHM_QUEUED;
     if (arrival->announced) {
         shm_receive_start(arrival);
@@ -438,7 +441,7 @@ void shm_discard(struct weft_transport *transport, struct weft_arrival *handle)
 const void *shm_peek(struct weft_transport *transport, struct weft_arrival *handle)
 {
     struct shm_arrival *arrival = weft_container_of(handle, struct shm_arrival, core.handle);
-    struct memory_view *view = arrival->op.pair->view;
+    struct memory_view *view = arrival->op.pair->mapped.view;
     if (!arrival->announced || arrival->offset == RING_NO_OFFSET) return NULL;
     const void *payload = shm_view_at(view, arrival->offset, handle->payload_bytes);
     if (payload && !arrival->peeked) memory_view_ref(arrival->peeked = view);
@@ -477,8 +480,8 @@ static bool on_message(struct shm_pair *pair, const struct ring_cell *cell, cons
         arrival->payload = data + ring_align(cell->header_bytes);
     }
     if (!arrival->announced) arrival->cost = (uint32_t)handle->payload_bytes + SHM_MESSAGE_COST;
-    pair->credit_kept += arrival->cost;
-    bool fair = pair->credit_kept <= pair->endpoint->credit_bytes; /* false: it sent more than its credit */
+    pair->credit.kept += arrival->cost;
+    bool fair = pair->credit.kept <= pair->endpoint->credit_bytes; /* false: it sent more than its credit */
     if (fair) shm_arrival_deliver(arrival);
     else shm_arrival_release(arrival);
     return fair;
@@ -486,18 +489,18 @@ static bool on_message(struct shm_pair *pair, const struct ring_cell *cell, cons
 
 static bool on_hello(struct shm_pair *pair, const struct ring_cell *cell)
 {
-    if (pair->answered) return false;
-    pair->answered = true;
-    pair->abilities = (uint32_t)cell->a & (SHM_MAPS | SHM_CMA);
+    if (pair->flags.answered) return false;
+    pair->flags.answered = true;
+    pair->remote.abilities = (uint32_t)cell->a & (SHM_MAPS | SHM_CMA);
     const uint64_t credit = cell->a >> 32; /* UNTRUSTED */
-    if (credit > SHM_CREDIT_FIRST) pair->credit_max = credit < SHM_CREDIT_BYTES ? credit : SHM_CREDIT_BYTES;
+    if (credit > SHM_CREDIT_FIRST) pair->credit.max = credit < SHM_CREDIT_BYTES ? credit : SHM_CREDIT_BYTES;
     return true;
 }
 
 /* Handles one cell. False: the peer breaks the protocol. */
 static bool dispatch(struct shm_pair *pair, const struct ring_cell *cell, const uint8_t *data)
 {
-    if (!pair->answered && cell->kind != RING_HELLO) return false;
+    if (!pair->flags.answered && cell->kind != RING_HELLO) return false;
     switch (cell->kind) {
     case RING_HELLO: return on_hello(pair, cell);
     case RING_INLINE:
@@ -536,12 +539,12 @@ static bool receive_inline(struct shm_pair *pair)
         return false;
     }
     struct weft_transport *transport = pair->endpoint->transport;
-    if (!pair->answered ||
+    if (!pair->flags.answered ||
         !core_arrived_complete(transport, pair->peer, tag, header, head.header_bytes, payload, bytes))
         return false;
     transport->stats.copied_bytes += bytes;
-    pair->credit_given += bytes + SHM_MESSAGE_COST;
-    atomic_store_explicit(&pair->in.shared->reader.credit_taken, pair->credit_given, memory_order_relaxed);
+    pair->credit.given += bytes + SHM_MESSAGE_COST;
+    atomic_store_explicit(&pair->in.shared->reader.credit_taken, pair->credit.given, memory_order_relaxed);
     ring_reader_next(&pair->in, data_bytes);
     return true;
 }

@@ -23,15 +23,16 @@ static void *item_of(const struct shm_pool *pool, struct shm_op *op)
 
 static bool ops_grow(struct shm_endpoint *endpoint)
 {
-    if (endpoint->op_count + SHM_POOL_BLOCK <= endpoint->op_capacity) return true;
+    if (endpoint->op_table.op_count + SHM_POOL_BLOCK <= endpoint->op_table.op_capacity) return true;
     struct weft_env *env = endpoint->transport->env;
-    uint32_t capacity = endpoint->op_capacity ? endpoint->op_capacity * 2 : 256;
+    uint32_t capacity = endpoint->op_table.op_capacity ? endpoint->op_table.op_capacity * 2 : 256;
     struct shm_op **ops = weft_alloc_array(env, capacity, sizeof *ops);
     if (!ops) return false;
-    if (endpoint->op_count > 0) memcpy(ops, endpoint->ops, endpoint->op_count * sizeof *ops);
-    weft_free_bytes(env, endpoint->ops);
-    endpoint->ops = ops;
-    endpoint->op_capacity = capacity;
+    if (endpoint->op_table.op_count > 0)
+        memcpy(ops, endpoint->op_table.ops, endpoint->op_table.op_count * sizeof *ops);
+    weft_free_bytes(env, endpoint->op_table.ops);
+    endpoint->op_table.ops = ops;
+    endpoint->op_table.op_capacity = capacity;
     return true;
 }
 
@@ -45,10 +46,10 @@ static bool pool_grow(struct shm_endpoint *endpoint, struct shm_pool *pool)
     pool->blocks = block;
     for (uint32_t i = 0; i < SHM_POOL_BLOCK; i++) {
         struct shm_op *op = (struct shm_op *)(block + 64 + i * item_bytes + pool->op_offset);
-        op->index = endpoint->op_count;
+        op->index = endpoint->op_table.op_count;
         op->generation = 1;
         op->is_arrival = pool->is_arrival;
-        endpoint->ops[endpoint->op_count++] = op;
+        endpoint->op_table.ops[endpoint->op_table.op_count++] = op;
         weft_list_append(&pool->free, &op->link);
     }
     return true;
@@ -65,7 +66,7 @@ void *shm_pool_alloc(struct shm_endpoint *endpoint, struct shm_pool *pool)
     struct shm_op *op = weft_list_first(&pool->free, struct shm_op, link);
     weft_list_remove(&op->link);
     weft_list_init(&op->of_pair);
-    if (!pool->is_arrival) endpoint->ops_used++;
+    if (!pool->is_arrival) endpoint->op_table.ops_used++;
     return item_of(pool, op);
 }
 
@@ -76,7 +77,7 @@ void shm_pool_release(struct shm_endpoint *endpoint, struct shm_op *op)
     WEFT_ASSERT(weft_list_empty(&op->link) && weft_list_empty(&op->of_pair));
     op->generation++;
     op->phase = SHM_FREE;
-    if (!pool->is_arrival) endpoint->ops_used--;
+    if (!pool->is_arrival) endpoint->op_table.ops_used--;
     weft_list_insert_before(pool->free.next, &op->link); /* recently used records are reused first */
 }
 
@@ -84,8 +85,8 @@ struct shm_op *shm_op_find(struct shm_pair *pair, uint64_t name)
 {
     struct shm_endpoint *endpoint = pair->endpoint;
     uint32_t index = (uint32_t)name;
-    if (index >= endpoint->op_count) return NULL;
-    struct shm_op *op = endpoint->ops[index];
+    if (index >= endpoint->op_table.op_count) return NULL;
+    struct shm_op *op = endpoint->op_table.ops[index];
     return op->generation == (uint32_t)(name >> 32) && op->phase > SHM_ARRIVED && op->pair == pair ? op
                                                                                                    : NULL;
 }
@@ -106,13 +107,17 @@ static void pool_free(struct shm_endpoint *endpoint, struct shm_pool *pool)
      WEFT_KEY_AT(WEFT_FIELD_BOOL, struct shm_endpoint, member_)}
 
 /* For tests, and for comparisons of their cost. */
-static const struct weft_key keys[] = {SWITCH("cma", allow_cma), SWITCH("maps", allow_maps),
-                                       SWITCH("membarrier", allow_fences), SWITCH("share", allow_split), {0}};
+static const struct weft_key keys[] = {SWITCH("cma", access.allow_cma),
+                                       SWITCH("maps", access.allow_maps),
+                                       SWITCH("membarrier", access.allow_fences),
+                                       SWITCH("share", access.allow_split),
+                                       {0}};
 
 static enum weft_status tune(struct shm_endpoint *endpoint, const char *text, struct weft_error *error)
 {
     struct weft_key_value item;
-    endpoint->allow_cma = endpoint->allow_maps = endpoint->allow_fences = endpoint->allow_split = true;
+    endpoint->access.allow_cma = endpoint->access.allow_maps = endpoint->access.allow_fences =
+        endpoint->access.allow_split = true;
     while (text && weft_key_value_next(&text, "", &item)) {
         if (weft_key_value_set(keys, 0, &item, endpoint) == WEFT_KEY_STORED) continue;
         return (enum weft_status)weft_error_set(
@@ -120,7 +125,7 @@ static enum weft_status tune(struct shm_endpoint *endpoint, const char *text, st
             "shm has no setting \"%.*s\": it has cma, maps, membarrier and share, each =on or =off",
             (int)item.item_bytes, item.item);
     }
-    if (!endpoint->allow_maps) endpoint->transport->abilities &= ~(unsigned)WEFT_TRANSPORT_MAPS;
+    if (!endpoint->access.allow_maps) endpoint->transport->abilities &= ~(unsigned)WEFT_TRANSPORT_MAPS;
     return WEFT_OK;
 }
 
@@ -178,10 +183,10 @@ static void endpoint_free(struct shm_endpoint *endpoint)
     if (endpoint->window_generations_fd >= 0) close(endpoint->window_generations_fd);
     memory_file_unmap(endpoint->doorbells, sizeof *endpoint->doorbells);
     memory_file_unmap(endpoint->window_generations, sizeof *endpoint->window_generations);
-    weft_memory_free(env, endpoint->staging);
+    weft_memory_free(env, endpoint->staging_area.staging);
     pool_free(endpoint, &endpoint->sends);
     pool_free(endpoint, &endpoint->arrivals);
-    weft_free_bytes(env, endpoint->ops);
+    weft_free_bytes(env, endpoint->op_table.ops);
     weft_free_bytes(env, endpoint);
 }
 
@@ -200,9 +205,9 @@ static enum weft_status shm_open_endpoint(struct weft_transport *transport,
     endpoint->arrivals = (struct shm_pool){.item_bytes = sizeof(struct shm_arrival),
                                            .op_offset = offsetof(struct shm_arrival, op),
                                            .is_arrival = true};
-    struct weft_list *lists[] = {&endpoint->sends.free, &endpoint->arrivals.free, &endpoint->pairs,
-                                 &endpoint->active,     &endpoint->stalled,       &endpoint->blocked,
-                                 &endpoint->ending,     &endpoint->closing};
+    struct weft_list *lists[] = {&endpoint->sends.free,   &endpoint->arrivals.free, &endpoint->lists.pairs,
+                                 &endpoint->lists.active, &endpoint->lists.stalled, &endpoint->lists.blocked,
+                                 &endpoint->lists.ending, &endpoint->lists.closing};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) weft_list_init(lists[i]);
     enum weft_status status = tune(endpoint, options->tune, error);
     if (status == WEFT_OK) status = open_memory(endpoint, error);
@@ -214,9 +219,9 @@ static enum weft_status shm_open_endpoint(struct weft_transport *transport,
         return status;
     }
     endpoint->credit_bytes = core_unread_bytes(options, SHM_CREDIT_BYTES);
-    endpoint->fences = endpoint->allow_fences && shm_fence_register();
+    endpoint->access.fences = endpoint->access.allow_fences && shm_fence_register();
     struct memory_arena arena;
-    if (!endpoint->allow_maps || !memory_arena(&arena))
+    if (!endpoint->access.allow_maps || !memory_arena(&arena))
         transport->abilities &= ~(unsigned)WEFT_TRANSPORT_MAPS;
     transport->backend = endpoint;
     return WEFT_OK;
@@ -226,8 +231,8 @@ static enum weft_status shm_address(struct weft_transport *transport, const void
                                     size_t *bytes_out)
 {
     struct shm_endpoint *endpoint = transport->backend;
-    *blob_out = endpoint->address;
-    *bytes_out = endpoint->address_bytes;
+    *blob_out = endpoint->own_address.address;
+    *bytes_out = endpoint->own_address.address_bytes;
     return WEFT_OK;
 }
 
@@ -256,10 +261,10 @@ static int sockets_progress(struct shm_endpoint *endpoint)
 static void flush_blocked(struct shm_endpoint *endpoint)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &endpoint->blocked) {
-        struct shm_pair *pair = weft_container_of(node, struct shm_pair, blocked);
+    weft_list_foreach(node, spare, &endpoint->lists.blocked) {
+        struct shm_pair *pair = weft_container_of(node, struct shm_pair, links.blocked);
         shm_pair_flush(pair);
-        if (pair->broken) shm_pair_broken(pair, "what it wrote into shared memory makes no sense");
+        if (pair->flags.broken) shm_pair_broken(pair, "what it wrote into shared memory makes no sense");
     }
 }
 
@@ -269,9 +274,9 @@ static int shm_progress(struct weft_transport *transport, int budget)
     if (endpoint->armed) shm_disarm(endpoint);
     int count = sockets_due(endpoint) ? sockets_progress(endpoint) : 0;
     count += shm_doorbells_progress(endpoint, budget);
-    if (!weft_list_empty(&endpoint->blocked)) flush_blocked(endpoint);
-    if (!weft_list_empty(&endpoint->active)) count += shm_transfers_progress(endpoint, budget);
-    if (!weft_list_empty(&endpoint->ending) || !weft_list_empty(&endpoint->closing)) {
+    if (!weft_list_empty(&endpoint->lists.blocked)) flush_blocked(endpoint);
+    if (!weft_list_empty(&endpoint->lists.active)) count += shm_transfers_progress(endpoint, budget);
+    if (!weft_list_empty(&endpoint->lists.ending) || !weft_list_empty(&endpoint->lists.closing)) {
         count += shm_pairs_ending(endpoint) + shm_windows_progress(endpoint);
         /* a peer that is inside does not report when it leaves */
         core_wake_at(transport, weft_now_ns(transport->env) + WEFT_MS(1));
@@ -285,9 +290,9 @@ static void shm_count(struct weft_transport *transport)
     struct weft_transport_stats *stats = &transport->stats;
     uint64_t kept = 0, most = 0;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &endpoint->pairs) {
-        const struct shm_pair *pair = weft_container_of(node, struct shm_pair, link);
-        uint64_t mine = sizeof *pair + (pair->in.shared ? RING_SEGMENT_BYTES : 0) + pair->credit_kept;
+    weft_list_foreach(node, spare, &endpoint->lists.pairs) {
+        const struct shm_pair *pair = weft_container_of(node, struct shm_pair, links.link);
+        uint64_t mine = sizeof *pair + (pair->in.shared ? RING_SEGMENT_BYTES : 0) + pair->credit.kept;
         kept += mine;
         if (mine > most) most = mine;
     }
@@ -295,7 +300,7 @@ static void shm_count(struct weft_transport *transport)
     bootstrap_stats(endpoint->bootstrap, &socket_stats);
     stats->refused_count += socket_stats.refused_count - endpoint->refused_seen;
     endpoint->refused_seen = socket_stats.refused_count;
-    stats->memory_bytes = kept + (endpoint->staging ? (uint64_t)SHM_SLOTS * SHM_SLOT_BYTES : 0);
+    stats->memory_bytes = kept + (endpoint->staging_area.staging ? (uint64_t)SHM_SLOTS * SHM_SLOT_BYTES : 0);
     stats->memory_peer_bytes = most;
 }
 
@@ -305,25 +310,25 @@ static void shm_close(struct weft_transport *transport)
 {
     struct shm_endpoint *endpoint = transport->backend;
     struct weft_list *node, *spare;
-    weft_list_foreach (node, spare, &endpoint->pairs)
-        shm_pair_leave(weft_container_of(node, struct shm_pair, link));
+    weft_list_foreach (node, spare, &endpoint->lists.pairs)
+        shm_pair_leave(weft_container_of(node, struct shm_pair, links.link));
 }
 
 static bool shm_drained(struct weft_transport *transport)
 {
     struct shm_endpoint *endpoint = transport->backend;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &endpoint->ending) {
-        if (!weft_list_empty(&weft_container_of(node, struct shm_pair, ending)->ops)) return false;
+    weft_list_foreach(node, spare, &endpoint->lists.ending) {
+        if (!weft_list_empty(&weft_container_of(node, struct shm_pair, links.ending)->ops)) return false;
     }
-    return weft_list_empty(&endpoint->closing);
+    return weft_list_empty(&endpoint->lists.closing);
 }
 
 /* Frees the payloads of arrivals that a handler still holds, and their mappings. */
 static void kept_free(struct shm_endpoint *endpoint)
 {
-    for (uint32_t i = 0; i < endpoint->op_count; i++) {
-        struct shm_op *op = endpoint->ops[i];
+    for (uint32_t i = 0; i < endpoint->op_table.op_count; i++) {
+        struct shm_op *op = endpoint->op_table.ops[i];
         if (!op->is_arrival) continue;
         struct shm_arrival *arrival = weft_container_of(op, struct shm_arrival, op);
         weft_free_bytes(endpoint->transport->env, arrival->kept);
@@ -336,8 +341,8 @@ static void shm_free(struct weft_transport *transport)
     struct shm_endpoint *endpoint = transport->backend;
     struct weft_list *node, *spare;
     kept_free(endpoint);
-    weft_list_foreach (node, spare, &endpoint->pairs)
-        shm_pair_free(weft_container_of(node, struct shm_pair, link));
+    weft_list_foreach (node, spare, &endpoint->lists.pairs)
+        shm_pair_free(weft_container_of(node, struct shm_pair, links.link));
     endpoint_free(endpoint);
 }
 

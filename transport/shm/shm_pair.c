@@ -63,17 +63,17 @@ enum weft_status shm_address_make(struct shm_endpoint *endpoint)
                            .version = ADDRESS_VERSION,
                            .nonce_hash = core_nonce_hash(transport->nonce),
                            .id = transport->id};
-    if (bytes > sizeof endpoint->address - sizeof head)
+    if (bytes > sizeof endpoint->own_address.address - sizeof head)
         return weft_limit_note(
             "the address of an endpoint has %zu bytes, at most %zu fit; use a shorter TMPDIR", bytes,
-            sizeof endpoint->address - sizeof head);
+            sizeof endpoint->own_address.address - sizeof head);
     head.host = host_hash();
     if (head.host == 0 && errno == EMFILE) return weft_limit_status("the identity of the host", errno);
     head.bytes = (uint32_t)(sizeof head + bytes);
     head.check = address_check(&head, meeting, bytes);
-    memcpy(endpoint->address, &head, sizeof head);
-    memcpy(endpoint->address + sizeof head, meeting, bytes);
-    endpoint->address_bytes = sizeof head + bytes;
+    memcpy(endpoint->own_address.address, &head, sizeof head);
+    memcpy(endpoint->own_address.address + sizeof head, meeting, bytes);
+    endpoint->own_address.address_bytes = sizeof head + bytes;
     return WEFT_OK;
 }
 
@@ -90,7 +90,7 @@ static enum weft_status address_read(const struct shm_endpoint *endpoint, uint32
     if (head.bytes != bytes || head.id != peer_id) return WEFT_ERR_MALFORMED;
     if (head.check != address_check(&head, (const uint8_t *)blob + sizeof head, bytes - sizeof head))
         return WEFT_ERR_MALFORMED;
-    memcpy(&own, endpoint->address, sizeof own);
+    memcpy(&own, endpoint->own_address.address, sizeof own);
     return head.host == own.host ? WEFT_OK : WEFT_ERR_UNREACHABLE;
 }
 
@@ -105,18 +105,18 @@ static void pair_forget(struct shm_pair *pair)
 static void pair_unmap(struct shm_pair *pair)
 {
     memory_file_unmap(pair->in.shared, sizeof *pair->in.shared);
-    if (!pair->self) {
+    if (!pair->flags.self) {
         memory_file_unmap(pair->out.shared, sizeof *pair->out.shared);
-        memory_file_unmap(pair->doorbells, sizeof *pair->doorbells);
-        memory_file_unmap(pair->window_generations, sizeof *pair->window_generations);
-        if (pair->event_fd >= 0) close(pair->event_fd);
+        memory_file_unmap(pair->mapped.doorbells, sizeof *pair->mapped.doorbells);
+        memory_file_unmap(pair->mapped.window_generations, sizeof *pair->mapped.window_generations);
+        if (pair->mapped.event_fd >= 0) close(pair->mapped.event_fd);
     }
-    memory_view_unref(pair->view);
+    memory_view_unref(pair->mapped.view);
     pair->in.shared = pair->out.shared = NULL;
-    pair->doorbells = NULL;
-    pair->window_generations = NULL;
-    pair->event_fd = -1;
-    pair->view = NULL;
+    pair->mapped.doorbells = NULL;
+    pair->mapped.window_generations = NULL;
+    pair->mapped.event_fd = -1;
+    pair->mapped.view = NULL;
 }
 
 /* The pair of an endpoint with itself: one ring, written and read here. */
@@ -124,21 +124,22 @@ static void shm_bootstrap_self(struct shm_pair *pair)
 {
     struct shm_endpoint *endpoint = pair->endpoint;
     struct memory_arena arena;
-    pair->self = pair->answered = pair->light = true;
-    pair->credit_max = endpoint->credit_bytes;
+    pair->flags.self = pair->flags.answered = pair->flags.light = true;
+    pair->credit.max = endpoint->credit_bytes;
     pair->out.shared = pair->in.shared;
-    pair->doorbells = endpoint->doorbells;
-    pair->window_generations = endpoint->window_generations;
-    pair->event_fd = endpoint->event_fd;
+    pair->mapped.doorbells = endpoint->doorbells;
+    pair->mapped.window_generations = endpoint->window_generations;
+    pair->mapped.event_fd = endpoint->event_fd;
     pair->peer_doorbell_bit = pair->doorbell_bit;
-    if (endpoint->allow_maps && memory_arena(&arena))
-        pair->view = memory_view_open(arena.fd, arena.id, arena.bytes);
-    pair->pid = getpid();
-    pair->probe_address = (uintptr_t)&endpoint->probe;
+    if (endpoint->access.allow_maps && memory_arena(&arena))
+        pair->mapped.view = memory_view_open(arena.fd, arena.id, arena.bytes);
+    pair->remote.pid = getpid();
+    pair->remote.probe_address = (uintptr_t)&endpoint->probe;
     uint64_t seen = 0;
-    pair->read_by_cma = endpoint->allow_cma &&
-                        shm_cma(pair->pid, &seen, (uintptr_t)&endpoint->probe, sizeof seen, false) == WEFT_OK;
-    pair->abilities = (pair->view ? SHM_MAPS : 0) | (pair->read_by_cma ? SHM_CMA : 0);
+    pair->flags.read_by_cma =
+        endpoint->access.allow_cma &&
+        shm_cma(pair->remote.pid, &seen, (uintptr_t)&endpoint->probe, sizeof seen, false) == WEFT_OK;
+    pair->remote.abilities = (pair->mapped.view ? SHM_MAPS : 0) | (pair->flags.read_by_cma ? SHM_CMA : 0);
     pair->state = SHM_PAIR_CONNECTED;
 }
 
@@ -146,15 +147,15 @@ static enum weft_status shm_bootstrap_other(struct shm_pair *pair, const uint8_t
 {
     struct shm_endpoint *endpoint = pair->endpoint;
     struct memory_arena arena;
-    bool have_arena = endpoint->allow_maps && memory_arena(&arena);
+    bool have_arena = endpoint->access.allow_maps && memory_arena(&arena);
     struct parameters mine = {
         .version = PARAMETERS_VERSION,
         .doorbell_bit = pair->doorbell_bit,
         .segment_bytes = sizeof(struct ring_shared),
         .doorbells_bytes = sizeof(struct shm_doorbell_bitmap),
         .window_generations_bytes = sizeof(struct shm_window_generations),
-        .flags = (endpoint->allow_maps ? SHM_MAPS : 0) | (endpoint->allow_cma ? SHM_CMA : 0) |
-                 (endpoint->fences ? SHM_FENCES : 0),
+        .flags = (endpoint->access.allow_maps ? SHM_MAPS : 0) | (endpoint->access.allow_cma ? SHM_CMA : 0) |
+                 (endpoint->access.fences ? SHM_FENCES : 0),
         .arena_id = have_arena ? arena.id : 0,
         .arena_bytes = have_arena ? arena.bytes : 0,
         .probe_address = (uintptr_t)&endpoint->probe,
@@ -184,7 +185,7 @@ static enum weft_status offer(struct shm_pair *pair)
 {
     struct shm_endpoint *endpoint = pair->endpoint;
     struct memory_arena arena = {.fd = -1};
-    bool have_arena = endpoint->allow_maps && memory_arena(&arena);
+    bool have_arena = endpoint->access.allow_maps && memory_arena(&arena);
     int inbox_fd;
     WEFT_TRY(inbox_make(pair, &inbox_fd));
     const int descriptors[DESCRIPTORS] = {inbox_fd, endpoint->doorbells_fd, endpoint->window_generations_fd,
@@ -213,15 +214,15 @@ enum weft_status shm_connect(struct weft_transport *transport, struct weft_peer 
     WEFT_TRY(address_read(endpoint, peer->id, blob, bytes));
     struct shm_pair *pair = weft_alloc_zero(transport->env, sizeof *pair);
     if (!pair) return WEFT_ERR_NO_MEMORY;
-    pair->credit_max = SHM_CREDIT_FIRST;
+    pair->credit.max = SHM_CREDIT_FIRST;
     pair->endpoint = endpoint;
     pair->peer = peer;
-    pair->event_fd = -1;
+    pair->mapped.event_fd = -1;
     weft_list_init(&pair->queue);
     weft_list_init(&pair->answers);
     weft_list_init(&pair->ops);
-    weft_list_init(&pair->blocked);
-    weft_list_init(&pair->ending);
+    weft_list_init(&pair->links.blocked);
+    weft_list_init(&pair->links.ending);
     shm_doorbell_join(endpoint, pair);
     enum weft_status status = shm_bootstrap_start(pair, blob, bytes);
     if (status < 0) {
@@ -230,7 +231,7 @@ enum weft_status shm_connect(struct weft_transport *transport, struct weft_peer 
         weft_free_bytes(transport->env, pair);
         return status;
     }
-    weft_list_append(&endpoint->pairs, &pair->link);
+    weft_list_append(&endpoint->lists.pairs, &pair->links.link);
     peer->backend = pair;
     return WEFT_OK;
 }
@@ -239,13 +240,14 @@ enum weft_status shm_connect(struct weft_transport *transport, struct weft_peer 
 static bool map_peer(struct shm_pair *pair, int *descriptors, uint32_t count)
 {
     pair->out.shared = memory_file_map(descriptors[0], sizeof *pair->out.shared, true);
-    pair->doorbells = memory_file_map(descriptors[1], sizeof *pair->doorbells, true);
-    pair->window_generations = memory_file_map(descriptors[2], sizeof *pair->window_generations, false);
-    if (!pair->out.shared || !pair->doorbells || !pair->window_generations) return false;
-    pair->event_fd = descriptors[3];
+    pair->mapped.doorbells = memory_file_map(descriptors[1], sizeof *pair->mapped.doorbells, true);
+    pair->mapped.window_generations =
+        memory_file_map(descriptors[2], sizeof *pair->mapped.window_generations, false);
+    if (!pair->out.shared || !pair->mapped.doorbells || !pair->mapped.window_generations) return false;
+    pair->mapped.event_fd = descriptors[3];
     descriptors[3] = -1;
-    if (count == DESCRIPTORS && pair->arena_bytes > 0 && pair->endpoint->allow_maps) {
-        pair->view = memory_view_open(descriptors[4], pair->arena_id, pair->arena_bytes);
+    if (count == DESCRIPTORS && pair->remote.arena_bytes > 0 && pair->endpoint->access.allow_maps) {
+        pair->mapped.view = memory_view_open(descriptors[4], pair->remote.arena_id, pair->remote.arena_bytes);
     }
     return true;
 }
@@ -253,11 +255,12 @@ static bool map_peer(struct shm_pair *pair, int *descriptors, uint32_t count)
 static void probe_cma(struct shm_pair *pair, const struct parameters *theirs)
 {
     uint64_t seen = 0;
-    pair->pid = bootstrap_peer_pid(pair->bootstrap);
-    pair->probe_address = theirs->probe_address;
-    if (!pair->endpoint->allow_cma || !(theirs->flags & SHM_CMA) || pair->pid <= 0) return;
-    pair->read_by_cma = shm_cma(pair->pid, &seen, theirs->probe_address, sizeof seen, false) == WEFT_OK &&
-                        seen == theirs->probe;
+    pair->remote.pid = bootstrap_peer_pid(pair->bootstrap);
+    pair->remote.probe_address = theirs->probe_address;
+    if (!pair->endpoint->access.allow_cma || !(theirs->flags & SHM_CMA) || pair->remote.pid <= 0) return;
+    pair->flags.read_by_cma =
+        shm_cma(pair->remote.pid, &seen, theirs->probe_address, sizeof seen, false) == WEFT_OK &&
+        seen == theirs->probe;
 }
 
 void shm_pair_connected(void *owner, struct bootstrap_peer *bootstrap, const void *data, size_t bytes,
@@ -278,9 +281,9 @@ void shm_pair_connected(void *owner, struct bootstrap_peer *bootstrap, const voi
         return;
     }
     pair->peer_doorbell_bit = theirs.doorbell_bit;
-    pair->light = pair->endpoint->fences && (theirs.flags & SHM_FENCES);
-    pair->arena_id = theirs.arena_id;
-    pair->arena_bytes = theirs.arena_bytes;
+    pair->flags.light = pair->endpoint->access.fences && (theirs.flags & SHM_FENCES);
+    pair->remote.arena_id = theirs.arena_id;
+    pair->remote.arena_bytes = theirs.arena_bytes;
     probe_cma(pair, &theirs);
     enum weft_status status = offer(pair);
     if (status < 0)
@@ -304,7 +307,8 @@ void shm_pair_on_message(void *owner, struct bootstrap_peer *bootstrap, const vo
     pair->state = SHM_PAIR_CONNECTED;
     endpoint->connecting_count--;
     struct ring_cell hello = {.kind = RING_HELLO,
-                              .a = (pair->view ? SHM_MAPS : 0) | (pair->read_by_cma ? SHM_CMA : 0) |
+                              .a = (pair->mapped.view ? SHM_MAPS : 0) |
+                                   (pair->flags.read_by_cma ? SHM_CMA : 0) |
                                    (uint64_t)endpoint->credit_bytes << 32};
     shm_write(pair, &hello, NULL, NULL, 0);
     shm_doorbell_ring_self(pair); /* the peer may have connected and rung before this side connected */
@@ -318,7 +322,7 @@ void shm_pair_disconnected(void *owner, struct bootstrap_peer *bootstrap, enum w
     struct weft_transport *transport = pair->endpoint->transport;
     bool was_met = pair->state == SHM_PAIR_CONNECTED;
     /* it ran until it stored RING_LEFT, or until its process ended */
-    if (status == WEFT_ERR_PEER_LOST || !was_met) pair->dead = true;
+    if (status == WEFT_ERR_PEER_LOST || !was_met) pair->flags.dead = true;
     while (pair->state == SHM_PAIR_CONNECTED && atomic_load(&pair->in.shared->writer.state) == RING_LEFT &&
            ring_reader_ready(&pair->in)) {
         pair->endpoint->step_bytes = 0;
@@ -346,7 +350,7 @@ void shm_pair_broken(struct shm_pair *pair, const char *text)
 /* Whether the peer may be inside our memory now. */
 static bool is_inside(const struct shm_pair *pair)
 {
-    if (pair->dead || pair->self || !pair->in.shared || !pair->out.shared) return false;
+    if (pair->flags.dead || pair->flags.self || !pair->in.shared || !pair->out.shared) return false;
     if (atomic_load(&pair->in.shared->writer.inside) != 0 || shm_fence_is_uncertain(pair)) return true;
     for (uint32_t i = 0; i < RING_WINDOWS / 64; i++) {
         if (atomic_load(&pair->in.shared->writer.maps[i]) != 0) return true;
@@ -356,7 +360,7 @@ static bool is_inside(const struct shm_pair *pair)
 
 static void ops_end(struct shm_pair *pair, enum weft_status status)
 {
-    bool writes = !pair->dead && !pair->self && pair->in.shared &&
+    bool writes = !pair->flags.dead && !pair->flags.self && pair->in.shared &&
                   (atomic_load(&pair->in.shared->writer.inside) != 0 || shm_fence_is_uncertain(pair));
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &pair->ops) {
@@ -372,7 +376,7 @@ void shm_pair_end(struct shm_pair *pair, enum ring_state how, enum weft_status s
     if (pair->state == SHM_PAIR_CLOSED) return;
     bool connected = pair->state == SHM_PAIR_CONNECTED;
     if (!connected) endpoint->connecting_count--;
-    pair->watched = connected && how == RING_ENDED && !pair->dead && !pair->self;
+    pair->flags.watched = connected && how == RING_ENDED && !pair->flags.dead && !pair->flags.self;
     shm_doorbell_leave(endpoint, pair);
     pair->state = SHM_PAIR_CLOSED;
     pair->end_status = status;
@@ -380,7 +384,7 @@ void shm_pair_end(struct shm_pair *pair, enum ring_state how, enum weft_status s
     if (pair->in.shared) atomic_store(&pair->in.shared->reader.state, how);
     if (pair->out.shared) atomic_store(&pair->out.shared->writer.state, how);
     shm_fence_users(endpoint);
-    if (connected && !pair->dead && !pair->self) shm_doorbell_ring(pair);
+    if (connected && !pair->flags.dead && !pair->flags.self) shm_doorbell_ring(pair);
     while (!weft_list_empty(&pair->answers)) {
         struct shm_op *op = weft_list_first(&pair->answers, struct shm_op, link);
         weft_list_remove(&op->link);
@@ -389,8 +393,8 @@ void shm_pair_end(struct shm_pair *pair, enum ring_state how, enum weft_status s
             shm_op_recycle(endpoint->transport, &op->done);
     }
     ops_end(pair, status);
-    weft_list_remove(&pair->blocked);
-    weft_list_append(&endpoint->ending, &pair->ending);
+    weft_list_remove(&pair->links.blocked);
+    weft_list_append(&endpoint->lists.ending, &pair->links.ending);
     shm_pairs_ending(endpoint);
 }
 
@@ -399,14 +403,14 @@ int shm_pairs_ending(struct shm_endpoint *endpoint)
 {
     int count = 0;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &endpoint->ending) {
-        struct shm_pair *pair = weft_container_of(node, struct shm_pair, ending);
+    weft_list_foreach(node, spare, &endpoint->lists.ending) {
+        struct shm_pair *pair = weft_container_of(node, struct shm_pair, links.ending);
         ops_end(pair, pair->end_status);
         if (!weft_list_empty(&pair->ops) || is_inside(pair)) continue;
-        weft_list_remove(&pair->ending);
+        weft_list_remove(&pair->links.ending);
         shm_slots_free(endpoint, pair); /* the peer stores into slots that it has read */
         pair_unmap(pair);
-        if (!pair->watched) pair_forget(pair);
+        if (!pair->flags.watched) pair_forget(pair);
         count++;
     }
     return count;
@@ -416,8 +420,8 @@ int shm_pairs_ending(struct shm_endpoint *endpoint)
 void shm_pair_leave(struct shm_pair *pair)
 {
     shm_pair_end(pair, RING_LEFT, WEFT_ERR_CLOSED);
-    pair->watched = false;
-    if (weft_list_empty(&pair->ending)) pair_forget(pair);
+    pair->flags.watched = false;
+    if (weft_list_empty(&pair->links.ending)) pair_forget(pair);
 }
 
 void shm_disconnect(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status)
@@ -427,7 +431,7 @@ void shm_disconnect(struct weft_transport *transport, struct weft_peer *peer, en
 
 void shm_pair_free(struct shm_pair *pair)
 {
-    weft_list_remove(&pair->link);
+    weft_list_remove(&pair->links.link);
     pair_unmap(pair);
     pair_forget(pair);
     weft_free_bytes(pair->endpoint->transport->env, pair);
@@ -437,10 +441,10 @@ enum weft_status shm_map_peer(struct weft_transport *transport, struct weft_peer
                               struct weft_mapping *mapping_out)
 {
     struct shm_pair *pair = peer->backend;
-    if (!pair || pair->state != SHM_PAIR_CONNECTED || !pair->view) return WEFT_ERR_UNSUPPORTED;
-    memory_view_ref(pair->view);
-    *mapping_out =
-        (struct weft_mapping){.base = pair->view->base, .bytes = pair->view->bytes, .view = pair->view};
+    if (!pair || pair->state != SHM_PAIR_CONNECTED || !pair->mapped.view) return WEFT_ERR_UNSUPPORTED;
+    memory_view_ref(pair->mapped.view);
+    *mapping_out = (struct weft_mapping){
+        .base = pair->mapped.view->base, .bytes = pair->mapped.view->bytes, .view = pair->mapped.view};
     return WEFT_OK;
 }
 
@@ -449,10 +453,10 @@ enum weft_status shm_copy_peer(struct weft_transport *transport, struct weft_pee
 {
     struct shm_pair *pair = peer->backend;
     uint64_t probed;
-    if (!pair || pair->state != SHM_PAIR_CONNECTED || !pair->read_by_cma) return WEFT_ERR_UNSUPPORTED;
+    if (!pair || pair->state != SHM_PAIR_CONNECTED || !pair->flags.read_by_cma) return WEFT_ERR_UNSUPPORTED;
     transport->stats.system_call_count++;
     /* tests whether the kernel still permits it */
-    if (bytes == 0) return shm_pair_cma(pair, &probed, pair->probe_address, sizeof probed, false);
+    if (bytes == 0) return shm_pair_cma(pair, &probed, pair->remote.probe_address, sizeof probed, false);
     transport->stats.copied_bytes += bytes;
     return shm_pair_cma(pair, local, address, bytes, outward);
 }
@@ -460,19 +464,19 @@ enum weft_status shm_copy_peer(struct weft_transport *transport, struct weft_pee
 bool shm_is_detached(struct weft_transport *transport, const struct weft_peer *peer)
 {
     const struct shm_pair *pair = peer->backend;
-    return pair && pair->dead;
+    return pair && pair->flags.dead;
 }
 
 /* The method that both sides have agreed on; the same text on both sides. */
 void shm_describe(struct weft_transport *transport, struct weft_peer *peer, char *out, size_t bytes)
 {
     const struct shm_pair *pair = peer->backend;
-    if (!pair || pair->state != SHM_PAIR_CONNECTED || !pair->answered) {
+    if (!pair || pair->state != SHM_PAIR_CONNECTED || !pair->flags.answered) {
         snprintf(out, bytes, "shm, not met yet");
         return;
     }
-    bool maps = pair->view && (pair->abilities & SHM_MAPS),
-         cma = pair->read_by_cma && (pair->abilities & SHM_CMA);
+    bool maps = pair->mapped.view && (pair->remote.abilities & SHM_MAPS),
+         cma = pair->flags.read_by_cma && (pair->remote.abilities & SHM_CMA);
     snprintf(out, bytes, "shm %s, other memory %s", maps ? "mapped" : "not mapped",
              cma ? "by CMA" : "staged");
 }

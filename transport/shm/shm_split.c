@@ -23,7 +23,7 @@ enum { CHUNK_MIN = 32 << 10, CHUNK_MAX = 128 << 10, CHUNKS_MAX = 0x7fff, PAGE_BY
 
 static uint64_t chunks_of(const struct shm_op *op)
 {
-    return (op->bytes + op->chunk - 1) / op->chunk;
+    return (op->copy.bytes + op->chunk - 1) / op->chunk;
 }
 
 static uint64_t chunk_for(size_t bytes)
@@ -52,7 +52,7 @@ static bool take(struct shm_op *op)
         if ((op->is_arrival ? front : back) != op->taken) return false;
     } while (!atomic_compare_exchange_weak_explicit(word, &seen, seen + (op->is_arrival ? 1u << 16 : 1u),
                                                     memory_order_acq_rel, memory_order_relaxed));
-    op->at = (op->is_arrival ? op->taken : chunks_of(op) - 1 - op->taken) * op->chunk;
+    op->copy.at = (op->is_arrival ? op->taken : chunks_of(op) - 1 - op->taken) * op->chunk;
     op->taken++;
     return true;
 }
@@ -71,10 +71,10 @@ static void finish_if_done(struct shm_op *op)
     shm_split_end(op);
     if (op->split_status < 0) {
         shm_copy_failed(op, op->split_status);
-    } else if (op->split_reported && op->split_peer_status < 0 && mine < op->bytes) {
-        op->at = mine; /* the rest, without the sender */
+    } else if (op->split_reported && op->split_peer_status < 0 && mine < op->copy.bytes) {
+        op->copy.at = mine; /* the rest, without the sender */
         op->phase = SHM_COPYING;
-        weft_list_append(&op->pair->endpoint->active, &op->link);
+        weft_list_append(&op->pair->endpoint->lists.active, &op->link);
     } else {
         shm_receive_finish(arrival, shm_is_still_valid(op->pair) ? WEFT_OK : WEFT_ERR_PEER_LOST);
     }
@@ -91,7 +91,7 @@ static void taken_all(struct shm_op *op)
     op->phase = SHM_AT_OWNER;
     if (op->taken == 0) return;
     op->cell.body.done.status = op->split_status;
-    shm_answer(op, RING_DONE, op->peer_op);
+    shm_answer(op, RING_DONE, op->copy.peer_op);
 }
 
 void shm_split_step(struct shm_op *op)
@@ -106,10 +106,10 @@ void shm_split_step(struct shm_op *op)
         }
         /* the receiver has failed: it claims the rest so that the sender stops */
         if (op->split_status < 0) continue;
-        uint64_t left = op->bytes - op->at;
+        uint64_t left = op->copy.bytes - op->copy.at;
         op->split_status = shm_copy_slice(op, left < op->chunk ? left : op->chunk);
     }
-    weft_list_append(&endpoint->active, &op->link);
+    weft_list_append(&endpoint->lists.active, &op->link);
 }
 
 static void begin(struct shm_op *op, uint32_t slot, uint32_t epoch, uint64_t chunk, uint64_t peer_address)
@@ -121,17 +121,17 @@ static void begin(struct shm_op *op, uint32_t slot, uint32_t epoch, uint64_t chu
     op->split_reported = false;
     op->split_status = op->split_peer_status = WEFT_OK;
     op->phase = SHM_COPYING;
-    op->method = SHM_COPY_CMA;
-    op->peer_address = peer_address;
-    op->outward = !op->is_arrival;
-    op->stream = false;
+    op->copy.method = SHM_COPY_CMA;
+    op->copy.peer_address = peer_address;
+    op->copy.outward = !op->is_arrival;
+    op->copy.stream = false;
 }
 
 static void split_start(struct shm_op *op)
 {
     struct shm_endpoint *endpoint = op->pair->endpoint;
-    if (op->bytes <= SHM_DIRECT_BYTES && endpoint->step_bytes < SHM_STEP_BYTES) shm_split_step(op);
-    else weft_list_append(&endpoint->active, &op->link);
+    if (op->copy.bytes <= SHM_DIRECT_BYTES && endpoint->step_bytes < SHM_STEP_BYTES) shm_split_step(op);
+    else weft_list_append(&endpoint->lists.active, &op->link);
 }
 
 /* Whether the peer has a payload of ours to read, so that both processors copy already. Checks the last
@@ -142,7 +142,7 @@ static bool peer_can_read(const struct shm_pair *pair)
     for (int steps = 0; steps < 8 && node != &pair->ops; steps++, node = node->prev) {
         const struct shm_op *op = weft_container_of(node, struct shm_op, of_pair);
         if (!op->is_arrival && (op->phase == SHM_ANNOUNCED || op->phase == SHM_AT_OWNER) &&
-            op->bytes >= SHM_SPLIT_MIN)
+            op->copy.bytes >= SHM_SPLIT_MIN)
             return true;
     }
     return false;
@@ -154,14 +154,15 @@ bool shm_split_start(struct shm_arrival *arrival)
     struct shm_pair *pair = op->pair;
     uint32_t slot = 0;
     while (slot < RING_SPLITS && (pair->splits >> slot & 1)) slot++;
-    if (!pair->endpoint->allow_split || pair->state != SHM_PAIR_CONNECTED || pair->self || arrival->window)
+    if (!pair->endpoint->access.allow_split || pair->state != SHM_PAIR_CONNECTED || pair->flags.self ||
+        arrival->window)
         return false;
-    if (op->bytes < SHM_SPLIT_MIN || slot == RING_SPLITS || peer_can_read(pair)) return false;
-    if (atomic_load_explicit(&pair->doorbells->sleeping, memory_order_relaxed)) return false;
+    if (op->copy.bytes < SHM_SPLIT_MIN || slot == RING_SPLITS || peer_can_read(pair)) return false;
+    if (atomic_load_explicit(&pair->mapped.doorbells->sleeping, memory_order_relaxed)) return false;
     struct ring_cell cell = {.kind = RING_SPLIT, .a = arrival->sender_op};
-    uint64_t chunk = chunk_for(op->bytes);
+    uint64_t chunk = chunk_for(op->copy.bytes);
     cell.body.split.op = shm_op_name(op);
-    cell.body.split.address = (uintptr_t)op->local;
+    cell.body.split.address = (uintptr_t)op->copy.local;
     cell.body.split.chunk = chunk;
     cell.body.split.slot = slot;
     cell.body.split.epoch = ++pair->split_epoch;
@@ -178,13 +179,13 @@ bool shm_on_split(struct shm_pair *pair, const struct ring_cell *cell)
 {
     struct shm_op *op = shm_op_find(pair, cell->a);
     uint64_t chunk = cell->body.split.chunk;
-    if (!op || op->phase != SHM_ANNOUNCED || op->is_arrival || op->window != 0) return false;
-    if (cell->body.split.slot >= RING_SPLITS || chunk < PAGE_BYTES || chunk > op->bytes ||
-        op->bytes / chunk >= CHUNKS_MAX * 2)
+    if (!op || op->phase != SHM_ANNOUNCED || op->is_arrival || op->copy.window != 0) return false;
+    if (cell->body.split.slot >= RING_SPLITS || chunk < PAGE_BYTES || chunk > op->copy.bytes ||
+        op->copy.bytes / chunk >= CHUNKS_MAX * 2)
         return false;
-    op->peer_op = cell->body.split.op;
+    op->copy.peer_op = cell->body.split.op;
     begin(op, cell->body.split.slot, cell->body.split.epoch, chunk, cell->body.split.address);
-    if (pair->read_by_cma) split_start(op);
+    if (pair->flags.read_by_cma) split_start(op);
     else op->phase = SHM_AT_OWNER;
     return true;
 }

@@ -28,7 +28,7 @@ static void stage_ask(struct shm_arrival *arrival)
 {
     struct shm_op *op = &arrival->op;
     op->phase = SHM_RECEIVING;
-    op->at = 0;
+    op->copy.at = 0;
     op->cell.body.stage.op = shm_op_name(op);
     shm_answer(op, RING_STAGE, arrival->sender_op);
 }
@@ -69,20 +69,23 @@ void shm_receive_start(struct shm_arrival *arrival)
 {
     struct shm_op *op = &arrival->op;
     struct shm_pair *pair = op->pair;
-    bool cma = pair->read_by_cma && (pair->abilities & SHM_CMA) && arrival->address != 0;
-    if (op->bytes == 0) {
+    bool cma = pair->flags.read_by_cma && (pair->remote.abilities & SHM_CMA) && arrival->address != 0;
+    if (op->copy.bytes == 0) {
         receive_finish(arrival, WEFT_OK, true);
         return;
     }
-    op->peer_op = arrival->sender_op;
-    op->notify_done = true;
-    if (arrival->offset != RING_NO_OFFSET && shm_view_at(pair->view, arrival->offset, op->bytes)) {
+    op->copy.peer_op = arrival->sender_op;
+    op->copy.notify_done = true;
+    if (arrival->offset != RING_NO_OFFSET &&
+        shm_view_at(pair->mapped.view, arrival->offset, op->copy.bytes)) {
         shm_copy_start(op, SHM_COPY_MAPPED, arrival->offset, false);
         return;
     }
     uint64_t here = RING_NO_OFFSET;
-    bool may_grant = !arrival->window && pair->endpoint->allow_maps && (pair->abilities & SHM_MAPS);
-    if (may_grant && (!cma || op->bytes >= SHM_GRANT_MIN)) here = memory_offset(op->local, op->bytes);
+    bool may_grant =
+        !arrival->window && pair->endpoint->access.allow_maps && (pair->remote.abilities & SHM_MAPS);
+    if (may_grant && (!cma || op->copy.bytes >= SHM_GRANT_MIN))
+        here = memory_offset(op->copy.local, op->copy.bytes);
     if (here != RING_NO_OFFSET) grant(arrival, here);
     else if (cma && shm_split_start(arrival)) return;
     else if (cma) shm_copy_start(op, SHM_COPY_CMA, arrival->address, false);
@@ -104,9 +107,9 @@ static void copy_finish(struct shm_op *op, enum weft_status status)
         return;
     }
     struct shm_send *send = weft_container_of(op, struct shm_send, op);
-    if (op->notify_done) {
+    if (op->copy.notify_done) {
         op->cell.body.done.status = status;
-        shm_answer(op, RING_DONE, op->peer_op);
+        shm_answer(op, RING_DONE, op->copy.peer_op);
     }
     if (!send->notify || status < 0) {
         shm_op_finish(op, status);
@@ -121,32 +124,34 @@ enum weft_status shm_copy_slice(struct shm_op *op, size_t bytes)
 {
     struct shm_pair *pair = op->pair;
     struct weft_transport_stats *stats = &pair->endpoint->transport->stats;
-    bool guarded = op->outward || op->window != 0;
-    uint8_t *local = op->local + op->at;
+    bool guarded = op->copy.outward || op->copy.window != 0;
+    uint8_t *local = op->copy.local + op->copy.at;
     enum weft_status status = WEFT_OK;
     if (pair->state != SHM_PAIR_CONNECTED) return WEFT_ERR_PEER_LOST;
-    if (guarded && !shm_access_begin(pair, op->window, op->window_generation))
-        return op->window ? WEFT_ERR_CANCELLED : WEFT_ERR_PEER_LOST;
-    if (op->method == SHM_COPY_CMA) {
-        status = shm_pair_cma(pair, local, op->peer_address + op->at, bytes, op->outward);
+    if (guarded && !shm_access_begin(pair, op->copy.window, op->copy.window_generation))
+        return op->copy.window ? WEFT_ERR_CANCELLED : WEFT_ERR_PEER_LOST;
+    if (op->copy.method == SHM_COPY_CMA) {
+        status = shm_pair_cma(pair, local, op->copy.peer_address + op->copy.at, bytes, op->copy.outward);
         stats->system_call_count++;
     } else {
-        uint8_t *peer_address = pair->view->base + op->peer_address + op->at;
-        shm_copy(op->outward ? peer_address : local, op->outward ? local : peer_address, bytes, op->stream);
+        uint8_t *peer_address = pair->mapped.view->base + op->copy.peer_address + op->copy.at;
+        shm_copy(op->copy.outward ? peer_address : local, op->copy.outward ? local : peer_address, bytes,
+                 op->copy.stream);
     }
     if (guarded) shm_access_end(pair);
     if (status < 0) return status;
     stats->copied_bytes += bytes;
-    op->at += bytes;
+    op->copy.at += bytes;
     pair->endpoint->step_bytes += bytes;
-    return !op->outward && op->at == op->bytes && !op->split && !shm_is_still_valid(pair) ? WEFT_ERR_PEER_LOST
-                                                                                          : WEFT_OK;
+    return !op->copy.outward && op->copy.at == op->copy.bytes && !op->split && !shm_is_still_valid(pair)
+               ? WEFT_ERR_PEER_LOST
+               : WEFT_OK;
 }
 
 /* CMA was permitted at connect but fails now: falls back to another method. */
 static bool copy_fall_back(struct shm_op *op, enum weft_status status)
 {
-    if (op->method != SHM_COPY_CMA || status == WEFT_ERR_PEER_LOST || status == WEFT_ERR_CANCELLED)
+    if (op->copy.method != SHM_COPY_CMA || status == WEFT_ERR_PEER_LOST || status == WEFT_ERR_CANCELLED)
         return false;
     weft_list_remove(&op->link);
     if (op->is_arrival) stage_ask(weft_container_of(op, struct shm_arrival, op));
@@ -164,24 +169,24 @@ void shm_copy_failed(struct shm_op *op, enum weft_status status)
 /* Copies one slice. The operation then stays in the active list or is complete. */
 static void copy_step(struct shm_op *op)
 {
-    size_t left = op->bytes - op->at;
+    size_t left = op->copy.bytes - op->copy.at;
     enum weft_status status = shm_copy_slice(op, left < SHM_SLICE_BYTES ? left : SHM_SLICE_BYTES);
     if (status < 0) shm_copy_failed(op, status);
-    else if (op->at == op->bytes) copy_finish(op, WEFT_OK);
-    else if (weft_list_empty(&op->link)) weft_list_append(&op->pair->endpoint->active, &op->link);
+    else if (op->copy.at == op->copy.bytes) copy_finish(op, WEFT_OK);
+    else if (weft_list_empty(&op->link)) weft_list_append(&op->pair->endpoint->lists.active, &op->link);
 }
 
 void shm_copy_start(struct shm_op *op, enum shm_copy_method method, uint64_t peer_address, bool outward)
 {
     struct shm_endpoint *endpoint = op->pair->endpoint;
     op->phase = SHM_COPYING;
-    op->method = method;
-    op->peer_address = peer_address;
-    op->outward = outward;
-    op->stream |= op->bytes >= SHM_STREAM_BYTES;
-    op->at = 0;
-    if (op->bytes <= SHM_DIRECT_BYTES && endpoint->step_bytes < SHM_STEP_BYTES) copy_step(op);
-    else weft_list_append(&endpoint->active, &op->link);
+    op->copy.method = method;
+    op->copy.peer_address = peer_address;
+    op->copy.outward = outward;
+    op->copy.stream |= op->copy.bytes >= SHM_STREAM_BYTES;
+    op->copy.at = 0;
+    if (op->copy.bytes <= SHM_DIRECT_BYTES && endpoint->step_bytes < SHM_STEP_BYTES) copy_step(op);
+    else weft_list_append(&endpoint->lists.active, &op->link);
 }
 
 /* ---- pieces out ---- */
@@ -189,25 +194,26 @@ void shm_copy_start(struct shm_op *op, enum shm_copy_method method, uint64_t pee
 /* Staging memory in the arena for all peers: allocated and touched at first use, then reused. */
 static void staging_make(struct shm_endpoint *endpoint)
 {
-    endpoint->staging_tried = true;
+    endpoint->staging_area.staging_tried = true;
     void *memory;
-    if (!endpoint->allow_maps) return;
+    if (!endpoint->access.allow_maps) return;
     if (weft_memory_alloc(endpoint->transport->env, (size_t)SHM_SLOTS * SHM_SLOT_BYTES, &memory, NULL) < 0)
         return;
-    endpoint->staging_offset = memory_offset(memory, (size_t)SHM_SLOTS * SHM_SLOT_BYTES);
-    if (endpoint->staging_offset == MEMORY_NO_OFFSET) weft_memory_free(endpoint->transport->env, memory);
-    else endpoint->staging = memory;
+    endpoint->staging_area.staging_offset = memory_offset(memory, (size_t)SHM_SLOTS * SHM_SLOT_BYTES);
+    if (endpoint->staging_area.staging_offset == MEMORY_NO_OFFSET)
+        weft_memory_free(endpoint->transport->env, memory);
+    else endpoint->staging_area.staging = memory;
 }
 
 static struct shm_slot *slot_take(struct shm_op *op)
 {
     struct shm_endpoint *endpoint = op->pair->endpoint;
-    if (!(op->pair->abilities & SHM_MAPS) || op->slots >= SHM_SLOTS_OF_OP) return NULL;
-    if (!endpoint->staging_tried) staging_make(endpoint);
-    for (uint32_t i = 0; i < SHM_SLOTS && endpoint->staging; i++) {
-        if (endpoint->slots[i].pair) continue;
-        endpoint->slots[i] = (struct shm_slot){op->pair, op, op->generation};
-        return &endpoint->slots[i];
+    if (!(op->pair->remote.abilities & SHM_MAPS) || op->copy.slots >= SHM_SLOTS_OF_OP) return NULL;
+    if (!endpoint->staging_area.staging_tried) staging_make(endpoint);
+    for (uint32_t i = 0; i < SHM_SLOTS && endpoint->staging_area.staging; i++) {
+        if (endpoint->staging_area.slots[i].pair) continue;
+        endpoint->staging_area.slots[i] = (struct shm_slot){op->pair, op, op->generation};
+        return &endpoint->staging_area.slots[i];
     }
     return NULL;
 }
@@ -217,64 +223,68 @@ static size_t piece_send(struct shm_op *op)
 {
     struct shm_pair *pair = op->pair;
     struct shm_endpoint *endpoint = pair->endpoint;
-    struct ring_cell cell = {.kind = RING_PIECE, .a = op->peer_op};
-    size_t left = op->bytes - op->at;
-    if (!ring_writer_space(&pair->out, 0, &pair->broken)) return 0;
+    struct ring_cell cell = {.kind = RING_PIECE, .a = op->copy.peer_op};
+    size_t left = op->copy.bytes - op->copy.at;
+    if (!ring_writer_space(&pair->out, 0, &pair->flags.broken)) return 0;
     struct shm_slot *slot = slot_take(op);
     if (slot) {
-        uint32_t number = (uint32_t)(slot - endpoint->slots);
+        uint32_t number = (uint32_t)(slot - endpoint->staging_area.slots);
         size_t bytes = left < SHM_SLOT_BYTES ? left : SHM_SLOT_BYTES;
-        shm_copy(endpoint->staging + (size_t)number * SHM_SLOT_BYTES, op->local + op->at, bytes, false);
+        shm_copy(endpoint->staging_area.staging + (size_t)number * SHM_SLOT_BYTES,
+                 op->copy.local + op->copy.at, bytes, false);
         cell.body.piece.bytes = bytes;
-        cell.body.piece.offset = endpoint->staging_offset + (uint64_t)number * SHM_SLOT_BYTES;
+        cell.body.piece.offset = endpoint->staging_area.staging_offset + (uint64_t)number * SHM_SLOT_BYTES;
         cell.body.piece.slot = number;
-        op->slots++;
+        op->copy.slots++;
         bool written = shm_write(pair, &cell, NULL, NULL, 0);
         WEFT_ASSERT(written);
         return bytes;
     }
-    if (op->slots > 0) return 0; /* a slot will be free soon */
+    if (op->copy.slots > 0) return 0; /* a slot will be free soon */
     cell.body.piece.bytes = left < SHM_PIECE_BYTES ? left : SHM_PIECE_BYTES;
     cell.body.piece.offset = RING_NO_OFFSET;
-    return shm_write(pair, &cell, NULL, op->local + op->at, cell.body.piece.bytes) ? cell.body.piece.bytes
-                                                                                   : 0;
+    return shm_write(pair, &cell, NULL, op->copy.local + op->copy.at, cell.body.piece.bytes)
+               ? cell.body.piece.bytes
+               : 0;
 }
 
 static void stage_step(struct shm_op *op)
 {
     struct shm_endpoint *endpoint = op->pair->endpoint;
-    while (op->at < op->bytes && endpoint->step_bytes < SHM_STEP_BYTES) {
+    while (op->copy.at < op->copy.bytes && endpoint->step_bytes < SHM_STEP_BYTES) {
         size_t bytes = piece_send(op);
         if (bytes == 0) {
             bool broken = false;
-            if (ring_writer_wait(&op->pair->out, RING_DATA_BYTES / 2, &broken) && op->slots == 0) continue;
-            weft_list_append(&endpoint->stalled, &op->link);
+            if (ring_writer_wait(&op->pair->out, RING_DATA_BYTES / 2, &broken) && op->copy.slots == 0)
+                continue;
+            weft_list_append(&endpoint->lists.stalled, &op->link);
             return;
         }
-        op->at += bytes;
+        op->copy.at += bytes;
         endpoint->step_bytes += bytes;
         endpoint->transport->stats.copied_bytes += bytes;
     }
-    if (op->at < op->bytes) weft_list_append(&endpoint->active, &op->link);
+    if (op->copy.at < op->copy.bytes) weft_list_append(&endpoint->lists.active, &op->link);
     /* a put: the owner reports when all bytes have arrived */
-    else if (op->window != 0) op->phase = SHM_AT_OWNER;
+    else if (op->copy.window != 0) op->phase = SHM_AT_OWNER;
     else shm_op_finish(op, WEFT_OK);
 }
 
 void shm_stalled_resume(struct shm_endpoint *endpoint)
 {
-    while (!weft_list_empty(&endpoint->stalled)) {
-        struct weft_list *node = endpoint->stalled.next;
+    while (!weft_list_empty(&endpoint->lists.stalled)) {
+        struct weft_list *node = endpoint->lists.stalled.next;
         weft_list_remove(node);
-        weft_list_append(&endpoint->active, node);
+        weft_list_append(&endpoint->lists.active, node);
     }
 }
 
 int shm_transfers_progress(struct shm_endpoint *endpoint, int budget)
 {
     int count = 0;
-    while (count < budget && !weft_list_empty(&endpoint->active) && endpoint->step_bytes < SHM_STEP_BYTES) {
-        struct shm_op *op = weft_list_first(&endpoint->active, struct shm_op, link);
+    while (count < budget && !weft_list_empty(&endpoint->lists.active) &&
+           endpoint->step_bytes < SHM_STEP_BYTES) {
+        struct shm_op *op = weft_list_first(&endpoint->lists.active, struct shm_op, link);
         weft_list_remove(&op->link);
         count++;
         if (op->phase == SHM_COPYING && op->split) shm_split_step(op);
@@ -287,7 +297,7 @@ int shm_transfers_progress(struct shm_endpoint *endpoint, int budget)
 void shm_slots_free(struct shm_endpoint *endpoint, const struct shm_pair *pair)
 {
     for (uint32_t i = 0; i < SHM_SLOTS; i++) {
-        if (endpoint->slots[i].pair == pair) endpoint->slots[i].pair = NULL;
+        if (endpoint->staging_area.slots[i].pair == pair) endpoint->staging_area.slots[i].pair = NULL;
     }
     shm_stalled_resume(endpoint);
 }
@@ -319,10 +329,10 @@ bool shm_on_done(struct shm_pair *pair, const struct ring_cell *cell)
 bool shm_on_grant(struct shm_pair *pair, const struct ring_cell *cell)
 {
     struct shm_op *op = shm_op_find(pair, cell->a);
-    if (!op || op->phase != SHM_ANNOUNCED || op->is_arrival || op->window != 0) return false;
-    if (!shm_view_at(pair->view, cell->body.grant.offset, op->bytes)) return false;
-    op->peer_op = cell->body.grant.op;
-    op->notify_done = true;
+    if (!op || op->phase != SHM_ANNOUNCED || op->is_arrival || op->copy.window != 0) return false;
+    if (!shm_view_at(pair->mapped.view, cell->body.grant.offset, op->copy.bytes)) return false;
+    op->copy.peer_op = cell->body.grant.op;
+    op->copy.notify_done = true;
     shm_copy_start(op, SHM_COPY_MAPPED, cell->body.grant.offset, true);
     return true;
 }
@@ -335,10 +345,10 @@ bool shm_on_stage(struct shm_pair *pair, const struct ring_cell *cell)
         return false;
     shm_split_end(op);
     weft_list_remove(&op->link);
-    op->peer_op = cell->body.stage.op;
-    op->at = 0;
+    op->copy.peer_op = cell->body.stage.op;
+    op->copy.at = 0;
     op->phase = SHM_STAGING;
-    weft_list_append(&pair->endpoint->active, &op->link);
+    weft_list_append(&pair->endpoint->lists.active, &op->link);
     return true;
 }
 
@@ -356,7 +366,7 @@ bool shm_on_piece(struct shm_pair *pair, const struct ring_cell *cell, const uin
     uint64_t bytes = cell->body.piece.bytes;
     if (cell->body.piece.offset != RING_NO_OFFSET) {
         if (bytes > SHM_SLOT_BYTES || cell->body.piece.slot >= SHM_SLOTS) return false;
-        data = shm_view_at(pair->view, cell->body.piece.offset, bytes);
+        data = shm_view_at(pair->mapped.view, cell->body.piece.offset, bytes);
         if (!data) return false;
         /* reported after this copy, by the flush */
         pair->pieces_taken |= 1u << cell->body.piece.slot;
@@ -364,22 +374,22 @@ bool shm_on_piece(struct shm_pair *pair, const struct ring_cell *cell, const uin
     }
     if (!op || (op->phase != SHM_RECEIVING && op->phase != SHM_DONE)) return !op;
     if (op->phase == SHM_DONE) return true;
-    if (bytes == 0 || bytes > op->bytes - op->at) return false;
+    if (bytes == 0 || bytes > op->copy.bytes - op->copy.at) return false;
     struct shm_arrival *arrival = op->is_arrival ? weft_container_of(op, struct shm_arrival, op) : NULL;
     if (!piece_accept(op)) {
         receive_finish(arrival, WEFT_ERR_CANCELLED, true);
         return true;
     }
-    shm_copy(op->local + op->at, data, bytes, false);
+    shm_copy(op->copy.local + op->copy.at, data, bytes, false);
     if (shm_access_begin(pair, 0, 0)) { /* after the end of the pair a slot belongs to the peer */
         weft_claim_lines(data, bytes);
         shm_access_end(pair);
     }
     if (!shm_is_still_valid(pair)) return true; /* the pair is about to end, and this operation with it */
-    op->at += bytes;
+    op->copy.at += bytes;
     pair->endpoint->step_bytes += bytes;
     pair->endpoint->transport->stats.copied_bytes += bytes;
-    if (op->at < op->bytes) return true;
+    if (op->copy.at < op->copy.bytes) return true;
     if (arrival) receive_finish(arrival, WEFT_OK, arrival->window != NULL);
     else shm_op_finish(op, WEFT_OK);
     return true;
@@ -389,10 +399,10 @@ bool shm_on_piece_taken(struct shm_pair *pair, const struct ring_cell *cell)
 {
     struct shm_endpoint *endpoint = pair->endpoint;
     for (uint32_t i = 0; i < SHM_SLOTS; i++) {
-        struct shm_slot *slot = &endpoint->slots[i];
+        struct shm_slot *slot = &endpoint->staging_area.slots[i];
         if (!(cell->a >> i & 1)) continue;
         if (slot->pair != pair) return false;
-        if (slot->op->generation == slot->op_generation && slot->op->slots > 0) slot->op->slots--;
+        if (slot->op->generation == slot->op_generation && slot->op->copy.slots > 0) slot->op->copy.slots--;
         slot->pair = NULL;
     }
     shm_stalled_resume(endpoint);

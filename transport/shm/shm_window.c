@@ -61,7 +61,8 @@ enum weft_status shm_window_open(struct weft_transport *transport, struct weft_w
         .rights = options->rights,
         .bytes = options->bytes,
         .address = (uintptr_t)options->address,
-        .offset = endpoint->allow_maps ? memory_offset(options->address, options->bytes) : RING_NO_OFFSET,
+        .offset =
+            endpoint->access.allow_maps ? memory_offset(options->address, options->bytes) : RING_NO_OFFSET,
     };
     key.check = key_check(&key);
     memcpy(window->key, &key, sizeof key);
@@ -73,9 +74,9 @@ enum weft_status shm_window_open(struct weft_transport *transport, struct weft_w
 static bool is_accessed(const struct shm_endpoint *endpoint, const struct shm_window *window)
 {
     const struct weft_list *node;
-    for (node = endpoint->pairs.next; node != &endpoint->pairs; node = node->next) {
-        const struct shm_pair *pair = weft_container_of(node, struct shm_pair, link);
-        if (!pair->in.shared || pair->dead) continue;
+    for (node = endpoint->lists.pairs.next; node != &endpoint->lists.pairs; node = node->next) {
+        const struct shm_pair *pair = weft_container_of(node, struct shm_pair, links.link);
+        if (!pair->in.shared || pair->flags.dead) continue;
         if (atomic_load(&pair->in.shared->writer.inside) == window->number + 1 ||
             shm_fence_is_uncertain(pair))
             return true;
@@ -89,7 +90,7 @@ int shm_windows_progress(struct shm_endpoint *endpoint)
 {
     int count = 0;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &endpoint->closing) {
+    weft_list_foreach(node, spare, &endpoint->lists.closing) {
         struct shm_window *window = weft_container_of(node, struct shm_window, closing);
         if (window->users > 0 || is_accessed(endpoint, window)) continue;
         weft_list_remove(&window->closing);
@@ -105,7 +106,7 @@ void shm_window_close(struct weft_transport *transport, struct weft_window *wind
     struct shm_window *mine = window->backend;
     atomic_store(&endpoint->window_generations->generation[mine->number], mine->generation + 1);
     shm_fence_users(endpoint);
-    weft_list_append(&endpoint->closing, &mine->closing);
+    weft_list_append(&endpoint->lists.closing, &mine->closing);
     shm_windows_progress(endpoint);
 }
 
@@ -131,11 +132,11 @@ static inline bool enter(struct shm_pair *pair, uint32_t window, uint32_t genera
 {
     struct ring_shared *shared = pair->out.shared;
     atomic_store_explicit(&shared->writer.inside, window ? window : SHM_INSIDE_GRANT, memory_order_relaxed);
-    if (pair->light) atomic_signal_fence(memory_order_seq_cst); /* the owner fences for both */
+    if (pair->flags.light) atomic_signal_fence(memory_order_seq_cst); /* the owner fences for both */
     else atomic_thread_fence(memory_order_seq_cst);
     bool open = atomic_load_explicit(&shared->reader.state, memory_order_acquire) == RING_OPEN;
     if (open && window)
-        open = atomic_load_explicit(&pair->window_generations->generation[window - 1],
+        open = atomic_load_explicit(&pair->mapped.window_generations->generation[window - 1],
                                     memory_order_acquire) == generation;
     if (!open) pair_leave(pair);
     return open;
@@ -179,7 +180,7 @@ static inline bool is_mapped(const struct weft_remote *remote)
     struct shm_remote *mine = remote->backend;
     if (mine->pair->state != SHM_PAIR_CONNECTED) return false;
     if (!mine->memory && mine->offset != RING_NO_OFFSET)
-        mine->memory = shm_view_at(mine->pair->view, mine->offset, remote->bytes);
+        mine->memory = shm_view_at(mine->pair->mapped.view, mine->offset, remote->bytes);
     return mine->memory != NULL;
 }
 
@@ -196,7 +197,7 @@ static bool is_mapped_by_peer(struct weft_transport *transport, const struct wef
 {
     const struct shm_remote *mine = remote->backend;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &transport->remotes) {
+    weft_list_foreach(node, spare, &transport->memory.remotes) {
         struct weft_remote *other = weft_container_of(node, struct weft_remote, link);
         struct shm_remote *theirs = other->backend;
         if (other != remote && theirs->pair == mine->pair && theirs->window == mine->window && theirs->view)
@@ -216,7 +217,7 @@ void *shm_map(struct weft_transport *transport, struct weft_remote *remote)
         if (open) shm_access_end(mine->pair);
         else if (!is_mapped_by_peer(transport, remote)) maps_mark(mine, false);
         if (!open) return NULL;
-        mine->view = mine->pair->view;
+        mine->view = mine->pair->mapped.view;
         memory_view_ref(mine->view);
     }
     return shm_view_at(mine->view, mine->offset, remote->bytes);
@@ -238,30 +239,31 @@ bool shm_ask_owner(struct shm_op *op)
     struct ring_cell *cell = &op->cell;
     struct weft_remote *remote = op->done.remote;
     const struct shm_remote *mine = remote->backend;
-    uint64_t at = op->peer_address - (op->method == SHM_COPY_MAPPED ? mine->offset : mine->address);
-    uint64_t offset = op->pair->endpoint->allow_maps ? memory_offset(op->local, op->bytes) : RING_NO_OFFSET;
+    uint64_t at = op->copy.peer_address - (op->copy.method == SHM_COPY_MAPPED ? mine->offset : mine->address);
+    uint64_t offset = op->pair->endpoint->access.allow_maps ? memory_offset(op->copy.local, op->copy.bytes)
+                                                            : RING_NO_OFFSET;
     cell->inline_bytes = 0;
     cell->header_bytes = 0;
-    op->at = 0;
-    if (op->outward) {
+    op->copy.at = 0;
+    if (op->copy.outward) {
         cell->kind = RING_PUT;
         cell->a = send->tag;
         cell->header_bytes = send->notify ? (uint16_t)send->header_bytes : 0;
         cell->body.put.op = shm_op_name(op);
-        cell->body.put.bytes = op->bytes;
+        cell->body.put.bytes = op->copy.bytes;
         cell->body.put.at = at;
         cell->body.put.offset = offset;
-        cell->body.put.window = op->window;
-        cell->body.put.generation = op->window_generation;
+        cell->body.put.window = op->copy.window;
+        cell->body.put.generation = op->copy.window_generation;
         cell->body.put.notify = send->notify;
     } else {
         cell->kind = RING_GET;
         cell->a = shm_op_name(op);
-        cell->body.get.bytes = op->bytes;
+        cell->body.get.bytes = op->copy.bytes;
         cell->body.get.at = at;
-        cell->body.get.offset = op->pair->abilities & SHM_MAPS ? offset : RING_NO_OFFSET;
-        cell->body.get.window = op->window;
-        cell->body.get.generation = op->window_generation;
+        cell->body.get.offset = op->pair->remote.abilities & SHM_MAPS ? offset : RING_NO_OFFSET;
+        cell->body.get.window = op->copy.window;
+        cell->body.get.generation = op->copy.window_generation;
     }
     shm_queue(op);
     return true;
@@ -273,16 +275,17 @@ static void access_start(struct shm_op *op, uint64_t at, bool outward)
     struct weft_remote *remote = op->done.remote;
     const struct shm_remote *mine = remote->backend;
     struct shm_pair *pair = op->pair;
-    op->window = mine->window;
-    op->window_generation = mine->generation;
+    op->copy.window = mine->window;
+    op->copy.window_generation = mine->generation;
     if (is_mapped(remote)) {
         shm_copy_start(op, SHM_COPY_MAPPED, mine->offset + at, outward);
-    } else if (pair->state == SHM_PAIR_CONNECTED && pair->read_by_cma && (pair->abilities & SHM_CMA)) {
+    } else if (pair->state == SHM_PAIR_CONNECTED && pair->flags.read_by_cma &&
+               (pair->remote.abilities & SHM_CMA)) {
         shm_copy_start(op, SHM_COPY_CMA, mine->address + at, outward);
     } else {
-        op->method = SHM_COPY_CMA;
-        op->peer_address = mine->address + at;
-        op->outward = outward;
+        op->copy.method = SHM_COPY_CMA;
+        op->copy.peer_address = mine->address + at;
+        op->copy.outward = outward;
         shm_ask_owner(op);
     }
 }
@@ -328,7 +331,7 @@ __attribute__((noinline)) static enum weft_status put_recorded(struct weft_trans
 {
     struct shm_endpoint *endpoint = transport->backend;
     if (put->notify && put->bytes > 0 && put_and_notify_now(remote, put)) return WEFT_OK;
-    if (endpoint->ops_used >= SHM_OPS_MAX) return WEFT_ERR_AGAIN;
+    if (endpoint->op_table.ops_used >= SHM_OPS_MAX) return WEFT_ERR_AGAIN;
     struct shm_send *send = shm_pool_alloc(endpoint, &endpoint->sends);
     if (!send) return WEFT_ERR_NO_MEMORY;
     struct shm_op *op = &send->op;
@@ -345,8 +348,8 @@ __attribute__((noinline)) static enum weft_status put_recorded(struct weft_trans
         shm_message_start(op, &notification);
         return WEFT_IN_PROGRESS;
     }
-    op->local = (uint8_t *)(uintptr_t)put->source;
-    op->bytes = put->bytes;
+    op->copy.local = (uint8_t *)(uintptr_t)put->source;
+    op->copy.bytes = put->bytes;
     access_start(op, put->offset, true);
     return WEFT_IN_PROGRESS;
 }
@@ -365,14 +368,14 @@ enum weft_status shm_get(struct weft_transport *transport, struct weft_remote *r
 {
     struct shm_endpoint *endpoint = transport->backend;
     if (access_now(remote, offset, destination, bytes, false)) return WEFT_OK;
-    if (endpoint->ops_used >= SHM_OPS_MAX) return WEFT_ERR_AGAIN;
+    if (endpoint->op_table.ops_used >= SHM_OPS_MAX) return WEFT_ERR_AGAIN;
     struct shm_send *send = shm_pool_alloc(endpoint, &endpoint->sends);
     if (!send) return WEFT_ERR_NO_MEMORY;
     struct shm_op *op = &send->op;
     shm_op_start(op, remote->peer->backend, completion, remote);
     send->notify = false;
-    op->local = destination;
-    op->bytes = bytes;
+    op->copy.local = destination;
+    op->copy.bytes = bytes;
     access_start(op, offset, false);
     return WEFT_IN_PROGRESS;
 }
@@ -427,8 +430,8 @@ bool shm_on_put(struct shm_pair *pair, const struct ring_cell *cell, const uint8
     shm_op_start(op, pair, NULL, NULL);
     op->held_window = window;
     window->users++;
-    op->local = (uint8_t *)window->handle->options.address + cell->body.put.at;
-    op->bytes = cell->body.put.bytes;
+    op->copy.local = (uint8_t *)window->handle->options.address + cell->body.put.at;
+    op->copy.bytes = cell->body.put.bytes;
     op->phase = SHM_QUEUED;
     shm_receive_start(arrival);
     return true;
@@ -448,19 +451,19 @@ bool shm_on_get(struct shm_pair *pair, const struct ring_cell *cell)
     send->notify = false;
     op->held_window = window;
     window->users++;
-    op->local = (uint8_t *)window->handle->options.address + cell->body.get.at;
-    op->bytes = cell->body.get.bytes;
-    op->peer_op = cell->a;
+    op->copy.local = (uint8_t *)window->handle->options.address + cell->body.get.at;
+    op->copy.bytes = cell->body.get.bytes;
+    op->copy.peer_op = cell->a;
     uint64_t offset = cell->body.get.offset;
-    if (offset != RING_NO_OFFSET && shm_view_at(pair->view, offset, op->bytes)) {
-        op->notify_done = true;
+    if (offset != RING_NO_OFFSET && shm_view_at(pair->mapped.view, offset, op->copy.bytes)) {
+        op->copy.notify_done = true;
         shm_copy_start(op, SHM_COPY_MAPPED, offset, true);
     } else if (offset != RING_NO_OFFSET) { /* the peer expects that this side can write there */
         shm_op_finish(op, WEFT_ERR_CANCELLED);
         return false;
     } else {
         op->phase = SHM_STAGING;
-        weft_list_append(&endpoint->active, &op->link);
+        weft_list_append(&endpoint->lists.active, &op->link);
     }
     return true;
 }

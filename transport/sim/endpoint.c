@@ -32,10 +32,10 @@ static bool defer_notice(struct sim_endpoint *endpoint, const struct sim_endpoin
     struct weft_sim *sim = endpoint->sim;
     /* on a topology those messages have arrived or were given up before the notice */
     if (sim->options.topology) return false;
-    if (!sim_is_cut(sim, endpoint->host, remote->host) && sim->now_ns >= sim->heal_done_ns) return false;
-    sim->has_deferred_notices = true;
+    if (!sim_is_cut(sim, endpoint->host, remote->host) && sim->now_ns >= sim->cuts.heal_done_ns) return false;
+    sim->cuts.has_deferred_notices = true;
     if (!sim_is_cut(sim, endpoint->host, remote->host) && endpoint->look.index == SIM_IDLE)
-        sim_schedule(sim, &endpoint->look, sim->heal_done_ns);
+        sim_schedule(sim, &endpoint->look, sim->cuts.heal_done_ns);
     return true;
 }
 
@@ -89,8 +89,9 @@ static void notice_fire(struct weft_sim *sim, struct sim_due *due)
 /* Reserves a place in the table and two nodes in the heap for one more endpoint. */
 static bool reserve(struct weft_sim *sim)
 {
-    return sim_table_grow(sim, (void ***)&sim->endpoint_table, sim->endpoint_count,
-                          &sim->endpoint_capacity) &&
+    return sim_table_grow(sim, (void ***)&sim->endpoints_by_serial.endpoint_table,
+                          sim->endpoints_by_serial.endpoint_count,
+                          &sim->endpoints_by_serial.endpoint_capacity) &&
            sim_heap_reserve(&sim->events, sim->env, 2);
 }
 
@@ -129,8 +130,8 @@ static enum weft_status sim_open(struct weft_transport *transport,
     }
     endpoint->transport = transport;
     endpoint->id = options->id;
-    endpoint->serial = sim->endpoint_count++;
-    sim->endpoint_table[endpoint->serial] = endpoint;
+    endpoint->serial = sim->endpoints_by_serial.endpoint_count++;
+    sim->endpoints_by_serial.endpoint_table[endpoint->serial] = endpoint;
     weft_list_init(&endpoint->sending);
     weft_list_init(&endpoint->receiving);
     weft_list_init(&endpoint->inbox);
@@ -170,11 +171,11 @@ static enum weft_status sim_connect(struct weft_transport *transport, struct wef
     if (words[1] != ADDRESS_VERSION) return WEFT_ERR_VERSION;
     if (words[2] != core_nonce_hash(transport->nonce)) return WEFT_ERR_AUTH;
     if (words[3] != peer->id || words[4] >= sim->options.host_count) return WEFT_ERR_MALFORMED;
-    if (words[5] >= sim->endpoint_count) return WEFT_ERR_MALFORMED;
-    struct sim_endpoint *remote = sim->endpoint_table[words[5]];
+    if (words[5] >= sim->endpoints_by_serial.endpoint_count) return WEFT_ERR_MALFORMED;
+    struct sim_endpoint *remote = sim->endpoints_by_serial.endpoint_table[words[5]];
     if (remote->id != peer->id || remote->host->index != words[4]) return WEFT_ERR_MALFORMED;
     if (!has_way(sim, endpoint, remote) || !has_way(sim, remote, endpoint)) return WEFT_ERR_UNREACHABLE;
-    struct sim_peer *sim_peer = sim_pool_alloc(&sim->peer_pool, sim->env, sim->options.slab_bytes);
+    struct sim_peer *sim_peer = sim_pool_alloc(&sim->pools.peer_pool, sim->env, sim->options.slab_bytes);
     if (!sim_peer) return WEFT_ERR_NO_MEMORY;
     *sim_peer = (struct sim_peer){.remote = remote};
     peer->backend = sim_peer;
@@ -211,11 +212,11 @@ static enum weft_status sim_send(struct weft_transport *transport, struct weft_p
     handle->header_bytes = sent->header_bytes;
     if (sent->header_bytes > 0) memcpy(handle->header, sent->header, sent->header_bytes);
     message->eager = message->arrival.is_complete = eager;
-    message->payload = sent->payload;
+    message->buffers.payload = sent->payload;
     if (copy) {
         memcpy(copy, sent->payload, sent->payload_bytes);
         transport->stats.copied_bytes += sent->payload_bytes;
-        message->payload = message->copy = copy;
+        message->buffers.payload = message->buffers.copy = copy;
         if (!sim_copy_pooled(sent->payload_bytes)) weft_list_append(&sim->big_copies, &message->all);
     }
     message->send_done =
@@ -228,7 +229,7 @@ static enum weft_status sim_accept(struct weft_transport *transport, struct weft
                                    void *buffer, struct weft_completion *completion)
 {
     struct sim_message *message = weft_container_of(handle, struct sim_message, arrival.handle);
-    message->buffer = buffer;
+    message->buffers.buffer = buffer;
     message->receive_done = (struct core_done){
         .peer = message->arrival.peer, .completion = completion, .recycle = recycle_receive};
     sim_message_accept(message);
@@ -244,7 +245,8 @@ static const void *sim_peek(struct weft_transport *transport, struct weft_arriva
 {
     const struct sim_message *message = weft_container_of(handle, struct sim_message, arrival.handle);
     const struct weft_sim_options *options = &endpoint_of(transport)->sim->options;
-    return options->maps_payloads && !options->timing_only && !message->eager ? message->payload : NULL;
+    return options->maps_payloads && !options->timing_only && !message->eager ? message->buffers.payload
+                                                                              : NULL;
 }
 
 static bool sim_peek_is_valid(struct weft_transport *transport, const struct weft_arrival *handle)
@@ -259,11 +261,11 @@ static void end_operations(struct sim_endpoint *endpoint, const struct sim_endpo
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->sending) {
-        struct sim_message *message = weft_container_of(node, struct sim_message, of_source);
+        struct sim_message *message = weft_container_of(node, struct sim_message, links.of_source);
         if (!remote || message->sink == remote) sim_message_end_send(message, status);
     }
     weft_list_foreach(node, spare, &endpoint->receiving) {
-        struct sim_message *message = weft_container_of(node, struct sim_message, of_sink);
+        struct sim_message *message = weft_container_of(node, struct sim_message, links.of_sink);
         if (!remote || message->source == remote) sim_message_end_receive(message, status);
     }
 }
@@ -279,8 +281,8 @@ static int sim_progress(struct weft_transport *transport, int budget)
     struct sim_endpoint *endpoint = endpoint_of(transport);
     int count = 0;
     while (count < budget && !weft_list_empty(&endpoint->inbox)) {
-        struct sim_message *message = weft_list_first(&endpoint->inbox, struct sim_message, waiting);
-        weft_list_remove(&message->waiting);
+        struct sim_message *message = weft_list_first(&endpoint->inbox, struct sim_message, links.waiting);
+        weft_list_remove(&message->links.waiting);
         count++;
         if (message->nonce != transport->nonce) {
             core_count_refused(transport);
@@ -288,7 +290,7 @@ static int sim_progress(struct weft_transport *transport, int budget)
             continue;
         }
         message->receive_live = true; /* takes over the reference of the inbox */
-        weft_list_append(&endpoint->receiving, &message->of_sink);
+        weft_list_append(&endpoint->receiving, &message->links.of_sink);
         core_arrived(transport, &message->arrival);
     }
     /* its messages are delivered first */
@@ -303,8 +305,8 @@ static void sim_close(struct weft_transport *transport)
     struct weft_sim *sim = endpoint->sim;
     end_operations(endpoint, NULL, WEFT_ERR_CLOSED);
     while (!weft_list_empty(&endpoint->inbox)) {
-        struct sim_message *message = weft_list_first(&endpoint->inbox, struct sim_message, waiting);
-        weft_list_remove(&message->waiting);
+        struct sim_message *message = weft_list_first(&endpoint->inbox, struct sim_message, links.waiting);
+        weft_list_remove(&message->links.waiting);
         sim_message_release(message);
     }
     endpoint->closed = true;
@@ -324,7 +326,7 @@ static void sim_free(struct weft_transport *transport)
     struct sim_endpoint *endpoint = endpoint_of(transport);
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->receiving) { /* held by a handler and not ended */
-        struct sim_message *message = weft_container_of(node, struct sim_message, of_sink);
+        struct sim_message *message = weft_container_of(node, struct sim_message, links.of_sink);
         message->receive_live = false;
         weft_list_remove(node);
         sim_message_release(message);
@@ -337,8 +339,8 @@ static void sim_free(struct weft_transport *transport)
     weft_list_foreach(node, spare, &transport->peers) {
         struct weft_peer *peer = weft_container_of(node, struct weft_peer, link);
         if (peer->backend)
-            sim_pool_release(&endpoint->sim->peer_pool, endpoint->sim->env, endpoint->sim->options.slab_bytes,
-                             peer->backend);
+            sim_pool_release(&endpoint->sim->pools.peer_pool, endpoint->sim->env,
+                             endpoint->sim->options.slab_bytes, peer->backend);
     }
     endpoint->transport = NULL;
 }

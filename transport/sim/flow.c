@@ -47,7 +47,8 @@ static uint64_t hash_of(const struct sim_endpoint *source, const struct sim_endp
 static struct sim_flow *find(const struct weft_sim *sim, const struct sim_endpoint *source,
                              const struct sim_endpoint *sink)
 {
-    struct sim_flow *flow = sim->flow_buckets[hash_of(source, sink) & (sim->flow_bucket_count - 1)];
+    struct sim_flow *flow =
+        sim->flows.flow_buckets[hash_of(source, sink) & (sim->flows.flow_bucket_count - 1)];
     while (flow && (flow->source != source || flow->sink != sink)) flow = flow->next;
     return flow;
 }
@@ -55,31 +56,31 @@ static struct sim_flow *find(const struct weft_sim *sim, const struct sim_endpoi
 static void remove_flow(struct weft_sim *sim, struct sim_flow *flow)
 {
     struct sim_flow **at =
-        &sim->flow_buckets[hash_of(flow->source, flow->sink) & (sim->flow_bucket_count - 1)];
+        &sim->flows.flow_buckets[hash_of(flow->source, flow->sink) & (sim->flows.flow_bucket_count - 1)];
     while (*at != flow) at = &(*at)->next;
     *at = flow->next;
     weft_list_remove(&flow->idle);
-    sim->flow_count--;
-    pool_put(sim, &sim->flow_pool, flow);
+    sim->flows.flow_count--;
+    pool_put(sim, &sim->pools.flow_pool, flow);
 }
 
 /* Doubles the buckets. Without memory the chains grow. */
 static void grow_buckets(struct weft_sim *sim)
 {
-    uint32_t count = sim->flow_bucket_count * 2;
+    uint32_t count = sim->flows.flow_bucket_count * 2;
     struct sim_flow **buckets = weft_alloc_zero(sim->env, count * sizeof(struct sim_flow *));
     if (!buckets) return;
-    for (uint32_t i = 0; i < sim->flow_bucket_count; i++) {
-        for (struct sim_flow *flow = sim->flow_buckets[i], *next; flow; flow = next) {
+    for (uint32_t i = 0; i < sim->flows.flow_bucket_count; i++) {
+        for (struct sim_flow *flow = sim->flows.flow_buckets[i], *next; flow; flow = next) {
             struct sim_flow **bucket = &buckets[hash_of(flow->source, flow->sink) & (count - 1)];
             next = flow->next;
             flow->next = *bucket;
             *bucket = flow;
         }
     }
-    weft_free_bytes(sim->env, sim->flow_buckets);
-    sim->flow_buckets = buckets;
-    sim->flow_bucket_count = count;
+    weft_free_bytes(sim->env, sim->flows.flow_buckets);
+    sim->flows.flow_buckets = buckets;
+    sim->flows.flow_bucket_count = count;
 }
 
 /* Derives round trip and window from the path. */
@@ -105,7 +106,7 @@ struct sim_flow *sim_flow_use(struct sim_endpoint *source, struct sim_endpoint *
     struct weft_sim *sim = source->sim;
     struct sim_flow *flow = find(sim, source, sink);
     if (!flow) {
-        if (!(flow = take(sim, &sim->flow_pool))) return NULL;
+        if (!(flow = take(sim, &sim->pools.flow_pool))) return NULL;
         memset(flow, 0, sizeof *flow);
         flow->source = source;
         flow->sink = sink;
@@ -119,14 +120,15 @@ struct sim_flow *sim_flow_use(struct sim_endpoint *source, struct sim_endpoint *
                                     sink->host->index, sink->rail, hash_of(source, sink), flow->path);
         WEFT_ASSERT(flow->hops > 0); /* checked by connect */
         measure_path(flow);
-        if (sim->flow_count >= sim->flow_bucket_count) grow_buckets(sim);
-        struct sim_flow **bucket = &sim->flow_buckets[hash_of(source, sink) & (sim->flow_bucket_count - 1)];
+        if (sim->flows.flow_count >= sim->flows.flow_bucket_count) grow_buckets(sim);
+        struct sim_flow **bucket =
+            &sim->flows.flow_buckets[hash_of(source, sink) & (sim->flows.flow_bucket_count - 1)];
         flow->next = *bucket;
         *bucket = flow;
-        sim->flow_count++;
+        sim->flows.flow_count++;
     } else if (!weft_list_empty(&flow->idle)) {
         weft_list_remove(&flow->idle);
-        sim->idle_flow_count--;
+        sim->flows.idle_flow_count--;
     }
     flow->users++;
     return flow;
@@ -137,10 +139,10 @@ static void maybe_idle(struct sim_flow *flow)
 {
     struct weft_sim *sim = flow->source->sim;
     if (flow->users > 0 || flow->busy > 0 || flow->broken || !weft_list_empty(&flow->idle)) return;
-    weft_list_append(&sim->idle_flows, &flow->idle);
-    if (++sim->idle_flow_count <= SIM_IDLE_FLOWS_MAX) return;
-    sim->idle_flow_count--;
-    remove_flow(sim, weft_list_first(&sim->idle_flows, struct sim_flow, idle));
+    weft_list_append(&sim->flows.idle_flows, &flow->idle);
+    if (++sim->flows.idle_flow_count <= SIM_IDLE_FLOWS_MAX) return;
+    sim->flows.idle_flow_count--;
+    remove_flow(sim, weft_list_first(&sim->flows.idle_flows, struct sim_flow, idle));
 }
 
 void sim_flow_leave(struct sim_flow *flow)
@@ -152,7 +154,7 @@ void sim_flow_leave(struct sim_flow *flow)
 
 bool sim_flow_broken(struct weft_sim *sim, const struct sim_endpoint *a, const struct sim_endpoint *b)
 {
-    if (sim->broken_count == 0) return false;
+    if (sim->flows.broken_count == 0) return false;
     const struct sim_flow *there = find(sim, a, b), *back = find(sim, b, a);
     return (there && there->broken) || (back && back->broken);
 }
@@ -166,7 +168,7 @@ static void burst_check_end(struct sim_burst *burst)
     if (!over || burst->copies > 0 || burst->retry.index != SIM_IDLE) return;
     weft_list_remove(&burst->of_unacknowledged);
     weft_list_remove(&burst->of_undelivered);
-    pool_put(flow->source->sim, &flow->source->sim->burst_pool, burst);
+    pool_put(flow->source->sim, &flow->source->sim->pools.burst_pool, burst);
     flow->busy--;
     maybe_idle(flow);
 }
@@ -175,7 +177,7 @@ static void copy_finish(struct sim_copy *copy)
 {
     struct sim_burst *burst = copy->burst;
     burst->copies--;
-    pool_put(burst->flow->source->sim, &burst->flow->source->sim->copy_pool, copy);
+    pool_put(burst->flow->source->sim, &burst->flow->source->sim->pools.copy_pool, copy);
 }
 
 /* No copy of the burst is in flight and the source does not know that it arrived: schedules the retry. */
@@ -216,11 +218,11 @@ static void break_flow(struct sim_flow *flow)
     struct weft_list *node, *spare;
     flow->broken = true;
     flow->users++; /* while its parts end */
-    sim->broken_count++;
+    sim->flows.broken_count++;
     weft_list_remove(&flow->of_link);
     while (!weft_list_empty(&flow->queue)) {
-        struct sim_message *message = weft_list_first(&flow->queue, struct sim_message, of_flow);
-        weft_list_remove(&message->of_flow);
+        struct sim_message *message = weft_list_first(&flow->queue, struct sim_message, transfer.of_flow);
+        weft_list_remove(&message->transfer.of_flow);
         phase_end(flow, message);
     }
     weft_list_foreach(node, spare, &flow->undelivered) {
@@ -278,7 +280,7 @@ static void enter_link(struct weft_sim *sim, struct sim_copy *copy)
         copy_lost(copy);
         return;
     }
-    struct sim_copy *twin = chance(sim, link->duplicate) ? take(sim, &sim->copy_pool) : NULL;
+    struct sim_copy *twin = chance(sim, link->duplicate) ? take(sim, &sim->pools.copy_pool) : NULL;
     uint64_t first_ns = start_ns + link->latency_ns;
     copy->hop++;
     uint64_t tail_ns = copy->hop == flow->hops ? copy->lag_ns : 0; /* a burst arrives with its last byte */
@@ -298,7 +300,7 @@ static void enter_link(struct weft_sim *sim, struct sim_copy *copy)
 static bool burst_leaves(struct sim_burst *burst)
 {
     struct weft_sim *sim = burst->flow->source->sim;
-    struct sim_copy *copy = take(sim, &sim->copy_pool);
+    struct sim_copy *copy = take(sim, &sim->pools.copy_pool);
     if (!copy) return false;
     *copy = (struct sim_copy){.due = {.index = SIM_IDLE, .fire = copy_fire}, .burst = burst};
     burst->copies++;
@@ -321,10 +323,10 @@ static bool cut_burst(struct sim_flow *flow)
 {
     struct weft_sim *sim = flow->source->sim;
     const uint64_t burst_bytes = sim->options.topology->burst_bytes;
-    struct sim_message *message = weft_list_first(&flow->queue, struct sim_message, of_flow);
-    struct sim_burst *burst = take(sim, &sim->burst_pool);
+    struct sim_message *message = weft_list_first(&flow->queue, struct sim_message, transfer.of_flow);
+    struct sim_burst *burst = take(sim, &sim->pools.burst_pool);
     if (!burst) return false;
-    if (flow->head_left == 0) flow->head_left = message->phase_bytes;
+    if (flow->head_left == 0) flow->head_left = message->transfer.phase_bytes;
     uint64_t bytes = flow->head_left < burst_bytes ? flow->head_left : burst_bytes;
     *burst = (struct sim_burst){.flow = flow,
                                 .message = message,
@@ -337,7 +339,7 @@ static bool cut_burst(struct sim_flow *flow)
     flow->busy++;
     flow->in_flight_bytes += bytes;
     flow->head_left -= bytes;
-    if (burst->last) weft_list_remove(&message->of_flow);
+    if (burst->last) weft_list_remove(&message->transfer.of_flow);
     if (!burst_leaves(burst))
         sim_schedule(sim, &burst->retry, sim->now_ns + sim->options.topology->timeout_ns);
     return true;
@@ -380,10 +382,10 @@ void sim_flow_send(struct sim_flow *flow, struct sim_message *message, uint64_t 
         sim_message_release(message);
         return;
     }
-    message->phase_bytes = bytes;
+    message->transfer.phase_bytes = bytes;
     flow->busy++;
     flow->source->phases_out++;
-    weft_list_append(&flow->queue, &message->of_flow);
+    weft_list_append(&flow->queue, &message->transfer.of_flow);
     flow_ready(flow);
 }
 
@@ -522,15 +524,15 @@ static void fault_fire(struct weft_sim *sim, struct sim_due *due)
 enum weft_status sim_flows_init(struct weft_sim *sim)
 {
     const struct weft_topology *topology = sim->options.topology;
-    weft_list_init(&sim->idle_flows);
+    weft_list_init(&sim->flows.idle_flows);
     if (!topology) return WEFT_OK;
-    sim->flow_bucket_count = SIM_FLOW_BUCKETS_MIN;
-    sim->flow_buckets = weft_alloc_zero(sim->env, SIM_FLOW_BUCKETS_MIN * sizeof(struct sim_flow *));
+    sim->flows.flow_bucket_count = SIM_FLOW_BUCKETS_MIN;
+    sim->flows.flow_buckets = weft_alloc_zero(sim->env, SIM_FLOW_BUCKETS_MIN * sizeof(struct sim_flow *));
     sim->links =
         weft_alloc_zero(sim->env, ((size_t)topology->link_count + topology->host_count) * sizeof *sim->links);
     sim->faults = weft_alloc_array(sim->env, (size_t)topology->fault_count + 1, sizeof *sim->faults);
     size_t link_count = (size_t)topology->link_count + topology->host_count;
-    if (!sim->flow_buckets || !sim->links || !sim->faults) return WEFT_ERR_NO_MEMORY;
+    if (!sim->flows.flow_buckets || !sim->links || !sim->faults) return WEFT_ERR_NO_MEMORY;
     if (!sim_heap_reserve(&sim->events, sim->env, topology->fault_count + link_count))
         return WEFT_ERR_NO_MEMORY;
     for (size_t i = 0; i < link_count; i++) {
@@ -547,10 +549,10 @@ enum weft_status sim_flows_init(struct weft_sim *sim)
 
 void sim_flows_free(struct weft_sim *sim)
 {
-    sim_pool_free(&sim->flow_pool, sim->env);
-    sim_pool_free(&sim->burst_pool, sim->env);
-    sim_pool_free(&sim->copy_pool, sim->env);
-    weft_free_bytes(sim->env, sim->flow_buckets);
+    sim_pool_free(&sim->pools.flow_pool, sim->env);
+    sim_pool_free(&sim->pools.burst_pool, sim->env);
+    sim_pool_free(&sim->pools.copy_pool, sim->env);
+    weft_free_bytes(sim->env, sim->flows.flow_buckets);
     weft_free_bytes(sim->env, sim->links);
     weft_free_bytes(sim->env, sim->faults);
 }

@@ -83,12 +83,12 @@ void *sim_copy_alloc(struct weft_sim *sim, size_t bytes)
 {
     int class = class_of(bytes);
     if (class == SIM_COPY_CLASSES) return weft_alloc_bytes(sim->env, bytes);
-    return sim_pool_alloc(&sim->copies[class], sim->env, sim->options.slab_bytes);
+    return sim_pool_alloc(&sim->pools.copies[class], sim->env, sim->options.slab_bytes);
 }
 
 void sim_copy_release(struct weft_sim *sim, void *memory, size_t bytes)
 {
     int class = class_of(bytes);
     if (class == SIM_COPY_CLASSES) weft_free_bytes(sim->env, memory);
-    else sim_pool_release(&sim->copies[class], sim->env, sim->options.slab_bytes, memory);
+    else sim_pool_release(&sim->pools.copies[class], sim->env, sim->options.slab_bytes, memory);
 }

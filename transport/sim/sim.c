@@ -104,13 +104,13 @@ static void host_init(struct weft_sim *sim, uint32_t index)
 
 static void sim_pools_init(struct weft_sim *sim)
 {
-    sim_pool_init(&sim->message_pool, sizeof(struct sim_message));
-    sim_pool_init(&sim->peer_pool, sizeof(struct sim_peer));
-    sim_pool_init(&sim->flow_pool, sizeof(struct sim_flow));
-    sim_pool_init(&sim->burst_pool, sizeof(struct sim_burst));
-    sim_pool_init(&sim->copy_pool, sizeof(struct sim_copy));
+    sim_pool_init(&sim->pools.message_pool, sizeof(struct sim_message));
+    sim_pool_init(&sim->pools.peer_pool, sizeof(struct sim_peer));
+    sim_pool_init(&sim->pools.flow_pool, sizeof(struct sim_flow));
+    sim_pool_init(&sim->pools.burst_pool, sizeof(struct sim_burst));
+    sim_pool_init(&sim->pools.copy_pool, sizeof(struct sim_copy));
     for (int class = 0; class < SIM_COPY_CLASSES; class ++)
-        sim_pool_init(&sim->copies[class], (size_t)SIM_COPY_BYTES_MIN << class);
+        sim_pool_init(&sim->pools.copies[class], (size_t)SIM_COPY_BYTES_MIN << class);
 }
 
 enum weft_status weft_sim_create(struct weft_env *env, const struct weft_sim_options *options,
@@ -134,8 +134,8 @@ enum weft_status weft_sim_create(struct weft_env *env, const struct weft_sim_opt
     sim_pools_init(sim);
     size_t host_count = hosts;
     sim->hosts = weft_alloc_zero(env, host_count * sizeof *sim->hosts);
-    sim->cut = weft_alloc_zero(env, host_count * host_count / 8 + 1);
-    if (!sim->hosts || !sim->cut || !sim_heap_reserve(&sim->events, env, 2 * host_count) ||
+    sim->cuts.cut = weft_alloc_zero(env, host_count * host_count / 8 + 1);
+    if (!sim->hosts || !sim->cuts.cut || !sim_heap_reserve(&sim->events, env, 2 * host_count) ||
         sim_flows_init(sim) < 0) {
         weft_sim_free(sim);
         return WEFT_ERR_NO_MEMORY;
@@ -156,23 +156,24 @@ void weft_sim_free(struct weft_sim *sim)
             weft_free_bytes(env, weft_container_of(node, struct sim_loop, link));
     }
     weft_list_foreach (node, spare, &sim->big_copies)
-        weft_free_bytes(env, weft_container_of(node, struct sim_message, all)->copy);
+        weft_free_bytes(env, weft_container_of(node, struct sim_message, all)->buffers.copy);
     weft_list_foreach(node, spare, &sim->endpoints) {
         struct sim_endpoint *endpoint = weft_container_of(node, struct sim_endpoint, link);
         WEFT_ASSERT(!endpoint->transport); /* free the endpoints first */
         weft_free_bytes(env, endpoint);
     }
-    for (uint32_t i = 0; i < sim->window_count; i++) weft_free_bytes(env, sim->window_table[i]);
-    sim_pool_free(&sim->message_pool, env);
-    sim_pool_free(&sim->peer_pool, env);
+    for (uint32_t i = 0; i < sim->windows_by_serial.window_count; i++)
+        weft_free_bytes(env, sim->windows_by_serial.window_table[i]);
+    sim_pool_free(&sim->pools.message_pool, env);
+    sim_pool_free(&sim->pools.peer_pool, env);
     sim_flows_free(sim);
-    for (int class = 0; class < SIM_COPY_CLASSES; class++) sim_pool_free(&sim->copies[class], env);
-    weft_free_bytes(env, sim->window_table);
-    weft_free_bytes(env, sim->endpoint_table);
+    for (int class = 0; class < SIM_COPY_CLASSES; class++) sim_pool_free(&sim->pools.copies[class], env);
+    weft_free_bytes(env, sim->windows_by_serial.window_table);
+    weft_free_bytes(env, sim->endpoints_by_serial.endpoint_table);
     weft_free_bytes(env, sim->events.entries);
     weft_free_bytes(env, sim->timers.entries);
     weft_free_bytes(env, sim->hosts);
-    weft_free_bytes(env, sim->cut);
+    weft_free_bytes(env, sim->cuts.cut);
     weft_free_bytes(env, sim);
 }
 
@@ -311,24 +312,24 @@ void weft_sim_partition(struct weft_sim *sim, uint32_t host_a, uint32_t host_b, 
     const size_t bits[2] = {(size_t)host_a * hosts + host_b, (size_t)host_b * hosts + host_a};
     for (int i = 0; i < 2; i++) {
         uint8_t mask = (uint8_t)(1u << bits[i] % 8);
-        if (!(sim->cut[bits[i] / 8] & mask) != cut) continue;
-        sim->cut[bits[i] / 8] ^= mask;
-        if (cut) sim->cut_count++;
-        else sim->cut_count--;
+        if (!(sim->cuts.cut[bits[i] / 8] & mask) != cut) continue;
+        sim->cuts.cut[bits[i] / 8] ^= mask;
+        if (cut) sim->cuts.cut_count++;
+        else sim->cuts.cut_count--;
     }
     if (cut) return;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &sim->stalled) {
-        struct sim_message *message = weft_container_of(node, struct sim_message, stalled);
+        struct sim_message *message = weft_container_of(node, struct sim_message, links.stalled);
         if (!sim_is_cut(sim, message->source->host, message->sink->host)) sim_message_heal(message);
     }
-    sim->heal_done_ns = sim->now_ns + sim->options.latency_ns;
-    if (!sim->has_deferred_notices) return;
+    sim->cuts.heal_done_ns = sim->now_ns + sim->options.latency_ns;
+    if (!sim->cuts.has_deferred_notices) return;
     weft_list_foreach(node, spare, &sim->endpoints) {
         struct sim_endpoint *endpoint = weft_container_of(node, struct sim_endpoint, link);
         bool at_cut = endpoint->host->index == host_a || endpoint->host->index == host_b;
         if (at_cut && endpoint->transport && endpoint->look.index == SIM_IDLE)
-            sim_schedule(sim, &endpoint->look, sim->heal_done_ns);
+            sim_schedule(sim, &endpoint->look, sim->cuts.heal_done_ns);
     }
 }
 

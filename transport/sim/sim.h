@@ -159,6 +159,23 @@ enum sim_phase {
     SIM_GET_DATA
 };
 
+/* Memory of the payload. */
+struct sim_buffers {
+    const void *payload;     /* the sender's buffer, or `copy` */
+    void *copy;              /* of an eager payload */
+    void *buffer;            /* receiver's buffer, or destination of a get */
+};
+/* Entries in the lists of its endpoints. */
+struct sim_message_links {
+    struct weft_list of_source, of_sink, waiting, stalled; /* sending; receiving; inbox; behind a cut */
+};
+/* With a topology: its flows. */
+struct sim_transfer {
+    struct sim_flow *flow, *flow_back; /* topology: forward, and back for operations with an answer */
+    uint64_t phase_bytes;
+    struct weft_list of_flow; /* in the queue of its flow */
+};
+
 struct sim_message {
     struct core_arrival arrival; /* first */
     uint64_t nonce;
@@ -174,15 +191,40 @@ struct sim_message {
     bool eager, send_live, receive_live, accepted, notify;
     struct sim_due sent;
     struct core_done send_done, receive_done;
-    const void *payload;     /* the sender's buffer, or `copy` */
-    void *copy;              /* of an eager payload */
-    void *buffer;            /* receiver's buffer, or destination of a get */
-    struct weft_list of_source, of_sink, waiting, stalled; /* sending; receiving; inbox; behind a cut */
+    struct sim_buffers buffers;
+    struct sim_message_links links;
     struct sim_window *window; /* of a put or get */
-    struct sim_flow *flow, *flow_back; /* topology: forward, and back for operations with an answer */
-    uint64_t phase_bytes;
-    struct weft_list of_flow; /* in the queue of its flow */
+    struct sim_transfer transfer;
     struct weft_list all;    /* in sim->big_copies, while its copy is not from a pool */
+};
+
+/* Memory of messages, peers, payloads and flows. */
+struct sim_pools {
+    struct sim_pool message_pool, peer_pool, copies[SIM_COPY_CLASSES];
+    struct sim_pool flow_pool, burst_pool, copy_pool;
+};
+/* Flows between hosts, with a topology. */
+struct sim_flows {
+    struct sim_flow **flow_buckets;
+    uint32_t flow_bucket_count, flow_count, idle_flow_count, broken_count;
+    struct weft_list idle_flows;
+};
+/* Pairs of hosts without a connection. */
+struct sim_cuts {
+    uint8_t *cut; /* (hosts, hosts) bits */
+    uint64_t cut_count; /* number of set bits */
+    uint64_t heal_done_ns; /* messages released by the last heal have arrived by then */
+    bool has_deferred_notices;      /* a close is not reported yet because of a cut */
+};
+/* Endpoints by serial. */
+struct sim_endpoint_table {
+    struct sim_endpoint **endpoint_table; /* by serial */
+    uint32_t endpoint_count, endpoint_capacity;
+};
+/* Windows by serial. */
+struct sim_window_table {
+    struct sim_window **window_table; /* by serial */
+    uint32_t window_count, window_capacity;
 };
 
 struct weft_sim {
@@ -191,25 +233,17 @@ struct weft_sim {
     uint64_t now_ns, order, event_count, random;
     uint64_t trace; /* hash of all events in order */
     struct sim_heap events, timers;
-    struct sim_pool message_pool, peer_pool, copies[SIM_COPY_CLASSES];
-    struct sim_pool flow_pool, burst_pool, copy_pool;
-    struct sim_flow **flow_buckets;
-    uint32_t flow_bucket_count, flow_count, idle_flow_count, broken_count;
-    struct weft_list idle_flows;
+    struct sim_pools pools;
+    struct sim_flows flows;
     struct sim_link *links; /* indexed as topology->links */
     struct sim_fault *faults;
     struct weft_sim_traffic traffic;
     struct sim_host *hosts;
-    uint8_t *cut; /* (hosts, hosts) bits */
-    uint64_t cut_count; /* number of set bits */
-    uint64_t heal_done_ns; /* messages released by the last heal have arrived by then */
-    bool has_deferred_notices;      /* a close is not reported yet because of a cut */
+    struct sim_cuts cuts;
     struct weft_list ready;
     struct weft_list endpoints, big_copies, stalled;
-    struct sim_endpoint **endpoint_table; /* by serial */
-    uint32_t endpoint_count, endpoint_capacity;
-    struct sim_window **window_table; /* by serial */
-    uint32_t window_count, window_capacity;
+    struct sim_endpoint_table endpoints_by_serial;
+    struct sim_window_table windows_by_serial;
 };
 
 /* sim.c */
@@ -223,9 +257,9 @@ static inline void sim_note(struct weft_sim *sim, uint64_t what)
 }
 static inline bool sim_is_cut(const struct weft_sim *sim, const struct sim_host *a, const struct sim_host *b)
 {
-    if (sim->cut_count == 0) return false; /* the common case: reads nothing of the hosts */
+    if (sim->cuts.cut_count == 0) return false; /* the common case: reads nothing of the hosts */
     size_t bit = (size_t)a->index * sim->options.host_count + b->index;
-    return sim->cut[bit / 8] >> bit % 8 & 1;
+    return sim->cuts.cut[bit / 8] >> bit % 8 & 1;
 }
 /* Makes space for one more pointer; doubles the table. */
 bool sim_table_grow(struct weft_sim *sim, void ***table, uint32_t count, uint32_t *capacity);

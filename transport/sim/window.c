@@ -31,7 +31,8 @@ enum weft_status sim_window_open(struct weft_transport *transport, struct weft_w
     }
     struct sim_window *opened = weft_alloc_zero(sim->env, sizeof *opened);
     if (!opened ||
-        !sim_table_grow(sim, (void ***)&sim->window_table, sim->window_count, &sim->window_capacity)) {
+        !sim_table_grow(sim, (void ***)&sim->windows_by_serial.window_table,
+                        sim->windows_by_serial.window_count, &sim->windows_by_serial.window_capacity)) {
         weft_free_bytes(sim->env, opened);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a simulated window");
     }
@@ -41,9 +42,9 @@ enum weft_status sim_window_open(struct weft_transport *transport, struct weft_w
     opened->rights = window->options.rights;
     opened->peer_id = window->options.peer_id;
     opened->secret = weft_random_u64(transport->env);
-    opened->serial = sim->window_count++;
+    opened->serial = sim->windows_by_serial.window_count++;
     opened->open = true;
-    sim->window_table[opened->serial] = opened;
+    sim->windows_by_serial.window_table[opened->serial] = opened;
     window->backend = opened;
     key_write(window->key, transport, opened);
     window->key_bytes = KEY_BYTES;
@@ -73,8 +74,9 @@ enum weft_status sim_import(struct weft_transport *transport, struct weft_remote
     memcpy(&secret, (const char *)key + sizeof words, sizeof secret);
     if (words[0] != KEY_MAGIC || words[1] != KEY_VERSION || words[5] != 0) return WEFT_ERR_MALFORMED;
     if (words[2] != core_nonce_hash(transport->nonce)) return WEFT_ERR_MALFORMED;
-    if (words[3] != remote->peer->id || words[4] >= sim->window_count) return WEFT_ERR_MALFORMED;
-    struct sim_window *window = sim->window_table[words[4]];
+    if (words[3] != remote->peer->id || words[4] >= sim->windows_by_serial.window_count)
+        return WEFT_ERR_MALFORMED;
+    struct sim_window *window = sim->windows_by_serial.window_table[words[4]];
     const struct sim_peer *sim_peer = remote->peer->backend;
     if (window->owner != sim_peer->remote || window->secret != secret) return WEFT_ERR_MALFORMED;
     if (window->peer_id != WEFT_ANY_PEER && window->peer_id != transport->id) return WEFT_ERR_AUTH;
@@ -113,7 +115,7 @@ enum weft_status sim_put(struct weft_transport *transport, struct weft_remote *r
     enum weft_status status;
     struct sim_message *message = access_new(transport, remote, put->offset, put->bytes, completion, &status);
     if (!message) return status;
-    message->payload = put->source;
+    message->buffers.payload = put->source;
     message->notify = put->notify;
     message->eager = message->arrival.is_complete = true; /* the notification is a message without payload */
     if (put->notify) {
@@ -131,7 +133,7 @@ enum weft_status sim_get(struct weft_transport *transport, struct weft_remote *r
     enum weft_status status;
     struct sim_message *message = access_new(transport, remote, offset, bytes, completion, &status);
     if (!message) return status;
-    message->buffer = destination;
+    message->buffers.buffer = destination;
     sim_message_start(message, SIM_GET, NULL);
     return WEFT_IN_PROGRESS;
 }

@@ -52,7 +52,7 @@ static void message_travel(struct sim_message *message, enum sim_phase phase, st
     if (sim->options.topology) {
         bool back =
             phase == SIM_ACCEPT || phase == SIM_FINISH || phase == SIM_DISCARD || phase == SIM_GET_DATA;
-        sim_flow_send(back ? message->flow_back : message->flow, message, bytes);
+        sim_flow_send(back ? message->transfer.flow_back : message->transfer.flow, message, bytes);
         return;
     }
     uint64_t time_ns = arrival_time(sim, from->host, to->host, bytes, &message->depart_ns);
@@ -71,19 +71,20 @@ void sim_message_release(struct sim_message *message)
     WEFT_ASSERT(!message->send_live && !message->receive_live);
     weft_list_remove(&message->all);
     sim_heap_unreserve(&sim->events, 2);
-    if (message->flow) sim_flow_leave(message->flow);
-    if (message->flow_back) sim_flow_leave(message->flow_back);
-    if (message->copy) sim_copy_release(sim, message->copy, message->arrival.handle.payload_bytes);
-    sim_pool_release(&sim->message_pool, sim->env, sim->options.slab_bytes, message);
+    if (message->transfer.flow) sim_flow_leave(message->transfer.flow);
+    if (message->transfer.flow_back) sim_flow_leave(message->transfer.flow_back);
+    if (message->buffers.copy)
+        sim_copy_release(sim, message->buffers.copy, message->arrival.handle.payload_bytes);
+    sim_pool_release(&sim->pools.message_pool, sim->env, sim->options.slab_bytes, message);
 }
 
 static bool use_flows(struct sim_message *message, struct sim_endpoint *source, struct sim_endpoint *sink,
                       bool answered)
 {
     if (!source->sim->options.topology) return true;
-    if (!(message->flow = sim_flow_use(source, sink))) return false;
-    if (!answered || (message->flow_back = sim_flow_use(sink, source))) return true;
-    sim_flow_leave(message->flow);
+    if (!(message->transfer.flow = sim_flow_use(source, sink))) return false;
+    if (!answered || (message->transfer.flow_back = sim_flow_use(sink, source))) return true;
+    sim_flow_leave(message->transfer.flow);
     return false;
 }
 
@@ -94,17 +95,17 @@ struct sim_message *sim_message_new(struct sim_endpoint *source, struct sim_endp
     struct weft_sim *sim = source->sim;
     const size_t header = offsetof(struct sim_message, arrival.handle.header),
                  after = header + WEFT_TRANSPORT_HEADER_BYTES_MAX;
-    struct sim_message *message = sim_pool_alloc(&sim->message_pool, sim->env, sim->options.slab_bytes);
+    struct sim_message *message = sim_pool_alloc(&sim->pools.message_pool, sim->env, sim->options.slab_bytes);
     if (!message) return NULL;
     if (!sim_heap_reserve(&sim->events, sim->env, 2)) {
-        sim_pool_release(&sim->message_pool, sim->env, sim->options.slab_bytes, message);
+        sim_pool_release(&sim->pools.message_pool, sim->env, sim->options.slab_bytes, message);
         return NULL;
     }
     memset(message, 0, header);
     memset((char *)message + after, 0, sizeof *message - after);
     if (!use_flows(message, source, sink, answered)) {
         sim_heap_unreserve(&sim->events, 2);
-        sim_pool_release(&sim->message_pool, sim->env, sim->options.slab_bytes, message);
+        sim_pool_release(&sim->pools.message_pool, sim->env, sim->options.slab_bytes, message);
         return NULL;
     }
     message->arrival.handle.peer_id = source->id;
@@ -115,11 +116,11 @@ struct sim_message *sim_message_new(struct sim_endpoint *source, struct sim_endp
     message->send_live = true;
     message->refs = 1;
     weft_list_init(&message->all);
-    weft_list_append(&source->sending, &message->of_source);
-    weft_list_init(&message->of_sink);
-    weft_list_init(&message->waiting);
-    weft_list_init(&message->stalled);
-    weft_list_init(&message->of_flow);
+    weft_list_append(&source->sending, &message->links.of_source);
+    weft_list_init(&message->links.of_sink);
+    weft_list_init(&message->links.waiting);
+    weft_list_init(&message->links.stalled);
+    weft_list_init(&message->transfer.of_flow);
     source->sending_count++;
     return message;
 }
@@ -142,7 +143,7 @@ void sim_message_end_send(struct sim_message *message, enum weft_status status)
 {
     if (!message->send_live) return;
     message->send_live = false;
-    weft_list_remove(&message->of_source);
+    weft_list_remove(&message->links.of_source);
     message->source->sending_count--;
     core_finish(message->source->transport, &message->send_done, status);
     sim_host_ready(message->source->host);
@@ -152,8 +153,8 @@ void sim_message_end_receive(struct sim_message *message, enum weft_status statu
 {
     if (!message->receive_live || !message->accepted) return;
     message->receive_live = false;
-    message->buffer = NULL;
-    weft_list_remove(&message->of_sink);
+    message->buffers.buffer = NULL;
+    weft_list_remove(&message->links.of_sink);
     core_finish(message->sink->transport, &message->receive_done, status);
     sim_host_ready(message->sink->host);
 }
@@ -170,7 +171,8 @@ static void data_arrived(struct sim_message *message)
 {
     if (!message->receive_live || message->sink->host->dead) return;
     if (!message->send_live || message->source->host->dead) return;
-    move_bytes(message->sink, message->buffer, message->payload, message->arrival.handle.payload_bytes);
+    move_bytes(message->sink, message->buffers.buffer, message->buffers.payload,
+               message->arrival.handle.payload_bytes);
     sim_message_end_receive(message, WEFT_OK);
     message_travel(message, SIM_FINISH, message->sink, message->source, CONTROL_BYTES, NULL);
 }
@@ -181,7 +183,7 @@ static void announce_arrived(struct sim_message *message)
     if (sink->closed || sink->host->dead) return;
     if (source->host->dead && message->depart_ns > source->host->killed_ns) return;
     message->refs++; /* reference of the inbox */
-    weft_list_append(&sink->inbox, &message->waiting);
+    weft_list_append(&sink->inbox, &message->links.waiting);
     sim_host_ready(sink->host);
 }
 
@@ -192,7 +194,7 @@ static void put_arrived(struct sim_message *message)
     struct sim_window *window = message->window;
     if (sink->closed || sink->host->dead || !message->send_live || source->host->dead) return;
     if (window->open) {
-        move_bytes(sink, window->address + message->offset, message->payload, message->bytes);
+        move_bytes(sink, window->address + message->offset, message->buffers.payload, message->bytes);
         if (message->notify) announce_arrived(message);
     } else {
         message->result = WEFT_ERR_CANCELLED;
@@ -212,7 +214,7 @@ static void get_data_arrived(struct sim_message *message)
     if (!message->send_live || message->source->host->dead) return;
     bool open = message->window->open && !message->sink->closed;
     if (open)
-        move_bytes(message->source, message->buffer, message->window->address + message->offset,
+        move_bytes(message->source, message->buffers.buffer, message->window->address + message->offset,
                    message->bytes);
     sim_message_end_send(message, open ? WEFT_OK : WEFT_ERR_CANCELLED);
 }
@@ -228,7 +230,7 @@ static void travel_fire(struct weft_sim *sim, struct sim_due *due)
 {
     struct sim_message *message = weft_container_of(due, struct sim_message, travel);
     if (sim_is_cut(sim, message->source->host, message->sink->host)) {
-        weft_list_append(&sim->stalled, &message->stalled);
+        weft_list_append(&sim->stalled, &message->links.stalled);
         return; /* the list keeps its reference */
     }
     sim_message_arrived(message);
@@ -264,7 +266,7 @@ void sim_message_departed(struct sim_message *message, uint64_t time_ns)
  * a message sent shortly before the heal would overtake earlier ones. */
 void sim_message_heal(struct sim_message *message)
 {
-    weft_list_remove(&message->stalled);
+    weft_list_remove(&message->links.stalled);
     sim_message_arrived(message);
     sim_message_release(message);
 }
@@ -279,7 +281,7 @@ void sim_message_start(struct sim_message *message, enum sim_phase phase, struct
     if (phase == SIM_PUT) bytes += message->bytes;
     if (phase == SIM_ANNOUNCE && message->eager) bytes += message->arrival.handle.payload_bytes;
     message_travel(message, phase, message->source, message->sink, bytes, peer);
-    if (!message->flow) sim_message_departed(message, message->depart_ns);
+    if (!message->transfer.flow) sim_message_departed(message, message->depart_ns);
 }
 
 void sim_message_accept(struct sim_message *message)
@@ -289,14 +291,15 @@ void sim_message_accept(struct sim_message *message)
         message_travel(message, SIM_ACCEPT, message->sink, message->source, CONTROL_BYTES, NULL);
         return;
     }
-    move_bytes(message->sink, message->buffer, message->payload, message->arrival.handle.payload_bytes);
+    move_bytes(message->sink, message->buffers.buffer, message->buffers.payload,
+               message->arrival.handle.payload_bytes);
     sim_message_end_receive(message, WEFT_OK);
 }
 
 void sim_message_discard(struct sim_message *message)
 {
     message->receive_live = false;
-    weft_list_remove(&message->of_sink);
+    weft_list_remove(&message->links.of_sink);
     if (!message->eager)
         message_travel(message, SIM_DISCARD, message->sink, message->source, CONTROL_BYTES, NULL);
     sim_message_release(message);

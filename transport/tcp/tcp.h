@@ -69,6 +69,13 @@ struct tcp_out { /* a frame and its payload */
     size_t payload_bytes, sent; /* sent: of frame and payload */
 };
 
+/* State of the last writes. */
+struct tcp_writing {
+    bool write_failed;              /* a write failed; the next read finds the reason */
+    bool has_unacked_bytes;       /* sent bytes may be unacknowledged */
+    int write_errno;            /* errno of the failed write */
+};
+
 struct tcp_peer {
     struct tcp_endpoint *endpoint;
     struct weft_peer *peer;
@@ -76,9 +83,7 @@ struct tcp_peer {
     struct weft_list of_endpoint, open; /* open: in endpoint->open while there is a socket */
     enum tcp_phase phase;
     int fd;
-    bool write_failed;              /* a write failed; the next read finds the reason */
-    bool has_unacked_bytes;       /* sent bytes may be unacknowledged */
-    int write_errno;            /* errno of the failed write */
+    struct tcp_writing writing;
     uint32_t interest;      /* epoll events requested */
     uint32_t wrote_at;      /* value of endpoint->polls at the last immediate write */
     uint64_t end_limit_ns;  /* while closing: when to stop waiting for the peer */
@@ -130,13 +135,22 @@ struct tcp_arrival {
     uint8_t small[TCP_SMALL_BYTES];
 };
 
+/* Address that peers connect to. */
+struct tcp_own_address {
+    uint8_t blob[ADDRESS_BLOB_BYTES_MAX];
+    uint32_t blob_bytes;
+};
+/* Figures for the stats. */
+struct tcp_traffic {
+    uint64_t system_calls, copied_bytes, refused_reported;
+};
+
 struct tcp_endpoint {
     struct weft_transport *transport;
     struct tcp_tuning tuning;
     struct bootstrap *bootstrap;
     int epoll;
-    uint8_t blob[ADDRESS_BLOB_BYTES_MAX];
-    uint32_t blob_bytes;
+    struct tcp_own_address own_address;
     struct weft_list peers, open, self_arrivals;
     uint32_t open_count, connecting_count, leaving_count;
     uint32_t send_count;
@@ -145,7 +159,7 @@ struct tcp_endpoint {
     uint32_t polls;
     bool slept, epoll_has_events; /* epoll_has_events: the sockets of few peers have their events in epoll */
     uint64_t bootstrap_poll_ns, listened_ns, alive_ns;
-    uint64_t system_calls, copied_bytes, refused_reported;
+    struct tcp_traffic traffic;
     uint8_t scratch[TCP_SCRATCH_BYTES];
 };
 

@@ -59,7 +59,7 @@ static void begin_message(struct tcp_peer *tcp_peer, const struct tcp_frame *fra
             return;
         }
         if (frame->bytes > 0) memcpy(arrival->kept, payload, frame->bytes);
-        endpoint->copied_bytes += frame->bytes;
+        endpoint->traffic.copied_bytes += frame->bytes;
         arrival->got = frame->bytes;
         arrival->core.is_complete = true;
         core_arrived(endpoint->transport, &arrival->core);
@@ -87,7 +87,7 @@ static size_t on_message_frame(struct tcp_peer *tcp_peer, const struct tcp_frame
     tcp_peer->used += cost;
     if (there >= frame->bytes && core_arrived_complete(endpoint->transport, tcp_peer->peer, frame->number,
                                                        header, frame->header_bytes, payload, frame->bytes)) {
-        endpoint->copied_bytes += frame->bytes;
+        endpoint->traffic.copied_bytes += frame->bytes;
         tcp_budget_return(tcp_peer, cost);
         return frame->bytes;
     }
@@ -164,7 +164,7 @@ static size_t take_payload(struct tcp_peer *tcp_peer, const uint8_t *data, size_
     uint8_t *place = place_of(tcp_peer->in.arrival);
     if (place) {
         memcpy(place, data, step);
-        tcp_peer->endpoint->copied_bytes += step;
+        tcp_peer->endpoint->traffic.copied_bytes += step;
     }
     payload_placed(tcp_peer, step);
     return step;
@@ -229,7 +229,7 @@ static ssize_t read_some(struct tcp_peer *tcp_peer, size_t *wanted_out)
     struct tcp_endpoint *endpoint = tcp_peer->endpoint;
     struct tcp_in *in = &tcp_peer->in;
     uint8_t *place = in->left > 0 ? place_of(in->arrival) : NULL;
-    endpoint->system_calls++;
+    endpoint->traffic.system_calls++;
     if (!place || tcp_peer->phase != TCP_PEER_OPEN) {
         *wanted_out = TCP_SCRATCH_BYTES;
         return recv(tcp_peer->fd, endpoint->scratch, TCP_SCRATCH_BYTES, MSG_DONTWAIT);

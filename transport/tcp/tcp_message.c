@@ -240,7 +240,7 @@ static void deliver_kept(struct tcp_arrival *arrival)
 {
     if (arrival->got > 0 && arrival->kept) {
         memcpy(arrival->buffer, arrival->kept, arrival->got);
-        arrival->tcp_peer->endpoint->copied_bytes += arrival->got;
+        arrival->tcp_peer->endpoint->traffic.copied_bytes += arrival->got;
     }
     room_give(arrival);
 }
@@ -323,7 +323,7 @@ static enum weft_status self_send(struct tcp_peer *tcp_peer, const struct weft_m
         arrival->sender = send;
     } else {
         if (message->payload_bytes > 0) memcpy(arrival->kept, message->payload, message->payload_bytes);
-        endpoint->copied_bytes += message->payload_bytes;
+        endpoint->traffic.copied_bytes += message->payload_bytes;
         arrival->got = message->payload_bytes;
         arrival->core.is_complete = true;
         core_finish(endpoint->transport, &send->done, WEFT_OK);
@@ -348,7 +348,7 @@ static void self_accept(struct tcp_arrival *arrival, void *buffer)
 {
     struct tcp_endpoint *endpoint = arrival->tcp_peer->endpoint;
     memcpy(buffer, arrival->sender->payload, arrival->core.handle.payload_bytes);
-    endpoint->copied_bytes += arrival->core.handle.payload_bytes;
+    endpoint->traffic.copied_bytes += arrival->core.handle.payload_bytes;
     core_finish(endpoint->transport, &arrival->sender->done, WEFT_OK);
     core_finish(endpoint->transport, &arrival->done, WEFT_OK);
 }

@@ -71,8 +71,9 @@ static enum weft_status open_bootstrap(struct tcp_endpoint *endpoint,
     size_t bytes;
     const void *address = bootstrap_address(endpoint->bootstrap, &bytes);
     WEFT_ASSERT(bytes <= BOOTSTRAP_ADDRESS_BYTES_MAX);
-    endpoint->blob_bytes = address_blob_encode(tcp_address_blob_kind, core_nonce_hash(transport->nonce),
-                                               transport->id, address, (uint32_t)bytes, endpoint->blob);
+    endpoint->own_address.blob_bytes =
+        address_blob_encode(tcp_address_blob_kind, core_nonce_hash(transport->nonce), transport->id, address,
+                            (uint32_t)bytes, endpoint->own_address.blob);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
     endpoint->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (endpoint->epoll >= 0 &&
@@ -120,8 +121,8 @@ static enum weft_status tcp_address(struct weft_transport *transport, const void
                                     size_t *bytes_out)
 {
     struct tcp_endpoint *endpoint = transport->backend;
-    *blob_out = endpoint->blob;
-    *bytes_out = endpoint->blob_bytes;
+    *blob_out = endpoint->own_address.blob;
+    *bytes_out = endpoint->own_address.blob_bytes;
     return WEFT_OK;
 }
 
@@ -137,10 +138,10 @@ static void tcp_count(struct weft_transport *transport)
     struct bootstrap_stats bootstrap;
     struct weft_list *node, *spare;
     bootstrap_stats(endpoint->bootstrap, &bootstrap);
-    stats->refused_count += bootstrap.refused_count - endpoint->refused_reported;
-    endpoint->refused_reported = bootstrap.refused_count;
-    stats->copied_bytes = endpoint->copied_bytes;
-    stats->system_call_count = endpoint->system_calls;
+    stats->refused_count += bootstrap.refused_count - endpoint->traffic.refused_reported;
+    endpoint->traffic.refused_reported = bootstrap.refused_count;
+    stats->copied_bytes = endpoint->traffic.copied_bytes;
+    stats->system_call_count = endpoint->traffic.system_calls;
     stats->memory_peer_bytes = sizeof(struct tcp_peer);
     stats->memory_bytes = sizeof *endpoint + endpoint->record_bytes + endpoint->bounce_bytes;
     weft_list_foreach(node, spare, &endpoint->peers) stats->memory_bytes += sizeof(struct tcp_peer);

@@ -78,13 +78,13 @@ static ssize_t write_some(struct tcp_peer *tcp_peer, size_t *wanted_out)
                                                          out->payload_bytes - payload_sent};
         *wanted_out += out->frame_bytes + out->payload_bytes - out->sent;
     }
-    tcp_peer->endpoint->system_calls++;
+    tcp_peer->endpoint->traffic.system_calls++;
     return sendmsg(tcp_peer->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 static void account(struct tcp_peer *tcp_peer, size_t sent)
 {
-    tcp_peer->has_unacked_bytes = true;
+    tcp_peer->writing.has_unacked_bytes = true;
     while (sent > 0) {
         struct tcp_out *out = weft_list_first(&tcp_peer->out, struct tcp_out, link);
         size_t left = out->frame_bytes + out->payload_bytes - out->sent, step = sent < left ? sent : left;
@@ -96,7 +96,7 @@ static void account(struct tcp_peer *tcp_peer, size_t sent)
 
 void tcp_flush(struct tcp_peer *tcp_peer)
 {
-    for (int writes = 0; writes < TCP_WRITES && tcp_peer->fd >= 0 && !tcp_peer->write_failed &&
+    for (int writes = 0; writes < TCP_WRITES && tcp_peer->fd >= 0 && !tcp_peer->writing.write_failed &&
                          !weft_list_empty(&tcp_peer->out);
          writes++) {
         size_t wanted;
@@ -104,8 +104,8 @@ void tcp_flush(struct tcp_peer *tcp_peer)
         if (sent < 0 && errno == EINTR) continue;
         if (sent < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM)) break;
         if (sent < 0) { /* data that the peer sent before still counts; reading finds the end */
-            tcp_peer->write_failed = true;
-            tcp_peer->write_errno = errno;
+            tcp_peer->writing.write_failed = true;
+            tcp_peer->writing.write_errno = errno;
             shutdown(tcp_peer->fd, SHUT_RDWR);
             return;
         }
@@ -113,7 +113,7 @@ void tcp_flush(struct tcp_peer *tcp_peer)
         if ((size_t)sent < wanted) break;
     }
     if (!tcp_polls_directly(tcp_peer->endpoint) && tcp_peer->fd >= 0)
-        tcp_set_events(tcp_peer, weft_list_empty(&tcp_peer->out) || tcp_peer->write_failed
+        tcp_set_events(tcp_peer, weft_list_empty(&tcp_peer->out) || tcp_peer->writing.write_failed
                                      ? EPOLLIN
                                      : EPOLLIN | EPOLLOUT);
 }

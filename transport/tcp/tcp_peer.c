@@ -146,7 +146,7 @@ void tcp_describe(struct weft_transport *transport, struct weft_peer *peer, char
 void tcp_peer_on_socket_end(struct tcp_peer *tcp_peer, int reason)
 {
     struct weft_transport *transport = tcp_peer->endpoint->transport;
-    if (reason == 0) reason = tcp_peer->write_errno;
+    if (reason == 0) reason = tcp_peer->writing.write_errno;
     if (transport->closed) tcp_peer_end(tcp_peer, WEFT_ERR_CLOSED);
     else
         core_peer_lost(transport, tcp_peer->peer, WEFT_ERR_PEER_LOST,

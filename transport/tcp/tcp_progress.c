@@ -19,7 +19,7 @@ void tcp_set_events(struct tcp_peer *tcp_peer, uint32_t events)
     struct epoll_event event = {.events = events, .data.ptr = tcp_peer};
     if (tcp_peer->interest == events) return;
     tcp_peer->interest = events;
-    tcp_peer->endpoint->system_calls++;
+    tcp_peer->endpoint->traffic.system_calls++;
     epoll_ctl(tcp_peer->endpoint->epoll, EPOLL_CTL_MOD, tcp_peer->fd, &event);
 }
 
@@ -28,7 +28,7 @@ static void listen_to_all(struct tcp_endpoint *endpoint)
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->open) {
         struct tcp_peer *tcp_peer = weft_container_of(node, struct tcp_peer, open);
-        tcp_set_events(tcp_peer, weft_list_empty(&tcp_peer->out) || tcp_peer->write_failed
+        tcp_set_events(tcp_peer, weft_list_empty(&tcp_peer->out) || tcp_peer->writing.write_failed
                                      ? EPOLLIN
                                      : EPOLLIN | EPOLLOUT);
     }
@@ -75,10 +75,10 @@ static void check_silence(struct tcp_endpoint *endpoint, uint64_t now_ns)
     weft_list_foreach(node, spare, &endpoint->open) {
         struct tcp_peer *tcp_peer = weft_container_of(node, struct tcp_peer, open);
         uint64_t silent_ns;
-        if (!tcp_peer->has_unacked_bytes) continue;
+        if (!tcp_peer->writing.has_unacked_bytes) continue;
         if (!awaits_ack(tcp_peer, &silent_ns)) {
             tcp_peer->silent_ns = 0;
-            tcp_peer->has_unacked_bytes = !weft_list_empty(&tcp_peer->out);
+            tcp_peer->writing.has_unacked_bytes = !weft_list_empty(&tcp_peer->out);
         } else if (tcp_peer->silent_ns == 0 || silent_ns < weft_elapsed_ns(tcp_peer->silent_ns, now_ns)) {
             tcp_peer->silent_ns = now_ns;
         } else if (weft_elapsed_ns(tcp_peer->silent_ns, now_ns) >= endpoint->tuning.lost_ns) {
@@ -110,7 +110,7 @@ static int read_all(struct tcp_endpoint *endpoint)
 static int read_ready(struct tcp_endpoint *endpoint, int budget)
 {
     struct epoll_event events[EVENTS];
-    endpoint->system_calls++;
+    endpoint->traffic.system_calls++;
     int count = 0, got = epoll_wait(endpoint->epoll, events, budget < EVENTS ? budget : EVENTS, 0);
     for (int i = 0; i < got; i++) {
         struct tcp_peer *tcp_peer = events[i].data.ptr;
@@ -146,7 +146,7 @@ static int poll_bootstrap(struct tcp_endpoint *endpoint, uint64_t now_ns)
     endpoint->bootstrap_poll_ns =
         now_ns + (endpoint->connecting_count + endpoint->leaving_count > 0 ? TCP_BOOTSTRAP_POLL_NS
                                                                            : TCP_BOOTSTRAP_IDLE_POLL_NS);
-    endpoint->system_calls++;
+    endpoint->traffic.system_calls++;
     return bootstrap_progress(endpoint->bootstrap, 64);
 }
 
@@ -176,7 +176,7 @@ enum weft_status tcp_arm(struct weft_transport *transport)
     }
     endpoint->slept = true;
     weft_list_foreach(node, spare, &endpoint->open) {
-        if (!weft_container_of(node, struct tcp_peer, open)->has_unacked_bytes) continue;
+        if (!weft_container_of(node, struct tcp_peer, open)->writing.has_unacked_bytes) continue;
         core_wake_at(transport, weft_now_ns(transport->env) + tick_ns(endpoint));
         break;
     }

@@ -202,37 +202,54 @@ enum ucx_end {
     UCX_END_DONE,
 };
 
-struct ucx_peer {
-    struct ucx_endpoint *endpoint;
-    struct weft_peer *peer;
-    ucp_ep_h ep;                /* NULL: an early peer, or closed */
+/* The end of the connection. */
+struct ucx_peer_closing {
     void *close_request;        /* request of the close, then of the flush after it */
     bool flushed;
     uint32_t parked;            /* number of parked operations */
     enum ucx_end end;
     enum weft_status end_status;
     uint64_t end_deadline_ns;   /* deadline of the present state */
-    bool direct;                /* the kernel can access its memory: UCX rendezvous for large payloads */
-    bool remote_access;         /* hardware access without the peer's processor: UCX puts and gets */
-    char lanes[80];             /* "tcp/lo", "rc_verbs/mlx5_0:1 + ud_verbs/mlx5_0:1" */
+};
+/* Control messages of the connection. */
+struct ucx_handshake {
     bool hello_received, hello_sent; /* both: UCX has connected both ends */
     bool answered;              /* BYE or BYE_REPLY has arrived */
     bool failed;                /* the connection broke or the process died */
-    struct ucx_process *process; /* NULL: not watched */
-    uint64_t token_out, token_in; /* ucx_seal.h: in messages sent; required in messages received */
-    ucs_status_t failed_status;
-    uint64_t send_sequence, receive_sequence;
+};
+/* Eager bytes. */
+struct ucx_flow {
     uint64_t credit;            /* eager bytes that may be sent */
     uint64_t held_bytes, credit_due; /* its eager bytes stored here; consumed and not reported */
-    uint32_t queued;            /* its arrivals in endpoint->arrived */
-    uint32_t fragments;         /* fragments in flight to it */
-    uint32_t incoming_count;
-    struct weft_list operations, reordered, link_failed, link;
+};
+/* Small messages that are gathered or wait. */
+struct ucx_output {
     struct weft_list sending, busy; /* busy: in endpoint->busy while `sending` is not empty */
     /* talking: in endpoint->talking while `batches` or `gather` hold anything */
     struct weft_list batches, talking;
     struct ucx_gather *gather;  /* NULL: nothing gathered */
     uint64_t last_send_round;       /* progress round of the last small message to it */
+};
+
+struct ucx_peer {
+    struct ucx_endpoint *endpoint;
+    struct weft_peer *peer;
+    ucp_ep_h ep;                /* NULL: an early peer, or closed */
+    struct ucx_peer_closing closing;
+    bool direct;                /* the kernel can access its memory: UCX rendezvous for large payloads */
+    bool remote_access;         /* hardware access without the peer's processor: UCX puts and gets */
+    char lanes[80];             /* "tcp/lo", "rc_verbs/mlx5_0:1 + ud_verbs/mlx5_0:1" */
+    struct ucx_handshake handshake;
+    struct ucx_process *process; /* NULL: not watched */
+    uint64_t token_out, token_in; /* ucx_seal.h: in messages sent; required in messages received */
+    ucs_status_t failed_status;
+    uint64_t send_sequence, receive_sequence;
+    struct ucx_flow flow;
+    uint32_t queued;            /* its arrivals in endpoint->arrived */
+    uint32_t fragments;         /* fragments in flight to it */
+    uint32_t incoming_count;
+    struct weft_list operations, reordered, link_failed, link;
+    struct ucx_output output;
     struct weft_list incoming, remotes;
 };
 
@@ -244,35 +261,52 @@ struct ucx_process {
     uint32_t peers;
 };
 
+/* Descriptors. */
+struct ucx_events {
+    int fd;                /* epoll over UCX's descriptor (while is_listening) and the pidfds */
+    int ucx_fd;
+    bool is_listening;
+    bool armed;            /* since the last check of the descriptors */
+    uint32_t looks;
+    uint64_t look_ns;
+};
+/* Address that peers connect to. */
+struct ucx_own_address {
+    size_t address_bytes;
+    uint8_t address[WEFT_TRANSPORT_ADDRESS_BYTES_MAX];
+};
+/* Memory of operations. */
+struct ucx_pools {
+    struct ucx_pool sends, arrivals, eager_buffers, large_buffers, fragments, batches, gathers, landings,
+        incomings;
+    uint64_t pool_bytes;
+};
+/* The end of the endpoint. */
+struct ucx_endpoint_closing {
+    bool forced;           /* a connection was closed by force */
+    void *flush_request;   /* closing: the final flush of the worker */
+    uint64_t flush_ns;     /* start of that flush */
+    bool is_quiesced;          /* closed, and nothing is pending in UCX: no more progress */
+};
+
 struct ucx_endpoint {
     struct weft_transport *transport;
     struct ucx_settings settings;
     struct ucx_seal seal;
     ucp_context_h context;
     ucp_worker_h worker;
-    int fd;                /* epoll over UCX's descriptor (while is_listening) and the pidfds */
-    int ucx_fd;
-    bool is_listening;
+    struct ucx_events events;
     struct ucx_wire_process self;
     struct weft_list processes;
-    bool armed;            /* since the last check of the descriptors */
-    uint32_t looks;
-    uint64_t look_ns;
-    size_t address_bytes;
-    uint8_t address[WEFT_TRANSPORT_ADDRESS_BYTES_MAX];
-    struct ucx_pool sends, arrivals, eager_buffers, large_buffers, fragments, batches, gathers, landings,
-        incomings;
-    uint64_t pool_bytes;
+    struct ucx_own_address own_address;
+    struct ucx_pools pools;
     uint64_t round;        /* calls of progress, from 1 */
     uint64_t memory_types; /* UCS_BIT of each kind of memory that UCX in this process supports */
     struct ucx_table operations, windows;
     uint32_t send_count;
     struct weft_list arrived, failed, peers, busy, talking;
     uint32_t ending_count; /* peers that close or drain */
-    bool forced;           /* a connection was closed by force */
-    void *flush_request;   /* closing: the final flush of the worker */
-    uint64_t flush_ns;     /* start of that flush */
-    bool is_quiesced;          /* closed, and nothing is pending in UCX: no more progress */
+    struct ucx_endpoint_closing closing;
 };
 
 /* ucx_context.c */

@@ -4,8 +4,8 @@
 
 static struct ucx_batch *last_batch(struct ucx_peer *ucx_peer)
 {
-    if (weft_list_empty(&ucx_peer->batches)) return NULL;
-    return weft_container_of(ucx_peer->batches.prev, struct ucx_batch, link);
+    if (weft_list_empty(&ucx_peer->output.batches)) return NULL;
+    return weft_container_of(ucx_peer->output.batches.prev, struct ucx_batch, link);
 }
 
 static struct ucx_batch *add_batch(struct ucx_peer *ucx_peer)
@@ -14,24 +14,25 @@ static struct ucx_batch *add_batch(struct ucx_peer *ucx_peer)
     if (!ucx_peer->ep) { /* not connected yet: the number of waiting batches is bounded */
         int count = 0;
         struct weft_list *node, *spare;
-        weft_list_foreach(node, spare, &ucx_peer->batches) count++;
+        weft_list_foreach(node, spare, &ucx_peer->output.batches) count++;
         if (count >= UCX_BATCHES_MAX) return NULL;
     }
-    struct ucx_batch *batch = ucx_pool_alloc(endpoint, &endpoint->batches);
+    struct ucx_batch *batch = ucx_pool_alloc(endpoint, &endpoint->pools.batches);
     if (!batch) {
         ucx_peer_failed(ucx_peer, UCS_ERR_NO_MEMORY);
         return NULL;
     }
     ucx_op_init(&batch->op, UCX_OP_BATCH, ucx_peer, NULL);
     batch->used = 0;
-    if (weft_list_empty(&ucx_peer->talking)) weft_list_append(&endpoint->talking, &ucx_peer->talking);
-    weft_list_append(&ucx_peer->batches, &batch->link);
+    if (weft_list_empty(&ucx_peer->output.talking))
+        weft_list_append(&endpoint->talking, &ucx_peer->output.talking);
+    weft_list_append(&ucx_peer->output.batches, &batch->link);
     return batch;
 }
 
 void ucx_send_control(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *entry)
 {
-    if (ucx_peer->end >= UCX_END_CLOSING) return;
+    if (ucx_peer->closing.end >= UCX_END_CLOSING) return;
     uint32_t bytes = UCX_WIRE_ENTRY_BYTES + entry->header_bytes;
     struct ucx_batch *batch = last_batch(ucx_peer);
     if (!batch || batch->used + bytes > UCX_BATCH_BYTES) batch = add_batch(ucx_peer);
@@ -72,14 +73,14 @@ void ucx_bundle_send(struct ucx_op *op, enum ucx_wire_kind kind,
 
 void ucx_batch_flush(struct ucx_peer *ucx_peer)
 {
-    if (!ucx_peer->ep || weft_list_empty(&ucx_peer->talking)) return;
+    if (!ucx_peer->ep || weft_list_empty(&ucx_peer->output.talking)) return;
     ucx_gather_send(ucx_peer);
-    while (!weft_list_empty(&ucx_peer->batches)) {
-        struct ucx_batch *batch = weft_list_first(&ucx_peer->batches, struct ucx_batch, link);
+    while (!weft_list_empty(&ucx_peer->output.batches)) {
+        struct ucx_batch *batch = weft_list_first(&ucx_peer->output.batches, struct ucx_batch, link);
         weft_list_remove(&batch->link);
         ucx_bundle_send(&batch->op, UCX_WIRE_BATCH, batch->header, batch->entries, batch->used);
     }
-    weft_list_remove(&ucx_peer->talking);
+    weft_list_remove(&ucx_peer->output.talking);
 }
 
 int ucx_batches_flush(struct ucx_endpoint *endpoint)
@@ -87,7 +88,7 @@ int ucx_batches_flush(struct ucx_endpoint *endpoint)
     int count = 0;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->talking) {
-        struct ucx_peer *ucx_peer = weft_container_of(node, struct ucx_peer, talking);
+        struct ucx_peer *ucx_peer = weft_container_of(node, struct ucx_peer, output.talking);
         if (!ucx_peer->ep) continue;
         ucx_batch_flush(ucx_peer);
         count++;
@@ -98,12 +99,12 @@ int ucx_batches_flush(struct ucx_endpoint *endpoint)
 void ucx_batches_drop(struct ucx_peer *ucx_peer)
 {
     ucx_gather_drop(ucx_peer);
-    while (!weft_list_empty(&ucx_peer->batches)) {
-        struct ucx_batch *batch = weft_list_first(&ucx_peer->batches, struct ucx_batch, link);
+    while (!weft_list_empty(&ucx_peer->output.batches)) {
+        struct ucx_batch *batch = weft_list_first(&ucx_peer->output.batches, struct ucx_batch, link);
         weft_list_remove(&batch->link);
         ucx_op_drop(&batch->op);
     }
-    weft_list_remove(&ucx_peer->talking);
+    weft_list_remove(&ucx_peer->output.talking);
 }
 
 /* ---- receive ---- */
@@ -154,7 +155,7 @@ static void on_taken(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *ent
 {
     struct ucx_op *op = operation(ucx_peer, entry->id);
     if (!op || op->kind != UCX_OP_MESSAGE || weft_container_of(op, struct ucx_send, op)->landing) return;
-    ucx_op_finish(op, ucx_peer->end_status < 0 ? ucx_peer->end_status : WEFT_OK);
+    ucx_op_finish(op, ucx_peer->closing.end_status < 0 ? ucx_peer->closing.end_status : WEFT_OK);
 }
 
 static void on_abort(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *entry)
@@ -182,7 +183,7 @@ static void on_control(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *e
     case UCX_CONTROL_GRANT: on_grant(ucx_peer, entry); break;
     case UCX_CONTROL_TAKEN: on_taken(ucx_peer, entry); break;
     case UCX_CONTROL_ABORT: on_abort(ucx_peer, entry); break;
-    case UCX_CONTROL_CREDIT: ucx_peer->credit += entry->a; break;
+    case UCX_CONTROL_CREDIT: ucx_peer->flow.credit += entry->a; break;
     case UCX_CONTROL_PUT_DONE: on_put_done(ucx_peer, entry); break;
     case UCX_CONTROL_GET: ucx_on_get(ucx_peer, entry); break;
     case UCX_CONTROL_KEY_REVOKE: ucx_on_key_revoke(ucx_peer, entry->id); break;

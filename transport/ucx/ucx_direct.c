@@ -87,7 +87,7 @@ void ucx_on_key_request(struct ucx_peer *ucx_peer, const struct ucx_wire_entry *
             ? NULL
             : ucx_window_find(ucx_peer, entry->id, entry->a, WEFT_WINDOW_READ | WEFT_WINDOW_WRITE);
     /* the peer continues by messages */
-    if (!ucx_window || !ucx_window->memory || !ucx_peer->ep || ucx_peer->end != UCX_END_NONE) return;
+    if (!ucx_window || !ucx_window->memory || !ucx_peer->ep || ucx_peer->closing.end != UCX_END_NONE) return;
     void *packed;
     size_t bytes;
     if (ucp_rkey_pack(endpoint->context, ucx_window->memory, &packed, &bytes) != UCS_OK) return;

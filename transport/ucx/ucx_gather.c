@@ -14,16 +14,16 @@
 
 void ucx_gather_send(struct ucx_peer *ucx_peer)
 {
-    struct ucx_gather *gather = ucx_peer->gather;
+    struct ucx_gather *gather = ucx_peer->output.gather;
     if (!gather) return;
-    ucx_peer->gather = NULL;
+    ucx_peer->output.gather = NULL;
     ucx_bundle_send(&gather->op, UCX_WIRE_GATHER, gather->header, gather->records, gather->used);
 }
 
 void ucx_gather_drop(struct ucx_peer *ucx_peer)
 {
-    if (ucx_peer->gather) ucx_op_drop(&ucx_peer->gather->op);
-    ucx_peer->gather = NULL;
+    if (ucx_peer->output.gather) ucx_op_drop(&ucx_peer->output.gather->op);
+    ucx_peer->output.gather = NULL;
 }
 
 bool ucx_gather_accepts(struct ucx_peer *ucx_peer, const struct weft_message *message)
@@ -31,24 +31,25 @@ bool ucx_gather_accepts(struct ucx_peer *ucx_peer, const struct weft_message *me
     struct ucx_endpoint *endpoint = ucx_peer->endpoint;
     if (!endpoint->settings.tcp || endpoint->settings.verbs || ucx_peer->direct) return false;
     if (message->payload_bytes > UCX_GATHER_MESSAGE_MAX) return false;
-    bool follows = ucx_peer->last_send_round == endpoint->round;
-    ucx_peer->last_send_round = endpoint->round;
+    bool follows = ucx_peer->output.last_send_round == endpoint->round;
+    ucx_peer->output.last_send_round = endpoint->round;
     return follows;
 }
 
 bool ucx_gather_add(struct ucx_peer *ucx_peer, const struct weft_message *message)
 {
     size_t bytes = UCX_WIRE_RECORD_BYTES + message->header_bytes + message->payload_bytes;
-    if (ucx_peer->gather && ucx_peer->gather->used + bytes > UCX_GATHER_BYTES) ucx_gather_send(ucx_peer);
-    struct ucx_gather *gather = ucx_peer->gather;
+    if (ucx_peer->output.gather && ucx_peer->output.gather->used + bytes > UCX_GATHER_BYTES)
+        ucx_gather_send(ucx_peer);
+    struct ucx_gather *gather = ucx_peer->output.gather;
     if (!gather) {
-        gather = ucx_pool_alloc(ucx_peer->endpoint, &ucx_peer->endpoint->gathers);
+        gather = ucx_pool_alloc(ucx_peer->endpoint, &ucx_peer->endpoint->pools.gathers);
         if (!gather) return false;
         ucx_op_init(&gather->op, UCX_OP_GATHER, ucx_peer, NULL);
         gather->used = 0;
-        ucx_peer->gather = gather;
-        if (weft_list_empty(&ucx_peer->talking))
-            weft_list_append(&ucx_peer->endpoint->talking, &ucx_peer->talking);
+        ucx_peer->output.gather = gather;
+        if (weft_list_empty(&ucx_peer->output.talking))
+            weft_list_append(&ucx_peer->endpoint->talking, &ucx_peer->output.talking);
     }
     struct ucx_wire_record record = {
         .tag = message->tag,
@@ -66,7 +67,8 @@ bool ucx_gather_add(struct ucx_peer *ucx_peer, const struct weft_message *messag
 void ucx_on_gather(struct ucx_peer *ucx_peer, uint8_t *data, size_t bytes)
 {
     struct ucx_endpoint *endpoint = ucx_peer->endpoint;
-    while (bytes > 0 && !endpoint->transport->closed && ucx_peer->peer->status >= 0 && !ucx_peer->failed) {
+    while (bytes > 0 && !endpoint->transport->closed && ucx_peer->peer->status >= 0 &&
+           !ucx_peer->handshake.failed) {
         struct ucx_wire_record record;
         size_t used = ucx_wire_record_decode(data, bytes, &record);
         if (used == 0 || record.payload_bytes > endpoint->transport->eager_bytes_max) {

@@ -53,7 +53,7 @@ static void *start_send(struct ucx_send *send, enum ucx_wire_kind kind, const st
 struct ucx_send *ucx_send_alloc(struct ucx_peer *ucx_peer, enum ucx_op_kind kind,
                                 struct weft_completion *completion)
 {
-    struct ucx_send *send = ucx_pool_alloc(ucx_peer->endpoint, &ucx_peer->endpoint->sends);
+    struct ucx_send *send = ucx_pool_alloc(ucx_peer->endpoint, &ucx_peer->endpoint->pools.sends);
     if (!send) return NULL;
     ucx_op_init(&send->op, kind, ucx_peer, completion);
     weft_list_init(&send->sending);
@@ -95,13 +95,13 @@ enum weft_status ucx_message_send(struct weft_transport *transport, struct weft_
     if (endpoint->send_count >= UCX_SENDS_MAX) return WEFT_ERR_AGAIN;
     bool small = message->payload_bytes <= transport->eager_bytes_max;
     uint64_t cost = message->payload_bytes + UCX_EAGER_EXTRA;
-    bool eager = small && cost <= ucx_peer->credit;
+    bool eager = small && cost <= ucx_peer->flow.credit;
     struct ucx_send *send = ucx_send_alloc(ucx_peer, UCX_OP_MESSAGE, completion);
     if (!send) return WEFT_ERR_NO_MEMORY;
     if (!eager && (small || !ucx_peer->direct)) return announce(send, message);
     if (eager && ucx_gather_accepts(ucx_peer, message) && ucx_gather_add(ucx_peer, message)) {
         ucx_peer->send_sequence++;
-        ucx_peer->credit -= cost;
+        ucx_peer->flow.credit -= cost;
         ucx_op_finish(&send->op, WEFT_OK);
         return WEFT_IN_PROGRESS;
     }
@@ -115,7 +115,7 @@ enum weft_status ucx_message_send(struct weft_transport *transport, struct weft_
         return ucx_status(ucx_peer, status);
     }
     ucx_peer->send_sequence++;
-    if (eager) ucx_peer->credit -= cost;
+    if (eager) ucx_peer->flow.credit -= cost;
     ucx_op_started(&send->op, request);
     return WEFT_IN_PROGRESS;
 }
@@ -140,17 +140,18 @@ void ucx_message_control(struct ucx_peer *ucx_peer, enum ucx_wire_kind kind)
 
 static void give_credit(struct ucx_peer *ucx_peer, uint64_t bytes)
 {
-    ucx_peer->credit_due += bytes;
-    if (ucx_peer->credit_due < ucx_peer->endpoint->settings.eager_window / 2 || !ucx_peer->ep) return;
+    ucx_peer->flow.credit_due += bytes;
+    if (ucx_peer->flow.credit_due < ucx_peer->endpoint->settings.eager_window / 2 || !ucx_peer->ep) return;
     ucx_send_control(ucx_peer,
-                     &(struct ucx_wire_entry){.control = UCX_CONTROL_CREDIT, .a = ucx_peer->credit_due});
-    ucx_peer->credit_due = 0;
+                     &(struct ucx_wire_entry){.control = UCX_CONTROL_CREDIT, .a = ucx_peer->flow.credit_due});
+    ucx_peer->flow.credit_due = 0;
 }
 
 /* Pool for an eager payload of that size: small ones do not use the largest buffers. */
 static struct ucx_pool *eager_pool(struct ucx_endpoint *endpoint, uint64_t bytes)
 {
-    return bytes <= endpoint->eager_buffers.item_bytes ? &endpoint->eager_buffers : &endpoint->large_buffers;
+    return bytes <= endpoint->pools.eager_buffers.item_bytes ? &endpoint->pools.eager_buffers
+                                                             : &endpoint->pools.large_buffers;
 }
 
 void ucx_arrival_release(struct ucx_endpoint *endpoint, struct ucx_arrival *arrival)
@@ -159,16 +160,16 @@ void ucx_arrival_release(struct ucx_endpoint *endpoint, struct ucx_arrival *arri
     if (arrival->big)
         ucx_pool_release(eager_pool(endpoint, arrival->core.handle.payload_bytes), arrival->big);
     if (arrival->held_bytes > 0) {
-        arrival->from->held_bytes -= arrival->held_bytes;
+        arrival->from->flow.held_bytes -= arrival->held_bytes;
         give_credit(arrival->from, arrival->held_bytes);
     }
-    ucx_pool_release(&endpoint->arrivals, arrival);
+    ucx_pool_release(&endpoint->pools.arrivals, arrival);
 }
 
 struct ucx_arrival *ucx_arrival_make(struct ucx_peer *ucx_peer, uint64_t tag, uint64_t sequence,
                                      uint64_t payload_bytes, const uint8_t *header, uint32_t header_bytes)
 {
-    struct ucx_arrival *arrival = ucx_pool_alloc(ucx_peer->endpoint, &ucx_peer->endpoint->arrivals);
+    struct ucx_arrival *arrival = ucx_pool_alloc(ucx_peer->endpoint, &ucx_peer->endpoint->pools.arrivals);
     if (!arrival) {
         ucx_peer_failed(ucx_peer, UCS_ERR_NO_MEMORY); /* a message is lost: the order is broken */
         return NULL;
@@ -248,10 +249,10 @@ static ucs_status_t on_payload(struct ucx_peer *ucx_peer, const struct ucx_wire_
     } else if (!arrival->bye) {
         uint32_t cost = (uint32_t)data_bytes + UCX_EAGER_EXTRA;
         if (deliver_at_once(ucx_peer, arrival, data, cost)) return UCS_OK;
-        ucx_peer->held_bytes += cost;
+        ucx_peer->flow.held_bytes += cost;
         arrival->held_bytes = cost;
         uint64_t window = endpoint->settings.eager_window;
-        bool breach = ucx_peer->held_bytes > (window > UCX_EAGER_FIRST ? window : UCX_EAGER_FIRST);
+        bool breach = ucx_peer->flow.held_bytes > (window > UCX_EAGER_FIRST ? window : UCX_EAGER_FIRST);
         if (!breach)
             answer = keep_eager(endpoint, arrival, data, data_bytes,
                                 (attributes & UCP_AM_RECV_ATTR_FLAG_DATA) != 0);
@@ -291,9 +292,9 @@ static bool acceptable(const struct ucx_endpoint *endpoint, const struct ucx_wir
 
 static void on_hello(struct ucx_peer *ucx_peer, uint64_t window)
 {
-    if (ucx_peer->hello_received) return;
-    ucx_peer->hello_received = true;
-    if (window > UCX_EAGER_FIRST) ucx_peer->credit += window - UCX_EAGER_FIRST;
+    if (ucx_peer->handshake.hello_received) return;
+    ucx_peer->handshake.hello_received = true;
+    if (window > UCX_EAGER_FIRST) ucx_peer->flow.credit += window - UCX_EAGER_FIRST;
 }
 
 ucs_status_t ucx_on_message(void *context, const void *header_data, size_t header_bytes, void *data,
@@ -316,7 +317,7 @@ ucs_status_t ucx_on_message(void *context, const void *header_data, size_t heade
     switch (header.kind) {
     /* UCX reports the completion to the sender */
     case UCX_WIRE_HELLO: on_hello(ucx_peer, header.tag); return UCS_OK;
-    case UCX_WIRE_BYE_REPLY: ucx_peer->answered = true; return UCS_OK;
+    case UCX_WIRE_BYE_REPLY: ucx_peer->handshake.answered = true; return UCS_OK;
     case UCX_WIRE_DATA: ucx_on_data(ucx_peer, &header, data, data_bytes); return UCS_OK;
     case UCX_WIRE_PUT: ucx_on_put(ucx_peer, &header, data, data_bytes); return UCS_OK;
     case UCX_WIRE_BATCH: ucx_on_batch(ucx_peer, data, data_bytes); return UCS_OK;

@@ -14,10 +14,10 @@ void ucx_op_release(struct ucx_op *op)
     case UCX_OP_RECEIVE:
         ucx_arrival_release(endpoint, weft_container_of(op, struct ucx_arrival, landing.op));
         break;
-    case UCX_OP_GET: ucx_pool_release(&endpoint->landings, op); break;
-    case UCX_OP_BATCH: ucx_pool_release(&endpoint->batches, op); break;
-    case UCX_OP_GATHER: ucx_pool_release(&endpoint->gathers, op); break;
-    default: ucx_pool_release(&endpoint->sends, op); break;
+    case UCX_OP_GET: ucx_pool_release(&endpoint->pools.landings, op); break;
+    case UCX_OP_BATCH: ucx_pool_release(&endpoint->pools.batches, op); break;
+    case UCX_OP_GATHER: ucx_pool_release(&endpoint->pools.gathers, op); break;
+    default: ucx_pool_release(&endpoint->pools.sends, op); break;
     }
 }
 
@@ -56,7 +56,7 @@ bool ucx_op_park(struct ucx_op *op, ucs_status_t status)
 {
     if (op->finished || !op->rendezvous || !has_user(op) || !op->peer->remote_access) return false;
     if (status == UCS_OK || status == UCS_ERR_NO_MEMORY || status == UCS_ERR_MESSAGE_TRUNCATED) return false;
-    if (!op->parked) op->peer->parked++;
+    if (!op->parked) op->peer->closing.parked++;
     op->parked = true;
     ucx_peer_failed(op->peer, status); /* the end of the connection ends it */
     return true;
@@ -66,7 +66,7 @@ void ucx_op_finish(struct ucx_op *op, enum weft_status status)
 {
     if (op->finished) return;
     op->finished = true;
-    if (op->parked) op->peer->parked--;
+    if (op->parked) op->peer->closing.parked--;
     op->parked = false;
     op_forget_number(op);
     if (has_user(op)) {
@@ -109,8 +109,9 @@ void ucx_op_ended(struct ucx_op *op, void *request, ucs_status_t status)
 {
     if (request) ucp_request_free(request);
     op->holds--;
-    if (op->kind == UCX_OP_CONTROL && op->rendezvous && status == UCS_OK) op->peer->hello_sent = true;
-    enum weft_status end_status = op->peer->end_status;
+    if (op->kind == UCX_OP_CONTROL && op->rendezvous && status == UCS_OK)
+        op->peer->handshake.hello_sent = true;
+    enum weft_status end_status = op->peer->closing.end_status;
     if (ucx_op_park(op, status)) return;
     if (op->finished) { /* already reported to the caller: the connection is closed */
         ucx_op_release(op);

@@ -18,7 +18,7 @@ void *ucx_pool_alloc(struct ucx_endpoint *endpoint, struct ucx_pool *pool)
         if (!block) return NULL;
         *(void **)block = pool->blocks;
         pool->blocks = block;
-        endpoint->pool_bytes += 64 + step * count;
+        endpoint->pools.pool_bytes += 64 + step * count;
         for (size_t i = 0; i < count; i++) ucx_pool_release(pool, block + 64 + step * (size_t)i);
     }
     void *item = pool->free_items;
@@ -91,10 +91,10 @@ static enum weft_status open_address(struct ucx_endpoint *endpoint, struct weft_
                                                 endpoint->transport->name, ucs_status_string(ucs));
     }
     enum weft_status status = WEFT_OK;
-    if (bytes > sizeof endpoint->address - UCX_WIRE_AROUND_BYTES) {
+    if (bytes > sizeof endpoint->own_address.address - UCX_WIRE_AROUND_BYTES) {
         status = (enum weft_status)weft_error_set(
             error, WEFT_ERR_LIMIT, "the UCX address has %zu bytes, at most %zu fit: name fewer devices",
-            bytes, sizeof endpoint->address - UCX_WIRE_AROUND_BYTES);
+            bytes, sizeof endpoint->own_address.address - UCX_WIRE_AROUND_BYTES);
     } else {
         struct ucx_wire_address blob = {
             .mark = endpoint->seal.mark,
@@ -104,10 +104,11 @@ static enum weft_status open_address(struct ucx_endpoint *endpoint, struct weft_
             .packed = address,
             .packed_bytes = (uint32_t)bytes,
         };
-        ucx_wire_address_encode(&blob, endpoint->address);
-        endpoint->address_bytes = UCX_WIRE_AROUND_BYTES + bytes;
+        ucx_wire_address_encode(&blob, endpoint->own_address.address);
+        endpoint->own_address.address_bytes = UCX_WIRE_AROUND_BYTES + bytes;
         size_t proven = UCX_WIRE_ADDRESS_BYTES + bytes;
-        status = ucx_seal_prove(&endpoint->seal, endpoint->address, proven, endpoint->address + proven);
+        status = ucx_seal_prove(&endpoint->seal, endpoint->own_address.address, proven,
+                                endpoint->own_address.address + proven);
     }
     ucp_worker_release_address(endpoint->worker, address);
     return status;
@@ -117,18 +118,18 @@ static void pools_init(struct ucx_endpoint *endpoint)
 {
     uint64_t eager_bytes = endpoint->settings.eager_bytes_max;
     endpoint->transport->eager_bytes_max = eager_bytes;
-    endpoint->sends.item_bytes = sizeof(struct ucx_send);
-    endpoint->arrivals.item_bytes = sizeof(struct ucx_arrival);
-    endpoint->eager_buffers.item_bytes = eager_bytes > UCX_KEPT_BYTES ? UCX_KEPT_BYTES
+    endpoint->pools.sends.item_bytes = sizeof(struct ucx_send);
+    endpoint->pools.arrivals.item_bytes = sizeof(struct ucx_arrival);
+    endpoint->pools.eager_buffers.item_bytes = eager_bytes > UCX_KEPT_BYTES ? UCX_KEPT_BYTES
                                          : eager_bytes > 64           ? eager_bytes
                                                                       : 64;
-    endpoint->large_buffers.item_bytes = eager_bytes;
-    endpoint->fragments.item_bytes = sizeof(struct ucx_fragment);
-    endpoint->batches.item_bytes = sizeof(struct ucx_batch);
-    endpoint->gathers.item_bytes = sizeof(struct ucx_gather);
+    endpoint->pools.large_buffers.item_bytes = eager_bytes;
+    endpoint->pools.fragments.item_bytes = sizeof(struct ucx_fragment);
+    endpoint->pools.batches.item_bytes = sizeof(struct ucx_batch);
+    endpoint->pools.gathers.item_bytes = sizeof(struct ucx_gather);
     endpoint->round = 1;
-    endpoint->landings.item_bytes = sizeof(struct ucx_landing);
-    endpoint->incomings.item_bytes = sizeof(struct ucx_incoming);
+    endpoint->pools.landings.item_bytes = sizeof(struct ucx_landing);
+    endpoint->pools.incomings.item_bytes = sizeof(struct ucx_incoming);
     struct weft_list *const lists[] = {&endpoint->arrived, &endpoint->failed, &endpoint->peers,
                                        &endpoint->busy,    &endpoint->talking, &endpoint->processes};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) weft_list_init(lists[i]);
@@ -165,7 +166,7 @@ static enum weft_status ucx_open(struct weft_transport *transport,
     return WEFT_OK;
 
 err_close:
-    close(endpoint->fd);
+    close(endpoint->events.fd);
 err_destroy:
     ucp_worker_destroy(endpoint->worker);
 err_cleanup:
@@ -180,8 +181,8 @@ static enum weft_status ucx_address(struct weft_transport *transport, const void
                                     size_t *bytes_out)
 {
     struct ucx_endpoint *endpoint = transport->backend;
-    *blob_out = endpoint->address;
-    *bytes_out = endpoint->address_bytes;
+    *blob_out = endpoint->own_address.address;
+    *bytes_out = endpoint->own_address.address_bytes;
     return WEFT_OK;
 }
 
@@ -194,23 +195,24 @@ static enum weft_status ucx_address(struct weft_transport *transport, const void
 static void quiesce(struct ucx_endpoint *endpoint)
 {
     uint64_t now_ns = weft_now_ns(endpoint->transport->env);
-    if (endpoint->flush_request) {
-        endpoint->is_quiesced = endpoint->forced && now_ns > endpoint->flush_ns + WEFT_MS(50);
-        if (ucp_request_check_status(endpoint->flush_request) == UCS_INPROGRESS) return;
-        ucp_request_free(endpoint->flush_request);
+    if (endpoint->closing.flush_request) {
+        endpoint->closing.is_quiesced =
+            endpoint->closing.forced && now_ns > endpoint->closing.flush_ns + WEFT_MS(50);
+        if (ucp_request_check_status(endpoint->closing.flush_request) == UCS_INPROGRESS) return;
+        ucp_request_free(endpoint->closing.flush_request);
     }
     ucp_request_param_t param = {.op_attr_mask = 0};
     void *request = ucp_worker_flush_nbx(endpoint->worker, &param);
-    endpoint->flush_request = UCS_PTR_IS_PTR(request) ? request : NULL;
-    endpoint->flush_ns = now_ns;
-    endpoint->is_quiesced = endpoint->flush_request == NULL;
+    endpoint->closing.flush_request = UCS_PTR_IS_PTR(request) ? request : NULL;
+    endpoint->closing.flush_ns = now_ns;
+    endpoint->closing.is_quiesced = endpoint->closing.flush_request == NULL;
 }
 
 static int ucx_progress(struct weft_transport *transport, int budget)
 {
     struct ucx_endpoint *endpoint = transport->backend;
     int count = 0;
-    if (endpoint->is_quiesced) return 0;
+    if (endpoint->closing.is_quiesced) return 0;
     bool quiet = false;
     endpoint->round++;
     ucx_batches_flush(endpoint);
@@ -232,7 +234,7 @@ static bool has_queued_controls(const struct ucx_endpoint *endpoint)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->talking) {
-        if (weft_container_of(node, struct ucx_peer, talking)->ep) return true;
+        if (weft_container_of(node, struct ucx_peer, output.talking)->ep) return true;
     }
     return false;
 }
@@ -248,18 +250,18 @@ static enum weft_status ucx_arm(struct weft_transport *transport)
 
 static int ucx_fd(struct weft_transport *transport)
 {
-    return ((struct ucx_endpoint *)transport->backend)->fd;
+    return ((struct ucx_endpoint *)transport->backend)->events.fd;
 }
 
 static void ucx_count(struct weft_transport *transport)
 {
     const struct ucx_endpoint *endpoint = transport->backend;
-    transport->stats.memory_bytes = endpoint->pool_bytes;
+    transport->stats.memory_bytes = endpoint->pools.pool_bytes;
     transport->stats.memory_peer_bytes = 0;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->peers) {
         const struct ucx_peer *ucx_peer = weft_container_of(node, struct ucx_peer, link);
-        uint64_t held_bytes = sizeof *ucx_peer + ucx_peer->held_bytes;
+        uint64_t held_bytes = sizeof *ucx_peer + ucx_peer->flow.held_bytes;
         if (held_bytes > transport->stats.memory_peer_bytes) transport->stats.memory_peer_bytes = held_bytes;
     }
 }
@@ -272,14 +274,14 @@ static void ucx_close(struct weft_transport *transport)
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->peers) {
         struct ucx_peer *ucx_peer = weft_container_of(node, struct ucx_peer, link);
-        if (ucx_peer->ep && ucx_peer->end == UCX_END_NONE) ucx_peer_leave(ucx_peer, WEFT_ERR_CLOSED);
+        if (ucx_peer->ep && ucx_peer->closing.end == UCX_END_NONE) ucx_peer_leave(ucx_peer, WEFT_ERR_CLOSED);
     }
 }
 
 static bool ucx_drained(struct weft_transport *transport)
 {
     struct ucx_endpoint *endpoint = transport->backend;
-    return endpoint->is_quiesced;
+    return endpoint->closing.is_quiesced;
 }
 
 static void release_all(struct ucx_endpoint *endpoint, struct weft_list *arrivals)
@@ -299,24 +301,25 @@ static void ucx_free(struct weft_transport *transport)
     weft_list_foreach(node, spare, &endpoint->peers)
         release_all(endpoint, &weft_container_of(node, struct ucx_peer, link)->reordered);
     uint64_t patience_ns = weft_now_ns(transport->env) + WEFT_MS(100);
-    while (!endpoint->is_quiesced && weft_now_ns(transport->env) < patience_ns) ucx_progress(transport, 64);
-    if (!endpoint->is_quiesced) {
+    while (!endpoint->closing.is_quiesced && weft_now_ns(transport->env) < patience_ns)
+        ucx_progress(transport, 64);
+    if (!endpoint->closing.is_quiesced) {
         weft_log(transport->env, WEFT_LOG_WARN, "transport",
                  "endpoint %u is freed before it has drained: its UCX worker is left behind", transport->id);
         return;
     }
     weft_list_foreach(node, spare, &endpoint->peers)
         ucx_process_forget(weft_container_of(node, struct ucx_peer, link));
-    close(endpoint->fd);
+    close(endpoint->events.fd);
     ucp_worker_destroy(endpoint->worker); /* may still call back: the operations are freed after it */
     ucp_cleanup(endpoint->context);
     weft_list_foreach(node, spare, &endpoint->peers) {
         weft_free_bytes(transport->env, weft_container_of(node, struct ucx_peer, link));
     }
     struct ucx_pool *const pools[] = {
-        &endpoint->sends,         &endpoint->arrivals,  &endpoint->eager_buffers,
-        &endpoint->large_buffers, &endpoint->fragments, &endpoint->batches,
-        &endpoint->gathers,       &endpoint->landings,  &endpoint->incomings};
+        &endpoint->pools.sends,         &endpoint->pools.arrivals,  &endpoint->pools.eager_buffers,
+        &endpoint->pools.large_buffers, &endpoint->pools.fragments, &endpoint->pools.batches,
+        &endpoint->pools.gathers,       &endpoint->pools.landings,  &endpoint->pools.incomings};
     for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) pool_free(endpoint, pools[i]);
     ucx_table_free(transport->env, &endpoint->operations);
     ucx_table_free(transport->env, &endpoint->windows);

@@ -25,7 +25,7 @@
 enum weft_status ucx_status(const struct ucx_peer *ucx_peer, ucs_status_t status)
 {
     if (status == UCS_OK) return WEFT_OK;
-    if (ucx_peer->end_status < 0) return ucx_peer->end_status;
+    if (ucx_peer->closing.end_status < 0) return ucx_peer->closing.end_status;
     if (ucx_peer->peer && ucx_peer->peer->status < 0) return ucx_peer->peer->status;
     if (status == UCS_ERR_NO_MEMORY) return WEFT_ERR_NO_MEMORY;
     if (status == UCS_ERR_MESSAGE_TRUNCATED) return WEFT_ERR_TRUNCATED;
@@ -39,15 +39,16 @@ struct ucx_peer *ucx_peer_get_or_add(struct ucx_endpoint *endpoint, struct weft_
     if (!ucx_peer) return NULL;
     ucx_peer->endpoint = endpoint;
     ucx_peer->peer = peer;
-    ucx_peer->credit = UCX_EAGER_FIRST;
+    ucx_peer->flow.credit = UCX_EAGER_FIRST;
     if (ucx_seal_token(&endpoint->seal, endpoint->seal.challenge, peer->id, endpoint->transport->id,
                        &ucx_peer->token_in) < 0) {
         weft_free_bytes(endpoint->transport->env, ucx_peer);
         return NULL;
     }
-    struct weft_list *const lists[] = {&ucx_peer->operations, &ucx_peer->reordered,    &ucx_peer->link_failed,
-                                       &ucx_peer->sending,    &ucx_peer->busy,     &ucx_peer->batches,
-                                       &ucx_peer->talking,    &ucx_peer->incoming, &ucx_peer->remotes};
+    struct weft_list *const lists[] = {
+        &ucx_peer->operations,     &ucx_peer->reordered,   &ucx_peer->link_failed,
+        &ucx_peer->output.sending, &ucx_peer->output.busy, &ucx_peer->output.batches,
+        &ucx_peer->output.talking, &ucx_peer->incoming,    &ucx_peer->remotes};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) weft_list_init(lists[i]);
     weft_list_append(&endpoint->peers, &ucx_peer->link);
     peer->backend = ucx_peer;
@@ -73,9 +74,11 @@ struct ucx_peer *ucx_peer_proven(struct ucx_endpoint *endpoint, uint32_t peer_id
  * follow. */
 void ucx_peer_failed(struct ucx_peer *ucx_peer, ucs_status_t status)
 {
-    if (ucx_peer->end == UCX_END_DONE || (ucx_peer->failed && ucx_peer->failed_status != UCS_OK)) return;
-    bool reported = ucx_peer->failed;
-    ucx_peer->failed = true;
+    if (ucx_peer->closing.end == UCX_END_DONE ||
+        (ucx_peer->handshake.failed && ucx_peer->failed_status != UCS_OK))
+        return;
+    bool reported = ucx_peer->handshake.failed;
+    ucx_peer->handshake.failed = true;
     ucx_peer->failed_status = status;
     if (!reported) weft_list_append(&ucx_peer->endpoint->failed, &ucx_peer->link_failed);
 }
@@ -119,7 +122,7 @@ enum weft_status ucx_connect(struct weft_transport *transport, struct weft_peer 
         ucx_process_watch(ucx_peer, &address.process);
         ucx_message_control(ucx_peer, UCX_WIRE_HELLO);
         /* it connected, sent and closed before the local connect */
-        if (ucx_peer->answered) ucx_peer_left(ucx_peer);
+        if (ucx_peer->handshake.answered) ucx_peer_left(ucx_peer);
         return WEFT_OK;
     }
     ucx_peer->ep = NULL;
@@ -172,24 +175,24 @@ static void end_operations(struct ucx_peer *ucx_peer, enum weft_status status, b
 
 static void end_begin(struct ucx_peer *ucx_peer, enum ucx_end end, enum weft_status status)
 {
-    if (ucx_peer->end == UCX_END_NONE) ucx_peer->endpoint->ending_count++;
-    ucx_peer->end = end;
-    ucx_peer->end_status = status;
-    ucx_peer->end_deadline_ns = weft_now_ns(ucx_peer->endpoint->transport->env) + END_PATIENCE_NS;
+    if (ucx_peer->closing.end == UCX_END_NONE) ucx_peer->endpoint->ending_count++;
+    ucx_peer->closing.end = end;
+    ucx_peer->closing.end_status = status;
+    ucx_peer->closing.end_deadline_ns = weft_now_ns(ucx_peer->endpoint->transport->env) + END_PATIENCE_NS;
     end_operations(ucx_peer, status, end == UCX_END_FORCE);
 }
 
 /* The local endpoint closes: sends BYE. */
 void ucx_peer_leave(struct ucx_peer *ucx_peer, enum weft_status status)
 {
-    end_begin(ucx_peer, ucx_peer->failed ? UCX_END_FORCE : UCX_END_GRACEFUL, status);
+    end_begin(ucx_peer, ucx_peer->handshake.failed ? UCX_END_FORCE : UCX_END_GRACEFUL, status);
     ucx_message_control(ucx_peer, UCX_WIRE_BYE);
 }
 
 /* The peer closes: BYE has arrived, in sequence. */
 void ucx_peer_left(struct ucx_peer *ucx_peer)
 {
-    ucx_peer->answered = true;
+    ucx_peer->handshake.answered = true;
     if (!ucx_peer->peer->connected || !ucx_peer->ep || ucx_peer->endpoint->transport->closed) return;
     ucx_peer_failed(ucx_peer, UCS_OK);
 }
@@ -197,9 +200,9 @@ void ucx_peer_left(struct ucx_peer *ucx_peer)
 void ucx_disconnect(struct weft_transport *transport, struct weft_peer *peer, enum weft_status status)
 {
     struct ucx_peer *ucx_peer = peer->backend;
-    if (!ucx_peer->ep || ucx_peer->end >= UCX_END_CLOSING) return;
-    bool said_bye = ucx_peer->answered && ucx_peer->end == UCX_END_NONE &&
-                    (!ucx_peer->failed || ucx_peer->failed_status == UCS_OK);
+    if (!ucx_peer->ep || ucx_peer->closing.end >= UCX_END_CLOSING) return;
+    bool said_bye = ucx_peer->handshake.answered && ucx_peer->closing.end == UCX_END_NONE &&
+                    (!ucx_peer->handshake.failed || ucx_peer->failed_status == UCS_OK);
     end_begin(ucx_peer, said_bye ? UCX_END_GRACEFUL : UCX_END_FORCE, status);
     if (said_bye) ucx_message_control(ucx_peer, UCX_WIRE_BYE_REPLY);
 }
@@ -210,11 +213,11 @@ static void end_done(struct ucx_peer *ucx_peer)
     ucx_batches_drop(ucx_peer);
     weft_list_foreach(node, spare, &ucx_peer->operations) {
         struct ucx_op *op = weft_container_of(node, struct ucx_op, link);
-        ucx_op_finish(op, ucx_peer->end_status);
+        ucx_op_finish(op, ucx_peer->closing.end_status);
     }
     ucx_windows_peer_lost(ucx_peer);
     ucx_process_forget(ucx_peer);
-    ucx_peer->end = UCX_END_DONE;
+    ucx_peer->closing.end = UCX_END_DONE;
     ucx_peer->endpoint->ending_count--;
 }
 
@@ -223,52 +226,56 @@ static void end_close(struct ucx_peer *ucx_peer, unsigned flags)
     ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = flags};
     ucp_ep_h ep = ucx_peer->ep;
     ucx_peer->ep = NULL;
-    ucx_peer->end = UCX_END_CLOSING;
-    if (flags & UCP_EP_CLOSE_FLAG_FORCE) ucx_peer->endpoint->forced = true;
+    ucx_peer->closing.end = UCX_END_CLOSING;
+    if (flags & UCP_EP_CLOSE_FLAG_FORCE) ucx_peer->endpoint->closing.forced = true;
     void *request = ucp_ep_close_nbx(ep, &param);
-    ucx_peer->close_request = UCS_PTR_IS_PTR(request) ? request : NULL;
-    ucx_peer->end_deadline_ns = weft_now_ns(ucx_peer->endpoint->transport->env) + END_PATIENCE_NS;
+    ucx_peer->closing.close_request = UCS_PTR_IS_PTR(request) ? request : NULL;
+    ucx_peer->closing.end_deadline_ns = weft_now_ns(ucx_peer->endpoint->transport->env) + END_PATIENCE_NS;
 }
 
 /* UCX has ended all requests, but destroys its queue pairs in the background; a flush of the worker waits
  * for that. Data queued to a dead process would block the flush for ever. True: complete. */
 static bool parked_are_safe(struct ucx_peer *ucx_peer, uint64_t now_ns)
 {
-    if (ucx_peer->parked == 0 || ucx_peer->flushed || now_ns >= ucx_peer->end_deadline_ns) return true;
-    ucx_peer->flushed = true;
+    if (ucx_peer->closing.parked == 0 || ucx_peer->closing.flushed ||
+        now_ns >= ucx_peer->closing.end_deadline_ns)
+        return true;
+    ucx_peer->closing.flushed = true;
     ucp_request_param_t param = {.op_attr_mask = 0};
     void *request = ucp_worker_flush_nbx(ucx_peer->endpoint->worker, &param);
-    ucx_peer->close_request = UCS_PTR_IS_PTR(request) ? request : NULL;
-    return ucx_peer->close_request == NULL;
+    ucx_peer->closing.close_request = UCS_PTR_IS_PTR(request) ? request : NULL;
+    return ucx_peer->closing.close_request == NULL;
 }
 
 /* One transition of the state machine above; true if it moved. `quiet`: UCX had no more work. */
 static bool end_step(struct ucx_peer *ucx_peer, bool quiet, uint64_t now_ns)
 {
-    bool broken = ucx_peer->failed && ucx_peer->failed_status != UCS_OK;
-    switch (ucx_peer->end) {
+    bool broken = ucx_peer->handshake.failed && ucx_peer->failed_status != UCS_OK;
+    switch (ucx_peer->closing.end) {
     case UCX_END_GRACEFUL:
-        if (broken || now_ns >= ucx_peer->end_deadline_ns) {
-            end_begin(ucx_peer, UCX_END_FORCE, ucx_peer->end_status);
+        if (broken || now_ns >= ucx_peer->closing.end_deadline_ns) {
+            end_begin(ucx_peer, UCX_END_FORCE, ucx_peer->closing.end_status);
             return true;
         }
-        if (!ucx_peer->answered || has_unfinished(ucx_peer)) return false;
+        if (!ucx_peer->handshake.answered || has_unfinished(ucx_peer)) return false;
         end_close(ucx_peer, 0);
         return true;
     case UCX_END_FORCE:
-        if (!(ucx_peer->hello_received && ucx_peer->hello_sent) && !broken &&
-            now_ns < ucx_peer->end_deadline_ns)
+        if (!(ucx_peer->handshake.hello_received && ucx_peer->handshake.hello_sent) && !broken &&
+            now_ns < ucx_peer->closing.end_deadline_ns)
             return false;
         end_close(ucx_peer, UCP_EP_CLOSE_FLAG_FORCE);
         return true;
     case UCX_END_CLOSING:
-        if (ucx_peer->close_request) {
-            bool patient = !ucx_peer->flushed || now_ns < ucx_peer->end_deadline_ns;
-            if (patient && ucp_request_check_status(ucx_peer->close_request) == UCS_INPROGRESS) return false;
-            ucp_request_free(ucx_peer->close_request);
-            ucx_peer->close_request = NULL;
+        if (ucx_peer->closing.close_request) {
+            bool patient = !ucx_peer->closing.flushed || now_ns < ucx_peer->closing.end_deadline_ns;
+            if (patient && ucp_request_check_status(ucx_peer->closing.close_request) == UCS_INPROGRESS)
+                return false;
+            ucp_request_free(ucx_peer->closing.close_request);
+            ucx_peer->closing.close_request = NULL;
         }
-        if (!quiet && !ucx_peer->flushed) return false; /* a flush keeps UCX busy until it completes */
+        if (!quiet && !ucx_peer->closing.flushed)
+            return false; /* a flush keeps UCX busy until it completes */
         if (!parked_are_safe(ucx_peer, now_ns)) return false;
         end_done(ucx_peer);
         return true;
@@ -311,9 +318,9 @@ bool ucx_peers_can_sleep(struct ucx_endpoint *endpoint)
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->peers) {
         struct ucx_peer *ucx_peer = weft_container_of(node, struct ucx_peer, link);
-        if (ucx_peer->end == UCX_END_CLOSING && !ucx_peer->close_request) return false;
-        if (ucx_peer->end != UCX_END_NONE && ucx_peer->end != UCX_END_DONE)
-            core_wake_at(endpoint->transport, ucx_peer->end_deadline_ns);
+        if (ucx_peer->closing.end == UCX_END_CLOSING && !ucx_peer->closing.close_request) return false;
+        if (ucx_peer->closing.end != UCX_END_NONE && ucx_peer->closing.end != UCX_END_DONE)
+            core_wake_at(endpoint->transport, ucx_peer->closing.end_deadline_ns);
     }
     return true;
 }

@@ -78,7 +78,7 @@ static int open_watch(struct ucx_endpoint *endpoint, struct ucx_process *process
     uint64_t start = start_of(process->identity.pid);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = process};
     int answer = start != process->identity.start                              ? -1
-                 : epoll_ctl(endpoint->fd, EPOLL_CTL_ADD, fd, &event) < 0 ? -2
+                 : epoll_ctl(endpoint->events.fd, EPOLL_CTL_ADD, fd, &event) < 0 ? -2
                                                                           : fd;
     if (answer < 0) close(fd);
     return answer;
@@ -129,7 +129,7 @@ static void unwatch(struct ucx_endpoint *endpoint, struct ucx_process *process)
 {
     if (process->fd < 0) return;
     /* after a fork close alone would leave it in epoll */
-    epoll_ctl(endpoint->fd, EPOLL_CTL_DEL, process->fd, NULL);
+    epoll_ctl(endpoint->events.fd, EPOLL_CTL_DEL, process->fd, NULL);
     close(process->fd);
     process->fd = -1;
 }
@@ -161,7 +161,7 @@ static int process_died(struct ucx_endpoint *endpoint, struct ucx_process *proce
 int ucx_processes_progress(struct ucx_endpoint *endpoint)
 {
     struct epoll_event events[16];
-    int count = epoll_wait(endpoint->fd, events, 16, 0), failed = 0;
+    int count = epoll_wait(endpoint->events.fd, events, 16, 0), failed = 0;
     for (int i = 0; i < count; i++) {
         struct ucx_process *process = events[i].data.ptr;
         if (process) failed += process_died(endpoint, process);

@@ -21,8 +21,9 @@ void ucx_stream_begin(struct ucx_send *send)
     struct ucx_peer *ucx_peer = send->op.peer;
     send->started = 0;
     send->piece = piece_of(ucx_peer->endpoint, send->bytes);
-    if (weft_list_empty(&ucx_peer->sending)) weft_list_append(&ucx_peer->endpoint->busy, &ucx_peer->busy);
-    weft_list_append(&ucx_peer->sending, &send->sending);
+    if (weft_list_empty(&ucx_peer->output.sending))
+        weft_list_append(&ucx_peer->endpoint->busy, &ucx_peer->output.busy);
+    weft_list_append(&ucx_peer->output.sending, &send->sending);
 }
 
 void ucx_stream_stop(struct ucx_send *send)
@@ -30,7 +31,7 @@ void ucx_stream_stop(struct ucx_send *send)
     struct ucx_peer *ucx_peer = send->op.peer;
     if (weft_list_empty(&send->sending)) return;
     weft_list_remove(&send->sending);
-    if (weft_list_empty(&ucx_peer->sending)) weft_list_remove(&ucx_peer->busy);
+    if (weft_list_empty(&ucx_peer->output.sending)) weft_list_remove(&ucx_peer->output.busy);
 }
 
 void ucx_stream_check(struct ucx_send *send)
@@ -55,7 +56,7 @@ static void fragment_ended(struct ucx_fragment *fragment, ucs_status_t status)
 {
     struct ucx_send *send = fragment->send;
     struct ucx_peer *ucx_peer = send->op.peer;
-    ucx_pool_release(&ucx_peer->endpoint->fragments, fragment);
+    ucx_pool_release(&ucx_peer->endpoint->pools.fragments, fragment);
     ucx_peer->fragments--;
     send->op.holds--;
     if (status != UCS_OK && send->op.failed == WEFT_OK) send->op.failed = ucx_status(ucx_peer, status);
@@ -105,7 +106,7 @@ static size_t encode_fragment(const struct ucx_send *send, uint64_t offset, uint
 static bool push_one(struct ucx_peer *ucx_peer, struct ucx_send *send)
 {
     struct ucx_endpoint *endpoint = ucx_peer->endpoint;
-    struct ucx_fragment *fragment = ucx_pool_alloc(endpoint, &endpoint->fragments);
+    struct ucx_fragment *fragment = ucx_pool_alloc(endpoint, &endpoint->pools.fragments);
     if (!fragment) return false;
     fragment->send = send;
     uint64_t offset = send->started, left = send->bytes - offset;
@@ -132,7 +133,8 @@ static bool push_one(struct ucx_peer *ucx_peer, struct ucx_send *send)
 
 static bool can_push(const struct ucx_peer *ucx_peer)
 {
-    return ucx_peer->ep && !weft_list_empty(&ucx_peer->sending) && ucx_peer->fragments < UCX_FRAGMENTS_MAX;
+    return ucx_peer->ep && !weft_list_empty(&ucx_peer->output.sending) &&
+           ucx_peer->fragments < UCX_FRAGMENTS_MAX;
 }
 
 int ucx_streams_push(struct ucx_endpoint *endpoint)
@@ -140,9 +142,9 @@ int ucx_streams_push(struct ucx_endpoint *endpoint)
     int count = 0;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->busy) {
-        struct ucx_peer *ucx_peer = weft_container_of(node, struct ucx_peer, busy);
+        struct ucx_peer *ucx_peer = weft_container_of(node, struct ucx_peer, output.busy);
         for (int i = 0; i < UCX_PUSH_MAX && can_push(ucx_peer); i++, count++) {
-            if (!push_one(ucx_peer, weft_list_first(&ucx_peer->sending, struct ucx_send, sending)))
+            if (!push_one(ucx_peer, weft_list_first(&ucx_peer->output.sending, struct ucx_send, sending)))
                 return count;
         }
     }
@@ -153,7 +155,7 @@ bool ucx_streams_waiting(const struct ucx_endpoint *endpoint)
 {
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &endpoint->busy) {
-        if (can_push(weft_container_of(node, struct ucx_peer, busy))) return true;
+        if (can_push(weft_container_of(node, struct ucx_peer, output.busy))) return true;
     }
     return false;
 }

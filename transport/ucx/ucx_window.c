@@ -61,7 +61,7 @@ static void incoming_free(struct ucx_peer *ucx_peer, struct ucx_incoming *incomi
     weft_list_remove(&incoming->link);
     ucx_peer->incoming_count--;
     if (incoming->notification) ucx_arrival_release(ucx_peer->endpoint, incoming->notification);
-    ucx_pool_release(&ucx_peer->endpoint->incomings, incoming);
+    ucx_pool_release(&ucx_peer->endpoint->pools.incomings, incoming);
 }
 
 /* No operation of this peer accesses the window through this backend any more. */
@@ -173,7 +173,7 @@ static struct ucx_incoming *incoming_of(struct ucx_peer *ucx_peer, struct ucx_wi
         if (incoming->put_id == put->id) return incoming;
     }
     if (ucx_peer->incoming_count >= UCX_INCOMING_MAX) return NULL;
-    struct ucx_incoming *incoming = ucx_pool_alloc(ucx_peer->endpoint, &ucx_peer->endpoint->incomings);
+    struct ucx_incoming *incoming = ucx_pool_alloc(ucx_peer->endpoint, &ucx_peer->endpoint->pools.incomings);
     if (!incoming) return NULL;
     *incoming = (struct ucx_incoming){.window = ucx_window, .put_id = put->id, .bytes = put->bytes};
     weft_list_append(&ucx_peer->incoming, &incoming->link);
@@ -387,7 +387,7 @@ enum weft_status ucx_get(struct weft_transport *transport, struct weft_remote *r
     struct ucx_remote *ucx_remote = remote->backend;
     if (!ucx_peer->ep) return WEFT_ERR_PEER_LOST;
     if (endpoint->send_count >= UCX_SENDS_MAX) return WEFT_ERR_AGAIN;
-    struct ucx_landing *landing = ucx_pool_alloc(endpoint, &endpoint->landings);
+    struct ucx_landing *landing = ucx_pool_alloc(endpoint, &endpoint->pools.landings);
     if (!landing) return WEFT_ERR_NO_MEMORY;
     ucx_op_init(&landing->op, UCX_OP_GET, ucx_peer, completion);
     landing->op.done.remote = remote;

@@ -113,6 +113,17 @@ struct verbs_arrival {
     uint8_t small[VERBS_SMALL_BYTES];
 };
 
+/* Address that peers connect to. */
+struct verbs_own_address {
+    uint8_t blob[ADDRESS_BLOB_BYTES_MAX];
+    uint32_t blob_bytes;
+};
+/* Figures for the stats. */
+struct verbs_traffic {
+    uint64_t system_calls, copied_bytes;
+    uint64_t refused_reported; /* refusals of the bootstrap already in the stats */
+};
+
 struct verbs_endpoint {
     struct weft_transport *transport;
     struct verbs_options options;
@@ -123,16 +134,14 @@ struct verbs_endpoint {
     struct verbs_memory *memory;
     struct bootstrap *bootstrap;
     int epoll;
-    uint8_t blob[ADDRESS_BLOB_BYTES_MAX];
-    uint32_t blob_bytes;
+    struct verbs_own_address own_address;
     struct weft_list peers, dirty, needs_check, fencing, slabs, self_arrivals;
     struct verbs_pool sends, arrivals, payloads;
     uint32_t send_count;
     uint32_t polls;
     uint64_t bootstrap_poll_ns; /* next poll of the bootstrap and the devices' events */
     bool slept;
-    uint64_t system_calls, copied_bytes;
-    uint64_t refused_reported; /* refusals of the bootstrap already in the stats */
+    struct verbs_traffic traffic;
 };
 
 /* verbs_open.c */

@@ -143,7 +143,7 @@ struct verbs_arrival *verbs_arrival_new(struct verbs_peer *verbs_peer, const str
         return NULL;
     }
     if (copy > 0) memcpy(arrival->big ? arrival->big : arrival->small, incoming->payload, copy);
-    endpoint->copied_bytes += copy;
+    endpoint->traffic.copied_bytes += copy;
     struct weft_arrival *handle = &arrival->core.handle;
     arrival->core.is_complete = !incoming->announced;
     handle->peer_id = verbs_peer->peer->id;
@@ -196,7 +196,7 @@ enum weft_status verbs_accept(struct weft_transport *transport, struct weft_arri
     if (!arrival->announced) {
         if (handle->payload_bytes > 0)
             memcpy(buffer, arrival->big ? arrival->big : arrival->small, handle->payload_bytes);
-        endpoint->copied_bytes += handle->payload_bytes;
+        endpoint->traffic.copied_bytes += handle->payload_bytes;
         if (verbs_peer->stream) eager_taken(arrival);
         core_finish(transport, &arrival->done, WEFT_OK);
         return WEFT_IN_PROGRESS;

@@ -102,8 +102,9 @@ static enum weft_status open_link(struct verbs_endpoint *endpoint,
     size_t bytes;
     const void *address = bootstrap_address(endpoint->bootstrap, &bytes);
     WEFT_ASSERT(bytes <= BOOTSTRAP_ADDRESS_BYTES_MAX);
-    endpoint->blob_bytes = address_blob_encode(verbs_blob_kind, core_nonce_hash(transport->nonce),
-                                               transport->id, address, (uint32_t)bytes, endpoint->blob);
+    endpoint->own_address.blob_bytes =
+        address_blob_encode(verbs_blob_kind, core_nonce_hash(transport->nonce), transport->id, address,
+                            (uint32_t)bytes, endpoint->own_address.blob);
     return WEFT_OK;
 }
 
@@ -182,8 +183,8 @@ static enum weft_status verbs_address(struct weft_transport *transport, const vo
                                       size_t *bytes_out)
 {
     struct verbs_endpoint *endpoint = transport->backend;
-    *blob_out = endpoint->blob;
-    *bytes_out = endpoint->blob_bytes;
+    *blob_out = endpoint->own_address.blob;
+    *bytes_out = endpoint->own_address.blob_bytes;
     return WEFT_OK;
 }
 
@@ -214,10 +215,10 @@ static void verbs_count(struct weft_transport *transport)
     struct weft_transport_stats *stats = &transport->stats;
     struct bootstrap_stats bootstrap;
     bootstrap_stats(endpoint->bootstrap, &bootstrap);
-    stats->refused_count += bootstrap.refused_count - endpoint->refused_reported;
-    endpoint->refused_reported = bootstrap.refused_count;
-    stats->copied_bytes = endpoint->copied_bytes;
-    stats->system_call_count = endpoint->system_calls;
+    stats->refused_count += bootstrap.refused_count - endpoint->traffic.refused_reported;
+    endpoint->traffic.refused_reported = bootstrap.refused_count;
+    stats->copied_bytes = endpoint->traffic.copied_bytes;
+    stats->system_call_count = endpoint->traffic.system_calls;
     stats->work_request_count = stats->doorbell_count = stats->signalled_count = 0;
     stats->memory_bytes = stats->memory_peer_bytes = 0;
     for (uint32_t i = 0; i < endpoint->rail_count; i++) {

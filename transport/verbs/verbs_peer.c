@@ -370,7 +370,7 @@ void verbs_peer_leave(struct verbs_peer *verbs_peer)
         return;
     }
     end_patience(verbs_peer);
-    if (verbs_peer->link && verbs_peer->stream->hello_received) {
+    if (verbs_peer->link && verbs_peer->stream->hello.hello_received) {
         verbs_peer->leaving = true;
         stream_leave(verbs_peer->stream, false);
         stream_pump(verbs_peer->stream);
@@ -388,7 +388,7 @@ void verbs_disconnect(struct weft_transport *transport, struct weft_peer *peer, 
     bool orderly = verbs_peer->left && verbs_peer->link && verbs_peer->stream->phase == STREAM_RUNNING;
     if (orderly) stream_leave(verbs_peer->stream, true);
     else stream_report_lost(verbs_peer->stream, peer->text); /* the link closes after this was sent */
-    if (verbs_peer->link && !verbs_peer->stream->hello_sent) {
+    if (verbs_peer->link && !verbs_peer->stream->hello.hello_sent) {
         bootstrap_forget(verbs_peer->link);
         verbs_peer->link = NULL;
     }
@@ -432,8 +432,8 @@ void verbs_peer_check(struct verbs_peer *verbs_peer, uint64_t now_ns)
         verbs_peer->link = NULL;
     }
     bool needs_check = stream_next_ns(stream) != WEFT_NEVER || verbs_peer->leaving ||
-                       (verbs_peer->ended && verbs_peer->link) || stream->control_queued > 0;
-    needs_check |= verbs_peer->link && !stream->hello_received;
+                       (verbs_peer->ended && verbs_peer->link) || stream->control.control_queued > 0;
+    needs_check |= verbs_peer->link && !stream->hello.hello_received;
     if (!needs_check) {
         weft_list_remove(&verbs_peer->needs_check);
     } else if (weft_list_empty(&verbs_peer->needs_check)) {

@@ -108,7 +108,7 @@ static int rail_events(struct verbs_endpoint *endpoint, struct verbs_rail *rail)
     int count = 0;
     while (verbs_rail_async(rail, &event)) {
         count++;
-        endpoint->system_calls++;
+        endpoint->traffic.system_calls++;
         weft_log(endpoint->transport->env, WEFT_LOG_INFO, "transport", "endpoint %u: %s",
                  endpoint->transport->id, event.text);
         if (event.kind == VERBS_ASYNC_QUEUE_PAIR && event.queue_pair) {
@@ -127,11 +127,11 @@ static int poll_bootstrap(struct verbs_endpoint *endpoint, int budget)
 {
     struct epoll_event events[3 * VERBS_RAILS_MAX + 1];
     int count = 0, got = epoll_wait(endpoint->epoll, events, 3 * VERBS_RAILS_MAX + 1, 0);
-    endpoint->system_calls++;
+    endpoint->traffic.system_calls++;
     for (int e = 0; e < got; e++) {
         if (events[e].data.fd == bootstrap_fd(endpoint->bootstrap)) {
             count += bootstrap_progress(endpoint->bootstrap, budget);
-            endpoint->system_calls++;
+            endpoint->traffic.system_calls++;
         }
         for (uint32_t i = 0; i < endpoint->rail_count; i++) {
             struct verbs_rail *rail = &endpoint->rails[i];
@@ -155,7 +155,7 @@ static void check_restless(struct verbs_endpoint *endpoint)
 static void post_dirty(struct verbs_endpoint *endpoint, uint64_t now_ns)
 {
     /* a peer that becomes dirty meanwhile waits for the next progress */
-    uint32_t rounds = endpoint->transport->peer_count + 1;
+    uint32_t rounds = endpoint->transport->peer_table.peer_count + 1;
     while (rounds-- > 0 && !weft_list_empty(&endpoint->dirty)) {
         struct verbs_peer *verbs_peer = weft_list_first(&endpoint->dirty, struct verbs_peer, dirty);
         weft_list_remove(&verbs_peer->dirty);

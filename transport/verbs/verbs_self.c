@@ -46,7 +46,7 @@ void verbs_self_accept(struct verbs_arrival *arrival, void *buffer)
 {
     struct verbs_endpoint *endpoint = arrival->verbs_peer->endpoint;
     memcpy(buffer, arrival->sender->stream.payload, arrival->core.handle.payload_bytes);
-    endpoint->copied_bytes += arrival->core.handle.payload_bytes;
+    endpoint->traffic.copied_bytes += arrival->core.handle.payload_bytes;
     core_finish(endpoint->transport, &arrival->sender->done, WEFT_OK);
     core_finish(endpoint->transport, &arrival->done, WEFT_OK);
 }
@@ -76,7 +76,7 @@ enum weft_status verbs_self_access(struct verbs_peer *verbs_peer, void *to, cons
         weft_list_append(&endpoint->self_arrivals, &arrival->link);
     }
     if (bytes > 0) memmove(to, from, bytes);
-    endpoint->copied_bytes += bytes;
+    endpoint->traffic.copied_bytes += bytes;
     send->done.remote = remote;
     core_finish(endpoint->transport, &send->done, WEFT_OK);
     return WEFT_IN_PROGRESS;

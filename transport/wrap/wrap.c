@@ -284,9 +284,10 @@ static void wake_next(struct wrap *wrap)
         core_wake_at(wrap->outer, weft_list_first(&wrap->leaving, struct wrap_op, link)->due_ns);
     if (!weft_list_empty(&wrap->arriving))
         core_wake_at(wrap->outer, weft_list_first(&wrap->arriving, struct wrap_arrival, link)->due_ns);
-    if (wrap->inner->wake_ns == WEFT_NEVER) return;
-    if (wrap->inner->wake_ns <= weft_now_ns(wrap->outer->env)) wrap->inner->wake_ns = WEFT_NEVER;
-    else core_wake_at(wrap->outer, wrap->inner->wake_ns);
+    if (wrap->inner->attachment.wake_ns == WEFT_NEVER) return;
+    if (wrap->inner->attachment.wake_ns <= weft_now_ns(wrap->outer->env))
+        wrap->inner->attachment.wake_ns = WEFT_NEVER;
+    else core_wake_at(wrap->outer, wrap->inner->attachment.wake_ns);
 }
 
 static int wrap_progress(struct weft_transport *transport, int budget)

@@ -118,8 +118,8 @@ void place_step(struct place *const *places, int count)
 int unproven_connect(const struct place *place)
 {
     struct socket_address where;
-    assert_int_equal(bootstrap_address_decode(place->bootstrap, place->bootstrap->address,
-                                              place->bootstrap->address_bytes, &where),
+    assert_int_equal(bootstrap_address_decode(place->bootstrap, place->bootstrap->own_address.address,
+                                              place->bootstrap->own_address.address_bytes, &where),
                      WEFT_OK);
     int fd = socket(where.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);

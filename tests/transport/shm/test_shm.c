@@ -170,14 +170,14 @@ static void test_close_without_fence(void **state)
     const struct shm_pair *pair = net.peers[1][0]->backend;
     char *memory = net_alloc(&net, 4096);
     struct weft_window *window = window_open(&net, 1, memory, 4096);
-    if (pair->light) {
+    if (pair->flags.light) {
         struct op closing;
         op_init(&closing);
-        pair->endpoint->uncertain_until_ns = weft_now_ns(weft_env_system()) + WEFT_SECONDS(3600);
+        pair->endpoint->access.uncertain_until_ns = weft_now_ns(weft_env_system()) + WEFT_SECONDS(3600);
         weft_window_close(window, &closing.completion);
         for (int i = 0; i < 50; i++) net_pump(&net);
         assert_int_equal(closing.fired, 0);
-        pair->endpoint->uncertain_until_ns = 1; /* in the past */
+        pair->endpoint->access.uncertain_until_ns = 1; /* in the past */
         PUMP_UNTIL(&net, closing.fired);
         assert_int_equal(closing.status, WEFT_OK);
     }
@@ -238,7 +238,7 @@ static void test_split(void **state)
         for (int i = 0; i < 2; i++) weft_transport_stats(net.transports[i], &before[i]);
         op_recv(&recv, net.transports[1], 100, TAG(1), in, BYTES);
         op_send(&send, net.peers[0][1], TAG(1), NULL, out, BYTES);
-        if (how == SENDER_FAILS) to_receiver->pid = INT32_MAX; /* no such process */
+        if (how == SENDER_FAILS) to_receiver->remote.pid = INT32_MAX; /* no such process */
         if (how == RECEIVER_FAILS) {
             assert_int_equal(mprotect(out, 2 << 20, PROT_NONE), 0);
             for (int i = 0; i < 20; i++) weft_transport_progress(net.transports[1], 64);
@@ -296,7 +296,7 @@ static void test_exchange(void **state)
 static uint32_t slots_of(const struct shm_pair *pair)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < SHM_SLOTS; i++) count += pair->endpoint->slots[i].pair == pair;
+    for (uint32_t i = 0; i < SHM_SLOTS; i++) count += pair->endpoint->staging_area.slots[i].pair == pair;
     return count;
 }
 

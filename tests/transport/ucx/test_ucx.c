@@ -219,7 +219,7 @@ static void test_forger(void **state)
     assert_true(refused >= 3);
     assert_int_equal(recv.fired, 0);
     assert_int_equal(stats.received_count, 0);
-    assert_int_equal(places[0].transport->early_peer_count, 0); /* and no memory is spent on it */
+    assert_int_equal(places[0].transport->peer_table.early_peer_count, 0); /* and no memory is spent on it */
     close_all(places, 2);
 }
 

@@ -600,7 +600,7 @@ static void react(struct side *side)
     if (side->left && !side->told_lost) {
         stream_leave(side->stream, true);
         stream_pump(side->stream);
-        if (side->stream->control_queued == 0) lose(side, WEFT_ERR_PEER_LOST);
+        if (side->stream->control.control_queued == 0) lose(side, WEFT_ERR_PEER_LOST);
     }
     if (stream_leave_is_acked(side->stream)) lose(side, WEFT_ERR_CLOSED);
 }
@@ -728,7 +728,7 @@ static void check_end(void)
             if (own->received && own->accepted && own->bytes > 0 && !poisoned(own->buffer, own->bytes))
                 violation("message %u: its buffer was touched after its end", i);
         }
-        if (!side->dead && side->stream->payload_untaken > STREAM_EAGER_BUDGET_LEAST)
+        if (!side->dead && side->stream->incoming.payload_untaken > STREAM_EAGER_BUDGET_LEAST)
             violation("too much lies unreceived");
     }
 }

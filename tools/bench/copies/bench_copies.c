@@ -92,7 +92,7 @@ static void print_row(const struct bench_options *options, json_t *row, uint32_t
     const double bytes = number_of(row, "shard_bytes_per_step"),
                  contributions = number_of(row, "bytes") * options->processes,
                  share = (bytes - number_of(plain, "shard_bytes_per_step")) / contributions;
-    if (options->json) {
+    if (options->report.json) {
         json_object_set_new(row, "copies", json_integer((json_int_t)copies));
         if (plain) json_object_set_new(row, "extra_bytes_share", json_real(share));
         bench_row_print(stdout, json_incref(row), 8);
@@ -106,7 +106,7 @@ static void print_row(const struct bench_options *options, json_t *row, uint32_t
 
 static void print_rows(const struct bench_options *options, json_t *const rows[JOBS])
 {
-    if (!options->json)
+    if (!options->report.json)
         printf("# weft bench push_pull --copies: %" PRIu32 " workers, %" PRIu32
                " shards; bytes: received by all shards in a step\n%12s %6s %12s %12s %14s %9s %9s\n",
                options->processes, options->shards, "size (B)", "copies", "time (us)", "step (us)", "bytes",

@@ -78,20 +78,22 @@ struct stream *stream_create(struct weft_env *env, const struct stream_options *
     stream->options.lane_count_made = options->lane_count;
     stream->announced.limit = ANNOUNCED_MAX;
     stream->grants.limit = STREAM_GRANTS_MAX;
-    stream->peer_eager_budget = STREAM_EAGER_BUDGET_LEAST;
-    weft_list_init(&stream->waiting);
+    stream->hello.peer_eager_budget = STREAM_EAGER_BUDGET_LEAST;
+    weft_list_init(&stream->outgoing.waiting);
     weft_list_init(&stream->sends);
     weft_list_init(&stream->receives);
     weft_list_init(&stream->moving);
     weft_list_init(&stream->ungranted);
     bool whole = table_grow(env, &stream->announced) && table_grow(env, &stream->grants);
-    whole = whole && (stream->control_queue = weft_alloc_bytes(env, CONTROL_QUEUE_BYTES));
-    whole = whole && (stream->replays = weft_alloc_array(
-                          env, (size_t)options->lane_count * options->lane_depth, sizeof *stream->replays));
+    whole = whole && (stream->control.control_queue = weft_alloc_bytes(env, CONTROL_QUEUE_BYTES));
+    whole = whole &&
+            (stream->replay.replays = weft_alloc_array(env, (size_t)options->lane_count * options->lane_depth,
+                                                       sizeof *stream->replay.replays));
     for (uint32_t i = 0; i < options->lane_count && whole; i++) {
-        stream->lanes[i].epoch = 1;
-        stream->lanes[i].entries = weft_alloc_array(env, options->lane_depth, sizeof(struct stream_entry));
-        whole = stream->lanes[i].entries != NULL;
+        stream->lane_set.lanes[i].epoch = 1;
+        stream->lane_set.lanes[i].entries =
+            weft_alloc_array(env, options->lane_depth, sizeof(struct stream_entry));
+        whole = stream->lane_set.lanes[i].entries != NULL;
     }
     if (whole) return stream;
     stream_free(stream);
@@ -102,13 +104,13 @@ void stream_free(struct stream *stream)
 {
     if (!stream) return;
     struct weft_env *env = stream->env;
-    for (uint32_t i = 0; i < STREAM_LANES_MAX; i++) weft_free_bytes(env, stream->lanes[i].entries);
+    for (uint32_t i = 0; i < STREAM_LANES_MAX; i++) weft_free_bytes(env, stream->lane_set.lanes[i].entries);
     weft_free_bytes(env, stream->announced.items);
     weft_free_bytes(env, stream->announced.free_items);
     weft_free_bytes(env, stream->grants.items);
     weft_free_bytes(env, stream->grants.free_items);
-    weft_free_bytes(env, stream->control_queue);
-    weft_free_bytes(env, stream->replays);
+    weft_free_bytes(env, stream->control.control_queue);
+    weft_free_bytes(env, stream->replay.replays);
     weft_free_bytes(env, stream);
 }
 
@@ -131,7 +133,7 @@ void stream_fail(struct stream *stream, enum weft_status status, const char *tex
 
 void stream_start(struct stream *stream)
 {
-    if (stream->hello_sent || stream->phase != STREAM_RUNNING) return;
+    if (stream->hello.hello_sent || stream->phase != STREAM_RUNNING) return;
     const struct stream_options *options = &stream->options;
     struct stream_hello hello = {
         .version = STREAM_VERSION,
@@ -145,8 +147,8 @@ void stream_start(struct stream *stream)
     uint8_t body[128], out[STREAM_CONTROL_BYTES_MAX];
     struct stream_control control = {
         .kind = STREAM_CONTROL_HELLO, .bytes = stream_hello_encode(&hello, body), .body = body};
-    stream->hello_sent = true;
-    stream->down_since_ns = weft_now_ns(stream->env);
+    stream->hello.hello_sent = true;
+    stream->lane_set.down_since_ns = weft_now_ns(stream->env);
     stream_send_control(stream, out, stream_control_encode(&control, out));
 }
 
@@ -155,29 +157,32 @@ void stream_start(struct stream *stream)
 static bool control_flush(struct stream *stream)
 {
     uint32_t at = 0;
-    while (at < stream->control_queued) {
+    while (at < stream->control.control_queued) {
         uint16_t bytes;
-        memcpy(&bytes, stream->control_queue + at, 2);
-        if (stream->ops->control(stream->context, stream->control_queue + at + 2, bytes) != WEFT_OK) break;
+        memcpy(&bytes, stream->control.control_queue + at, 2);
+        if (stream->ops->control(stream->context, stream->control.control_queue + at + 2, bytes) != WEFT_OK)
+            break;
         at += 2u + bytes;
     }
     if (at == 0) return false;
-    memmove(stream->control_queue, stream->control_queue + at, stream->control_queued - at);
-    stream->control_queued -= at;
+    memmove(stream->control.control_queue, stream->control.control_queue + at,
+            stream->control.control_queued - at);
+    stream->control.control_queued -= at;
     return true;
 }
 
 void stream_send_control(struct stream *stream, const void *bytes, uint32_t count)
 {
-    if (stream->control_queued == 0 && stream->ops->control(stream->context, bytes, count) == WEFT_OK) return;
-    if (stream->control_queued + count + 2 > CONTROL_QUEUE_BYTES) {
+    if (stream->control.control_queued == 0 && stream->ops->control(stream->context, bytes, count) == WEFT_OK)
+        return;
+    if (stream->control.control_queued + count + 2 > CONTROL_QUEUE_BYTES) {
         stream_fail(stream, WEFT_ERR_PEER_LOST, "its control link takes no more messages");
         return;
     }
     uint16_t length = (uint16_t)count;
-    memcpy(stream->control_queue + stream->control_queued, &length, 2);
-    memcpy(stream->control_queue + stream->control_queued + 2, bytes, count);
-    stream->control_queued += count + 2;
+    memcpy(stream->control.control_queue + stream->control.control_queued, &length, 2);
+    memcpy(stream->control.control_queue + stream->control.control_queued + 2, bytes, count);
+    stream->control.control_queued += count + 2;
 }
 
 static uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
@@ -185,25 +190,27 @@ static uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
 static void hello_take(struct stream *stream, const struct stream_control *control)
 {
     struct stream_hello hello;
-    if (stream->hello_received || stream_hello_decode(control->body, control->bytes, &hello) < 0) {
+    if (stream->hello.hello_received || stream_hello_decode(control->body, control->bytes, &hello) < 0) {
         stream_fail(stream, WEFT_ERR_MALFORMED, "its greeting cannot be understood: another version?");
         return;
     }
-    stream->hello_received = true;
-    stream->peer_ring = hello.ring;
-    stream->peer_ring_bytes = hello.ring_bytes;
-    memcpy(stream->peer_ring_keys.key, hello.keys, sizeof hello.keys);
-    stream->ring_size = smaller(stream->options.ring_bytes, hello.ring_bytes);
+    stream->hello.hello_received = true;
+    stream->hello.peer_ring = hello.ring;
+    stream->hello.peer_ring_bytes = hello.ring_bytes;
+    memcpy(stream->hello.peer_ring_keys.key, hello.keys, sizeof hello.keys);
+    stream->outgoing.ring_size = smaller(stream->options.ring_bytes, hello.ring_bytes);
     stream->options.lane_count = smaller(stream->options.lane_count, hello.lane_count);
     stream->options.chunk_bytes = smaller(stream->options.chunk_bytes, hello.chunk_bytes);
     uint32_t budget = smaller(stream->options.eager_budget, hello.eager_budget);
-    if (budget > stream->peer_eager_budget) stream->peer_eager_budget = budget;
+    if (budget > stream->hello.peer_eager_budget) stream->hello.peer_eager_budget = budget;
 }
 
 static void leave_check(struct stream *stream)
 {
-    if (!stream->leave_received || stream->left_reported || stream->in_next < stream->leave_records) return;
-    stream->left_reported = true;
+    if (!stream->departure.leave_received || stream->departure.left_reported ||
+        stream->incoming.in_next < stream->departure.leave_records)
+        return;
+    stream->departure.left_reported = true;
     stream->ops->left(stream->context);
 }
 
@@ -212,8 +219,8 @@ void stream_control(struct stream *stream, const void *bytes, uint32_t count)
     struct stream_control control;
     if (stream->phase != STREAM_RUNNING || stream->failure < 0) return;
     if (stream_control_decode(bytes, count, &control) < 0 ||
-        (!stream->hello_received && control.kind != STREAM_CONTROL_HELLO) ||
-        (stream->hello_received && control.lane >= stream->options.lane_count)) {
+        (!stream->hello.hello_received && control.kind != STREAM_CONTROL_HELLO) ||
+        (stream->hello.hello_received && control.lane >= stream->options.lane_count)) {
         stream_fail(stream, WEFT_ERR_MALFORMED, "it sent a control message that cannot be understood");
         return;
     }
@@ -223,11 +230,11 @@ void stream_control(struct stream *stream, const void *bytes, uint32_t count)
     case STREAM_CONTROL_READY: stream_on_lane_ready(stream, &control); break;
     case STREAM_CONTROL_BROKEN: stream_on_lane_broken(stream, &control); break;
     case STREAM_CONTROL_LEAVE:
-        stream->leave_received = true;
-        stream->leave_records = control.value;
+        stream->departure.leave_received = true;
+        stream->departure.leave_records = control.value;
         leave_check(stream);
         break;
-    case STREAM_CONTROL_LEAVE_REPLY: stream->leave_acked = true; break;
+    case STREAM_CONTROL_LEAVE_REPLY: stream->departure.leave_acked = true; break;
     case STREAM_CONTROL_LOST: {
         char text[sizeof stream->failure_text];
         snprintf(text, sizeof text, "it has given this connection up: %.*s", (int)control.bytes,
@@ -242,7 +249,7 @@ void stream_control(struct stream *stream, const void *bytes, uint32_t count)
 static void leave_send(struct stream *stream, enum stream_control_kind kind)
 {
     uint8_t out[STREAM_CONTROL_BYTES_MAX];
-    struct stream_control control = {.kind = kind, .value = stream->out_next};
+    struct stream_control control = {.kind = kind, .value = stream->outgoing.out_next};
     stream_send_control(stream, out, stream_control_encode(&control, out));
 }
 
@@ -250,14 +257,14 @@ void stream_leave(struct stream *stream, bool answer)
 {
     if (stream->phase != STREAM_RUNNING) return;
     if (answer) leave_send(stream, STREAM_CONTROL_LEAVE_REPLY);
-    else stream->leaving = true;
+    else stream->departure.leaving = true;
 }
 
 void stream_report_lost(struct stream *stream, const char *text)
 {
     uint8_t out[STREAM_CONTROL_BYTES_MAX];
     size_t bytes = strlen(text), most = STREAM_CONTROL_BYTES_MAX - STREAM_CONTROL_FIXED_BYTES;
-    if (stream->phase != STREAM_RUNNING || !stream->hello_sent) return;
+    if (stream->phase != STREAM_RUNNING || !stream->hello.hello_sent) return;
     struct stream_control control = {.kind = STREAM_CONTROL_LOST,
                                      .bytes = (uint32_t)(bytes < most ? bytes : most),
                                      .body = (const uint8_t *)text};
@@ -268,7 +275,7 @@ void stream_report_lost(struct stream *stream, const char *text)
 
 void stream_imm(struct stream *stream, uint32_t lane_at, uint32_t epoch, uint32_t imm)
 {
-    struct stream_lane *lane = &stream->lanes[lane_at];
+    struct stream_lane *lane = &stream->lane_set.lanes[lane_at];
     if (stream->phase != STREAM_RUNNING || stream->failure < 0) return;
     if (epoch != lane->epoch) return;
     if (STREAM_MUTANT != STREAM_MUTANT_NO_FENCE && lane->state != STREAM_LANE_JOINED &&
@@ -276,7 +283,7 @@ void stream_imm(struct stream *stream, uint32_t lane_at, uint32_t epoch, uint32_
         return; /* the watermark is fixed: this write will be replayed */
     }
     lane->imm_received++;
-    stream->breaks_without_progress = 0;
+    stream->lane_set.breaks_without_progress = 0;
     uint32_t rest = imm & 0x3fffffff;
     switch (imm >> 30) {
     case STREAM_IMM_RECORD: stream_on_record(stream, rest >> 16, (rest & 0xffff) * STREAM_ALIGN); break;
@@ -306,7 +313,7 @@ static bool runs_close(struct stream *stream)
 {
     bool any = false;
     for (uint32_t i = 0; i < stream->options.lane_count; i++) {
-        struct stream_lane *lane = &stream->lanes[i];
+        struct stream_lane *lane = &stream->lane_set.lanes[i];
         struct stream_work work;
         uint32_t count = 0;
         if (lane->state != STREAM_LANE_UP || !lane->run || !stream_run_is_posted(lane)) continue;
@@ -321,10 +328,10 @@ static bool runs_close(struct stream *stream)
 bool stream_pump(struct stream *stream)
 {
     bool any = control_flush(stream);
-    if (stream->phase != STREAM_RUNNING || stream->failure < 0 || !stream->hello_received) return any;
+    if (stream->phase != STREAM_RUNNING || stream->failure < 0 || !stream->hello.hello_received) return any;
     any |= stream_records_stage(stream);
-    if (stream->leaving && weft_list_empty(&stream->waiting)) {
-        stream->leaving = false;
+    if (stream->departure.leaving && weft_list_empty(&stream->outgoing.waiting)) {
+        stream->departure.leaving = false;
         leave_send(stream, STREAM_CONTROL_LEAVE);
     }
     uint32_t lanes = stream->options.lane_count;
@@ -333,10 +340,11 @@ bool stream_pump(struct stream *stream)
     while (more) {
         more = false;
         for (uint32_t i = 0; i < lanes; i++) {
-            uint32_t at = (stream->next_lane + i) % lanes;
-            if (stream->lanes[at].state == STREAM_LANE_UP) more |= lane_pump(stream, at, chunk_limit);
+            uint32_t at = (stream->lane_set.next_lane + i) % lanes;
+            if (stream->lane_set.lanes[at].state == STREAM_LANE_UP)
+                more |= lane_pump(stream, at, chunk_limit);
         }
-        stream->next_lane = (stream->next_lane + 1) % lanes;
+        stream->lane_set.next_lane = (stream->lane_set.next_lane + 1) % lanes;
         any |= more;
     }
     return runs_close(stream) || any;
@@ -348,7 +356,7 @@ void stream_check_end(struct stream *stream)
 {
     if (stream->phase != STREAM_ENDING) return;
     for (uint32_t i = 0; i < STREAM_LANES_MAX; i++) {
-        enum stream_lane_state state = stream->lanes[i].state;
+        enum stream_lane_state state = stream->lane_set.lanes[i].state;
         bool live = state == STREAM_LANE_OFFERED || state == STREAM_LANE_JOINED || state == STREAM_LANE_UP ||
                     state == STREAM_LANE_FENCING;
         if (live && STREAM_MUTANT != STREAM_MUTANT_END_UNFENCED) return;

@@ -256,6 +256,60 @@ struct stream_table {
 
 enum stream_phase { STREAM_RUNNING = 0, STREAM_ENDING, STREAM_ENDED };
 
+/* Received in the peer's HELLO. */
+struct stream_peer_hello {
+    /* received in the peer's HELLO */
+    bool hello_sent, hello_received;
+    uint64_t peer_ring;
+    struct stream_keys peer_ring_keys;
+    uint32_t peer_ring_bytes, peer_eager_budget;
+};
+/* Lanes to the peer. */
+struct stream_lane_set {
+    struct stream_lane lanes[STREAM_LANES_MAX];
+    uint32_t next_lane;
+    uint64_t down_since_ns; /* WEFT_NEVER: a lane is up */
+    uint64_t no_progress_since_ns; /* time of the first of these breaks */
+    /* breaks of lanes with open works since the last progress on any lane */
+    uint32_t breaks_without_progress;
+};
+/* Outgoing records. */
+struct stream_sending {
+    /* outgoing records */
+    struct weft_list waiting; /* struct stream_outgoing */
+    struct stream_record_out out[STREAM_RECORDS_MAX];
+    uint64_t out_next, out_done; /* sequence numbers; out_done: the peer has consumed lower ones */
+    uint32_t out_unposted;
+    /* ring_size: the smaller of the local staging and the peer's ring */
+    uint32_t ring_head, ring_used, ring_size;
+    uint64_t eager_sent, eager_taken; /* bytes, each message rounded up to 64 */
+};
+/* Incoming records. */
+struct stream_receiving {
+    /* incoming records */
+    struct stream_record_in in[STREAM_RECORDS_MAX];
+    uint64_t in_next, in_reported;  /* in_reported: records below it were reported as consumed */
+    uint32_t in_bytes_unreported;
+    uint64_t taken, taken_reported; /* eager bytes consumed; reported */
+    uint64_t payload_untaken;     /* eager bytes not consumed */
+};
+/* Works that another lane repeats. */
+struct stream_replays {
+    struct stream_replay *replays; /* ring of (lane_count * lane_depth,) */
+    uint32_t replay_first, replay_count;
+};
+/* Messages that the link has not accepted. */
+struct stream_control_queue {
+    /* messages that the link has not accepted */
+    uint8_t *control_queue;
+    uint32_t control_queued;
+};
+/* The end of the stream in order. */
+struct stream_departure {
+    bool leaving, leave_received, left_reported, leave_acked;
+    uint64_t leave_records;
+};
+
 struct stream {
     struct weft_env *env;
     const struct stream_ops *ops;
@@ -266,50 +320,25 @@ struct stream {
     enum weft_status failure; /* not WEFT_OK: the driver ends this peer */
     char failure_text[200];
 
-    /* received in the peer's HELLO */
-    bool hello_sent, hello_received;
-    uint64_t peer_ring;
-    struct stream_keys peer_ring_keys;
-    uint32_t peer_ring_bytes, peer_eager_budget;
+    struct stream_peer_hello hello;
 
-    struct stream_lane lanes[STREAM_LANES_MAX];
-    uint32_t next_lane;
-    uint64_t down_since_ns; /* WEFT_NEVER: a lane is up */
-    uint64_t no_progress_since_ns; /* time of the first of these breaks */
-    /* breaks of lanes with open works since the last progress on any lane */
-    uint32_t breaks_without_progress;
+    struct stream_lane_set lane_set;
 
-    /* outgoing records */
-    struct weft_list waiting; /* struct stream_outgoing */
-    struct stream_record_out out[STREAM_RECORDS_MAX];
-    uint64_t out_next, out_done; /* sequence numbers; out_done: the peer has consumed lower ones */
-    uint32_t out_unposted;
-    /* ring_size: the smaller of the local staging and the peer's ring */
-    uint32_t ring_head, ring_used, ring_size;
-    uint64_t eager_sent, eager_taken; /* bytes, each message rounded up to 64 */
+    struct stream_sending outgoing;
 
-    /* incoming records */
-    struct stream_record_in in[STREAM_RECORDS_MAX];
-    uint64_t in_next, in_reported;  /* in_reported: records below it were reported as consumed */
-    uint32_t in_bytes_unreported;
-    uint64_t taken, taken_reported; /* eager bytes consumed; reported */
-    uint64_t payload_untaken;     /* eager bytes not consumed */
+    struct stream_receiving incoming;
     uint64_t duplicate_count, copied_bytes;
     uint64_t id_count;
 
     struct weft_list sends, receives, moving;
     struct weft_list ungranted; /* struct stream_outgoing of receives that wait for a grant number */
     struct stream_table announced, grants;
-    struct stream_replay *replays; /* ring of (lane_count * lane_depth,) */
-    uint32_t replay_first, replay_count;
+    struct stream_replays replay;
 
-    /* messages that the link has not accepted */
-    uint8_t *control_queue;
-    uint32_t control_queued;
+    struct stream_control_queue control;
 
     bool credit_again;          /* a credit was lost with its lane */
-    bool leaving, leave_received, left_reported, leave_acked;
-    uint64_t leave_records;
+    struct stream_departure departure;
 };
 
 /* ---- calls of the driver ---- */
@@ -360,7 +389,10 @@ void stream_eager_taken(struct stream *stream, uint32_t header_bytes, uint64_t p
 /* Informs the peer that nothing follows; left() runs there. `answer`: reply to the peer's leave; then end
  * the stream. */
 void stream_leave(struct stream *stream, bool answer);
-static inline bool stream_leave_is_acked(const struct stream *stream) { return stream->leave_acked; }
+static inline bool stream_leave_is_acked(const struct stream *stream)
+{
+    return stream->departure.leave_acked;
+}
 /* Fences all lanes and ends all operations with `status`; ended() follows, possibly inside this call. */
 void stream_end(struct stream *stream, enum weft_status status);
 /* Call before stream_end if the connection is given up: sends the reason to the peer. */

@@ -12,7 +12,7 @@ static void send_lane_control(struct stream *stream, enum stream_control_kind ki
     uint8_t out[STREAM_CONTROL_BYTES_MAX];
     struct stream_control control = {.kind = kind,
                                      .lane = lane_at,
-                                     .epoch = stream->lanes[lane_at].epoch,
+                                     .epoch = stream->lane_set.lanes[lane_at].epoch,
                                      .value = value,
                                      .bytes = bytes,
                                      .body = body};
@@ -29,7 +29,7 @@ uint32_t stream_lanes_up(const struct stream *stream)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < stream->options.lane_count; i++)
-        count += stream->lanes[i].state == STREAM_LANE_UP;
+        count += stream->lane_set.lanes[i].state == STREAM_LANE_UP;
     return count;
 }
 
@@ -38,12 +38,12 @@ uint32_t stream_lanes_up(const struct stream *stream)
 static void lane_up(struct stream *stream, struct stream_lane *lane)
 {
     lane->state = STREAM_LANE_UP;
-    stream->down_since_ns = WEFT_NEVER;
+    stream->lane_set.down_since_ns = WEFT_NEVER;
 }
 
 void stream_lane_joined(struct stream *stream, uint32_t lane_at, uint32_t epoch)
 {
-    struct stream_lane *lane = &stream->lanes[lane_at];
+    struct stream_lane *lane = &stream->lane_set.lanes[lane_at];
     if (epoch != lane->epoch || lane->state != STREAM_LANE_OFFERED || !lane->peer_offered) return;
     lane->state = STREAM_LANE_JOINED;
     send_lane_control(stream, STREAM_CONTROL_READY, lane_at, 0, NULL, 0);
@@ -52,7 +52,7 @@ void stream_lane_joined(struct stream *stream, uint32_t lane_at, uint32_t epoch)
 
 static void lane_join(struct stream *stream, uint32_t lane_at)
 {
-    struct stream_lane *lane = &stream->lanes[lane_at];
+    struct stream_lane *lane = &stream->lane_set.lanes[lane_at];
     enum weft_status status =
         stream->ops->lane_join(stream->context, lane_at, lane->epoch, lane->peer_blob, lane->peer_blob_bytes);
     if (status < 0) stream_lane_stop(stream, lane_at, "the queue pair cannot be connected");
@@ -67,7 +67,7 @@ static uint64_t backoff_ns(const struct stream *stream, const struct stream_lane
 
 static void lane_make(struct stream *stream, uint32_t lane_at, uint64_t now_ns)
 {
-    struct stream_lane *lane = &stream->lanes[lane_at];
+    struct stream_lane *lane = &stream->lane_set.lanes[lane_at];
     uint8_t blob[STREAM_BLOB_BYTES_MAX];
     uint32_t bytes = 0;
     if (stream->ops->lane_make(stream->context, lane_at, lane->epoch, blob, &bytes) != WEFT_OK) {
@@ -86,14 +86,14 @@ static void lane_make(struct stream *stream, uint32_t lane_at, uint64_t now_ns)
 /* The peer may refer only to the epoch that both sides agreed on. */
 static bool epoch_agrees(struct stream *stream, const struct stream_control *control)
 {
-    if (control->epoch == stream->lanes[control->lane].epoch) return true;
+    if (control->epoch == stream->lane_set.lanes[control->lane].epoch) return true;
     stream_fail(stream, WEFT_ERR_MALFORMED, "it speaks of a queue pair that does not exist");
     return false;
 }
 
 void stream_on_lane_offer(struct stream *stream, const struct stream_control *control)
 {
-    struct stream_lane *lane = &stream->lanes[control->lane];
+    struct stream_lane *lane = &stream->lane_set.lanes[control->lane];
     if (!epoch_agrees(stream, control)) return;
     if (lane->peer_offered || control->bytes > STREAM_BLOB_BYTES_MAX) {
         stream_fail(stream, WEFT_ERR_MALFORMED,
@@ -109,7 +109,7 @@ void stream_on_lane_offer(struct stream *stream, const struct stream_control *co
 
 void stream_on_lane_ready(struct stream *stream, const struct stream_control *control)
 {
-    struct stream_lane *lane = &stream->lanes[control->lane];
+    struct stream_lane *lane = &stream->lane_set.lanes[control->lane];
     if (!epoch_agrees(stream, control)) return;
     lane->peer_ready = true;
     if (lane->state == STREAM_LANE_JOINED) lane_up(stream, lane);
@@ -163,9 +163,9 @@ static void entry_again(struct stream *stream, const struct stream_entry *entry)
     }
     switch (entry->kind) {
     case STREAM_ENTRY_RECORD:
-        if (entry->of.sequence < stream->out_done) return;
-        stream->out[entry->of.sequence % STREAM_RECORDS_MAX].posted = false;
-        stream->out_unposted++;
+        if (entry->of.sequence < stream->outgoing.out_done) return;
+        stream->outgoing.out[entry->of.sequence % STREAM_RECORDS_MAX].posted = false;
+        stream->outgoing.out_unposted++;
         return;
     case STREAM_ENTRY_CREDIT: stream->credit_again = true; return;
     }
@@ -200,9 +200,9 @@ static void lane_replay(struct stream *stream, struct stream_lane *lane)
 /* Both queue pairs of this epoch are fenced and both watermarks were exchanged: starts the next epoch. */
 static void lane_settle(struct stream *stream, uint32_t lane_at)
 {
-    struct stream_lane *lane = &stream->lanes[lane_at];
+    struct stream_lane *lane = &stream->lane_set.lanes[lane_at];
     /* more had arrived than was known */
-    if (lane->peer_received > lane->imm_acked) stream->breaks_without_progress = 0;
+    if (lane->peer_received > lane->imm_acked) stream->lane_set.breaks_without_progress = 0;
     lane_replay(stream, lane);
     if (stream->failure < 0) return;
     uint64_t now_ns = weft_now_ns(stream->env);
@@ -221,15 +221,16 @@ static void lane_settle(struct stream *stream, uint32_t lane_at)
 
 void stream_lane_stop(struct stream *stream, uint32_t lane_at, const char *cause)
 {
-    struct stream_lane *lane = &stream->lanes[lane_at];
+    struct stream_lane *lane = &stream->lane_set.lanes[lane_at];
     if (!lane_live(lane)) return;
     lane->state = STREAM_LANE_FENCING;
     lane->run = NULL;
     snprintf(lane->cause, sizeof lane->cause, "%s", cause);
     uint64_t now_ns = weft_now_ns(stream->env);
-    if (stream->down_since_ns == WEFT_NEVER && stream_lanes_up(stream) == 0) stream->down_since_ns = now_ns;
-    if (lane->posted > lane->acked && stream->breaks_without_progress++ == 0)
-        stream->no_progress_since_ns = now_ns;
+    if (stream->lane_set.down_since_ns == WEFT_NEVER && stream_lanes_up(stream) == 0)
+        stream->lane_set.down_since_ns = now_ns;
+    if (lane->posted > lane->acked && stream->lane_set.breaks_without_progress++ == 0)
+        stream->lane_set.no_progress_since_ns = now_ns;
     if (STREAM_MUTANT == STREAM_MUTANT_NO_FENCE)
         send_lane_control(stream, STREAM_CONTROL_BROKEN, lane_at, lane->imm_received, lane->cause,
             (uint32_t)strlen(lane->cause));
@@ -238,24 +239,24 @@ void stream_lane_stop(struct stream *stream, uint32_t lane_at, const char *cause
 
 bool stream_work_refused(struct stream *stream, uint32_t lane_at, uint32_t epoch, uint64_t index)
 {
-    struct stream_lane *lane = &stream->lanes[lane_at];
+    struct stream_lane *lane = &stream->lane_set.lanes[lane_at];
     if (epoch != lane->epoch || index < lane->acked || index >= lane->posted) return false;
     const struct stream_entry *entry = entry_at(stream, lane, index);
     if (entry->kind != STREAM_ENTRY_CHUNK && entry->kind != STREAM_ENTRY_READ) return false;
     if (entry->of.transfer->grant != STREAM_NO_GRANT) return false;
     entry->of.transfer->refused = true;
-    stream->breaks_without_progress = 0; /* the peer's device has responded */
+    stream->lane_set.breaks_without_progress = 0; /* the peer's device has responded */
     return true;
 }
 
 void stream_lane_broke(struct stream *stream, uint32_t lane_at, uint32_t epoch, const char *cause)
 {
-    if (epoch == stream->lanes[lane_at].epoch) stream_lane_stop(stream, lane_at, cause);
+    if (epoch == stream->lane_set.lanes[lane_at].epoch) stream_lane_stop(stream, lane_at, cause);
 }
 
 void stream_lane_fenced(struct stream *stream, uint32_t lane_at, uint32_t epoch)
 {
-    struct stream_lane *lane = &stream->lanes[lane_at];
+    struct stream_lane *lane = &stream->lane_set.lanes[lane_at];
     if (epoch != lane->epoch || lane->state != STREAM_LANE_FENCING) return;
     lane->state = STREAM_LANE_FENCED;
     if (stream->phase != STREAM_RUNNING) {
@@ -270,7 +271,7 @@ void stream_lane_fenced(struct stream *stream, uint32_t lane_at, uint32_t epoch)
 
 void stream_on_lane_broken(struct stream *stream, const struct stream_control *control)
 {
-    struct stream_lane *lane = &stream->lanes[control->lane];
+    struct stream_lane *lane = &stream->lane_set.lanes[control->lane];
     if (!epoch_agrees(stream, control)) return;
     lane->peer_broken = true;
     lane->peer_received = control->value;
@@ -292,7 +293,7 @@ void stream_on_lane_broken(struct stream *stream, const struct stream_control *c
 struct stream_work *stream_lane_work(struct stream *stream, uint32_t lane_at, struct stream_work *works,
                                      uint32_t *count, enum stream_work_kind kind, struct stream_entry entry)
 {
-    struct stream_lane *lane = &stream->lanes[lane_at];
+    struct stream_lane *lane = &stream->lane_set.lanes[lane_at];
     struct stream_work *work = &works[(*count)++];
     WEFT_ASSERT(stream_lane_space(stream, lane) > 0);
     *work = (struct stream_work){.kind = kind, .index = lane->posted};
@@ -308,9 +309,9 @@ struct stream_work *stream_lane_work(struct stream *stream, uint32_t lane_at, st
 
 void stream_acked(struct stream *stream, uint32_t lane_at, uint32_t epoch, uint64_t index)
 {
-    struct stream_lane *lane = &stream->lanes[lane_at];
+    struct stream_lane *lane = &stream->lane_set.lanes[lane_at];
     if (stream->phase != STREAM_RUNNING || epoch != lane->epoch || index >= lane->posted) return;
-    stream->breaks_without_progress = 0;
+    stream->lane_set.breaks_without_progress = 0;
     while (lane->acked <= index) {
         const struct stream_entry *entry = entry_at(stream, lane, lane->acked++);
         lane->imm_acked += entry_is_imm(entry);
@@ -328,27 +329,29 @@ static uint64_t lost_at(const struct stream *stream, uint64_t since_ns)
 /* Lanes may connect repeatedly on a path that carries nothing: a connection is no progress. */
 static uint64_t no_progress_since_ns(const struct stream *stream)
 {
-    return stream->breaks_without_progress >= BREAKS_WITHOUT_PROGRESS_MAX ? stream->no_progress_since_ns
-                                                                          : WEFT_NEVER;
+    return stream->lane_set.breaks_without_progress >= BREAKS_WITHOUT_PROGRESS_MAX
+               ? stream->lane_set.no_progress_since_ns
+               : WEFT_NEVER;
 }
 
 const char *stream_trouble(const struct stream *stream)
 {
-    if (stream->down_since_ns == WEFT_NEVER && stream->breaks_without_progress == 0) return NULL;
+    if (stream->lane_set.down_since_ns == WEFT_NEVER && stream->lane_set.breaks_without_progress == 0)
+        return NULL;
     for (uint32_t i = 0; i < stream->options.lane_count; i++) {
-        if (stream->lanes[i].cause[0]) return stream->lanes[i].cause;
+        if (stream->lane_set.lanes[i].cause[0]) return stream->lane_set.lanes[i].cause;
     }
     return NULL;
 }
 
 uint64_t stream_next_ns(const struct stream *stream)
 {
-    if (stream->phase != STREAM_RUNNING || !stream->hello_sent) return WEFT_NEVER;
-    uint64_t next_ns = lost_at(stream, stream->down_since_ns),
+    if (stream->phase != STREAM_RUNNING || !stream->hello.hello_sent) return WEFT_NEVER;
+    uint64_t next_ns = lost_at(stream, stream->lane_set.down_since_ns),
              vain_ns = lost_at(stream, no_progress_since_ns(stream));
     if (vain_ns < next_ns) next_ns = vain_ns;
-    for (uint32_t i = 0; i < stream->options.lane_count && stream->hello_received; i++) {
-        const struct stream_lane *lane = &stream->lanes[i];
+    for (uint32_t i = 0; i < stream->options.lane_count && stream->hello.hello_received; i++) {
+        const struct stream_lane *lane = &stream->lane_set.lanes[i];
         if (lane->state == STREAM_LANE_IDLE && lane->retry_ns < next_ns) next_ns = lane->retry_ns;
     }
     return next_ns;
@@ -356,12 +359,12 @@ uint64_t stream_next_ns(const struct stream *stream)
 
 void stream_tick(struct stream *stream, uint64_t now_ns)
 {
-    if (stream->phase != STREAM_RUNNING || !stream->hello_sent || stream->failure < 0) return;
-    for (uint32_t i = 0; i < stream->options.lane_count && stream->hello_received; i++) {
-        struct stream_lane *lane = &stream->lanes[i];
+    if (stream->phase != STREAM_RUNNING || !stream->hello.hello_sent || stream->failure < 0) return;
+    for (uint32_t i = 0; i < stream->options.lane_count && stream->hello.hello_received; i++) {
+        struct stream_lane *lane = &stream->lane_set.lanes[i];
         if (lane->state == STREAM_LANE_IDLE && now_ns >= lane->retry_ns) lane_make(stream, i, now_ns);
     }
-    bool down = now_ns >= lost_at(stream, stream->down_since_ns),
+    bool down = now_ns >= lost_at(stream, stream->lane_set.down_since_ns),
          vain = now_ns >= lost_at(stream, no_progress_since_ns(stream));
     if (!down && !vain) return;
     const char *cause = stream_trouble(stream);

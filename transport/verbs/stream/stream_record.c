@@ -22,11 +22,12 @@ bool stream_takes_eager(const struct stream *stream, uint32_t header_bytes, uint
                         uint32_t eager_bytes)
 {
     /* the smallest ring bounds a record until the HELLO arrives */
-    uint32_t ring = stream->hello_received ? stream->ring_size : STREAM_RING_LEAST;
+    uint32_t ring = stream->hello.hello_received ? stream->outgoing.ring_size : STREAM_RING_LEAST;
     if (payload_bytes > eager_bytes || STREAM_RECORD_BYTES + header_bytes + payload_bytes > ring / 4)
         return false;
-    return stream->eager_sent - stream->eager_taken + eager_charge(header_bytes, payload_bytes) <=
-           stream->peer_eager_budget;
+    return stream->outgoing.eager_sent - stream->outgoing.eager_taken +
+               eager_charge(header_bytes, payload_bytes) <=
+           stream->hello.peer_eager_budget;
 }
 
 /* ---- send ---- */
@@ -35,7 +36,7 @@ static void wait_for_space(struct stream *stream, struct stream_outgoing *outgoi
                            enum stream_record_intent intent)
 {
     outgoing->intent = intent;
-    weft_list_append(&stream->waiting, &outgoing->link);
+    weft_list_append(&stream->outgoing.waiting, &outgoing->link);
 }
 
 enum weft_status stream_send_message(struct stream *stream, struct stream_send *send, uint32_t eager_bytes)
@@ -43,7 +44,7 @@ enum weft_status stream_send_message(struct stream *stream, struct stream_send *
     send->eager = stream_takes_eager(stream, send->header_bytes, send->payload_bytes, eager_bytes);
     send->has_id = !send->eager;
     if (send->eager) {
-        stream->eager_sent += eager_charge(send->header_bytes, send->payload_bytes);
+        stream->outgoing.eager_sent += eager_charge(send->header_bytes, send->payload_bytes);
     } else {
         if (!stream_table_put(stream->env, &stream->announced, send, &send->table_at))
             return WEFT_ERR_NO_MEMORY;
@@ -57,7 +58,7 @@ enum weft_status stream_send_message(struct stream *stream, struct stream_send *
 void stream_notify(struct stream *stream, struct stream_send *send)
 {
     /* may exceed the budget: it has no payload */
-    stream->eager_sent += eager_charge(send->header_bytes, 0);
+    stream->outgoing.eager_sent += eager_charge(send->header_bytes, 0);
     send->payload_bytes = 0;
     wait_for_space(stream, &send->outgoing, STREAM_INTENT_MESSAGE);
 }
@@ -101,15 +102,17 @@ void stream_grants_hand_out(struct stream *stream)
 static bool ring_take(struct stream *stream, uint32_t bytes, struct stream_record_out *out)
 {
     uint32_t need = padded_bytes(bytes);
-    uint32_t skip = stream->ring_head + need > stream->ring_size ? stream->ring_size - stream->ring_head : 0;
-    bool has_space = stream->ring_used + skip + need <= stream->ring_size &&
-                stream->out_next - stream->out_done < STREAM_RECORDS_MAX;
+    uint32_t skip = stream->outgoing.ring_head + need > stream->outgoing.ring_size
+                        ? stream->outgoing.ring_size - stream->outgoing.ring_head
+                        : 0;
+    bool has_space = stream->outgoing.ring_used + skip + need <= stream->outgoing.ring_size &&
+                stream->outgoing.out_next - stream->outgoing.out_done < STREAM_RECORDS_MAX;
     if (STREAM_MUTANT == STREAM_MUTANT_NO_CREDIT) has_space = true;
     if (!has_space) return false;
     *out = (struct stream_record_out){
-        .offset = skip ? 0 : stream->ring_head, .bytes = bytes, .charged = skip + need};
-    stream->ring_head = (out->offset + need) % stream->ring_size;
-    stream->ring_used += out->charged;
+        .offset = skip ? 0 : stream->outgoing.ring_head, .bytes = bytes, .charged = skip + need};
+    stream->outgoing.ring_head = (out->offset + need) % stream->outgoing.ring_size;
+    stream->outgoing.ring_used += out->charged;
     return true;
 }
 
@@ -171,28 +174,29 @@ static void outgoing_staged(struct stream *stream, struct stream_outgoing *outgo
 bool stream_records_stage(struct stream *stream)
 {
     bool any = false;
-    while (!weft_list_empty(&stream->waiting)) {
-        struct stream_outgoing *outgoing = weft_list_first(&stream->waiting, struct stream_outgoing, link);
+    while (!weft_list_empty(&stream->outgoing.waiting)) {
+        struct stream_outgoing *outgoing =
+            weft_list_first(&stream->outgoing.waiting, struct stream_outgoing, link);
         struct stream_record record;
         uint8_t grant_bytes[16 + 4 * STREAM_LANES_MAX];
         describe(stream, outgoing, &record, grant_bytes);
         uint32_t bytes = STREAM_RECORD_BYTES + record.header_bytes + record.body_bytes;
-        if (padded_bytes(bytes) > stream->ring_size / 2) {
+        if (padded_bytes(bytes) > stream->outgoing.ring_size / 2) {
             stream_fail(stream, WEFT_ERR_LIMIT,
                         "its ring is too small for our messages: set the same ring size at both ends");
             return any;
         }
         struct stream_record_out out;
         if (!ring_take(stream, bytes, &out)) return any;
-        record.sequence = stream->out_next;
-        record.consumed = stream->in_reported = stream->in_next;
-        record.taken = stream->taken_reported = stream->taken;
-        stream->in_bytes_unreported = 0;
+        record.sequence = stream->outgoing.out_next;
+        record.consumed = stream->incoming.in_reported = stream->incoming.in_next;
+        record.taken = stream->incoming.taken_reported = stream->incoming.taken;
+        stream->incoming.in_bytes_unreported = 0;
         stream_record_encode(&record, stream->options.staging + out.offset);
         if (record.kind == STREAM_RECORD_MESSAGE) stream->copied_bytes += record.body_bytes;
-        stream->out[stream->out_next % STREAM_RECORDS_MAX] = out;
-        stream->out_next++;
-        stream->out_unposted++;
+        stream->outgoing.out[stream->outgoing.out_next % STREAM_RECORDS_MAX] = out;
+        stream->outgoing.out_next++;
+        stream->outgoing.out_unposted++;
         weft_list_remove(&outgoing->link);
         outgoing_staged(stream, outgoing);
         any = true;
@@ -202,40 +206,42 @@ bool stream_records_stage(struct stream *stream)
 
 static bool credit_due(const struct stream *stream)
 {
-    return stream->credit_again || stream->in_next - stream->in_reported >= STREAM_RECORDS_MAX / 2 ||
-           stream->in_bytes_unreported >= stream->options.ring_bytes / 4;
+    return stream->credit_again ||
+           stream->incoming.in_next - stream->incoming.in_reported >= STREAM_RECORDS_MAX / 2 ||
+           stream->incoming.in_bytes_unreported >= stream->options.ring_bytes / 4;
 }
 
 static bool taken_due(const struct stream *stream)
 {
-    return stream->credit_again || stream->taken - stream->taken_reported >= stream->options.eager_budget / 2;
+    return stream->credit_again ||
+           stream->incoming.taken - stream->incoming.taken_reported >= stream->options.eager_budget / 2;
 }
 
 static void credits_post(struct stream *stream, uint32_t lane_at, struct stream_work *works, uint32_t *count)
 {
     struct stream_entry entry = {.kind = STREAM_ENTRY_CREDIT};
     bool again = stream->credit_again;
-    if (credit_due(stream) && stream_lane_space(stream, &stream->lanes[lane_at]) > 3) {
+    if (credit_due(stream) && stream_lane_space(stream, &stream->lane_set.lanes[lane_at]) > 3) {
         stream_lane_work(stream, lane_at, works, count, STREAM_WORK_WRITE_IMM, entry)->imm =
-            stream_imm_credit(false, stream->in_next);
-        stream->in_reported = stream->in_next;
-        stream->in_bytes_unreported = 0;
+            stream_imm_credit(false, stream->incoming.in_next);
+        stream->incoming.in_reported = stream->incoming.in_next;
+        stream->incoming.in_bytes_unreported = 0;
         stream->credit_again = false;
     }
-    if ((again || taken_due(stream)) && stream_lane_space(stream, &stream->lanes[lane_at]) > 2) {
+    if ((again || taken_due(stream)) && stream_lane_space(stream, &stream->lane_set.lanes[lane_at]) > 2) {
         stream_lane_work(stream, lane_at, works, count, STREAM_WORK_WRITE_IMM, entry)->imm =
-            stream_imm_credit(true, stream->taken / STREAM_ALIGN);
-        stream->taken_reported = stream->taken;
+            stream_imm_credit(true, stream->incoming.taken / STREAM_ALIGN);
+        stream->incoming.taken_reported = stream->incoming.taken;
     }
 }
 
 void stream_records_post(struct stream *stream, uint32_t lane_at, struct stream_work *works, uint32_t *count)
 {
-    struct stream_lane *lane = &stream->lanes[lane_at];
+    struct stream_lane *lane = &stream->lane_set.lanes[lane_at];
     credits_post(stream, lane_at, works, count);
-    for (uint64_t sequence = stream->out_done; sequence < stream->out_next && stream->out_unposted > 0;
-         sequence++) {
-        struct stream_record_out *out = &stream->out[sequence % STREAM_RECORDS_MAX];
+    for (uint64_t sequence = stream->outgoing.out_done;
+         sequence < stream->outgoing.out_next && stream->outgoing.out_unposted > 0; sequence++) {
+        struct stream_record_out *out = &stream->outgoing.out[sequence % STREAM_RECORDS_MAX];
         if (out->posted) continue;
         if (*count >= STREAM_BATCH || stream_lane_space(stream, lane) <= 2) return;
         struct stream_entry entry = {.kind = STREAM_ENTRY_RECORD, .of.sequence = sequence};
@@ -245,10 +251,10 @@ void stream_records_post(struct stream *stream, uint32_t lane_at, struct stream_
         work->bytes = out->bytes;
         work->local = stream->options.staging + out->offset;
         work->local_key = stream->options.staging_keys.key[lane_at];
-        work->remote = stream->peer_ring + out->offset;
-        work->remote_key = stream->peer_ring_keys.key[lane_at];
+        work->remote = stream->hello.peer_ring + out->offset;
+        work->remote_key = stream->hello.peer_ring_keys.key[lane_at];
         out->posted = true;
-        stream->out_unposted--;
+        stream->outgoing.out_unposted--;
     }
 }
 
@@ -256,11 +262,12 @@ void stream_records_post(struct stream *stream, uint32_t lane_at, struct stream_
 
 static void consumed_to(struct stream *stream, uint64_t consumed)
 {
-    while (stream->out_done < consumed) {
-        const struct stream_record_out *out = &stream->out[stream->out_done % STREAM_RECORDS_MAX];
-        if (!out->posted) stream->out_unposted--; /* it had arrived before its lane broke */
-        stream->ring_used -= out->charged;
-        stream->out_done++;
+    while (stream->outgoing.out_done < consumed) {
+        const struct stream_record_out *out =
+            &stream->outgoing.out[stream->outgoing.out_done % STREAM_RECORDS_MAX];
+        if (!out->posted) stream->outgoing.out_unposted--; /* it had arrived before its lane broke */
+        stream->outgoing.ring_used -= out->charged;
+        stream->outgoing.out_done++;
     }
 }
 
@@ -269,13 +276,14 @@ void stream_credit_imm(struct stream *stream, uint32_t imm)
 {
     const uint32_t mask = 0x1fffffff;
     if (imm >> 29) {
-        uint64_t taken = ((imm & mask) - (uint32_t)(stream->eager_taken / STREAM_ALIGN)) & mask;
-        if (taken * STREAM_ALIGN <= stream->eager_sent - stream->eager_taken)
-            stream->eager_taken += taken * STREAM_ALIGN;
+        uint64_t taken = ((imm & mask) - (uint32_t)(stream->outgoing.eager_taken / STREAM_ALIGN)) & mask;
+        if (taken * STREAM_ALIGN <= stream->outgoing.eager_sent - stream->outgoing.eager_taken)
+            stream->outgoing.eager_taken += taken * STREAM_ALIGN;
         return;
     }
-    uint64_t consumed = ((imm & mask) - (uint32_t)stream->out_done) & mask;
-    if (consumed <= stream->out_next - stream->out_done) consumed_to(stream, stream->out_done + consumed);
+    uint64_t consumed = ((imm & mask) - (uint32_t)stream->outgoing.out_done) & mask;
+    if (consumed <= stream->outgoing.out_next - stream->outgoing.out_done)
+        consumed_to(stream, stream->outgoing.out_done + consumed);
 }
 
 /* ---- receive ---- */
@@ -292,8 +300,8 @@ static void announce_or_message(struct stream *stream, const struct stream_recor
         .id = record->id,
     };
     if (!incoming.announced) {
-        stream->payload_untaken += record->payload_bytes;
-        if (stream->payload_untaken > stream->options.eager_budget) {
+        stream->incoming.payload_untaken += record->payload_bytes;
+        if (stream->incoming.payload_untaken > stream->options.eager_budget) {
             stream_fail(stream, WEFT_ERR_MALFORMED, "it sent more than it was allowed to leave here");
             return;
         }
@@ -304,18 +312,18 @@ static void announce_or_message(struct stream *stream, const struct stream_recor
 static void record_handle(struct stream *stream, uint32_t offset)
 {
     struct stream_record record;
-    uint32_t limit = stream->ring_size;
+    uint32_t limit = stream->outgoing.ring_size;
     if (offset >= limit || stream_record_decode(stream->options.ring + offset, limit - offset, &record) < 0 ||
-        (STREAM_MUTANT != STREAM_MUTANT_ANY_ORDER && record.sequence != stream->in_next)) {
+        (STREAM_MUTANT != STREAM_MUTANT_ANY_ORDER && record.sequence != stream->incoming.in_next)) {
         stream_fail(stream, WEFT_ERR_MALFORMED, "it sent a record that cannot be understood");
         return;
     }
-    if (record.consumed > stream->out_next || record.taken > stream->eager_sent) {
+    if (record.consumed > stream->outgoing.out_next || record.taken > stream->outgoing.eager_sent) {
         stream_fail(stream, WEFT_ERR_MALFORMED, "it claims to have received more than was sent");
         return;
     }
     consumed_to(stream, record.consumed);
-    if (record.taken > stream->eager_taken) stream->eager_taken = record.taken;
+    if (record.taken > stream->outgoing.eager_taken) stream->outgoing.eager_taken = record.taken;
     struct stream_grant grant;
     struct stream_keys keys = {{0}};
     switch (record.kind) {
@@ -332,17 +340,18 @@ static void record_handle(struct stream *stream, uint32_t offset)
         stream_on_grant(stream, record.id, grant.grant, grant.address, &keys);
         break;
     }
-    stream->in_bytes_unreported +=
+    stream->incoming.in_bytes_unreported +=
         padded_bytes(STREAM_RECORD_BYTES + record.header_bytes + record.body_bytes);
 }
 
 void stream_on_record(struct stream *stream, uint32_t sequence, uint32_t offset)
 {
-    uint32_t ahead = (sequence - (uint32_t)stream->in_next) & 0x3fff;
-    struct stream_record_in *in = &stream->in[(stream->in_next + ahead) % STREAM_RECORDS_MAX];
+    uint32_t ahead = (sequence - (uint32_t)stream->incoming.in_next) & 0x3fff;
+    struct stream_record_in *in =
+        &stream->incoming.in[(stream->incoming.in_next + ahead) % STREAM_RECORDS_MAX];
     if (STREAM_MUTANT == STREAM_MUTANT_ANY_ORDER) {
         record_handle(stream, offset);
-        stream->in_next++;
+        stream->incoming.in_next++;
         return;
     }
     if (ahead >= STREAM_RECORDS_MAX || in->arrived) {
@@ -350,17 +359,17 @@ void stream_on_record(struct stream *stream, uint32_t sequence, uint32_t offset)
         return;
     }
     *in = (struct stream_record_in){.offset = offset, .arrived = true};
-    while (stream->in[stream->in_next % STREAM_RECORDS_MAX].arrived && stream->failure == WEFT_OK &&
-           stream->phase == STREAM_RUNNING) {
-        in = &stream->in[stream->in_next % STREAM_RECORDS_MAX];
+    while (stream->incoming.in[stream->incoming.in_next % STREAM_RECORDS_MAX].arrived &&
+           stream->failure == WEFT_OK && stream->phase == STREAM_RUNNING) {
+        in = &stream->incoming.in[stream->incoming.in_next % STREAM_RECORDS_MAX];
         in->arrived = false;
         record_handle(stream, in->offset);
-        stream->in_next++;
+        stream->incoming.in_next++;
     }
 }
 
 void stream_eager_taken(struct stream *stream, uint32_t header_bytes, uint64_t payload_bytes)
 {
-    stream->taken += eager_charge(header_bytes, payload_bytes);
-    stream->payload_untaken -= payload_bytes;
+    stream->incoming.taken += eager_charge(header_bytes, payload_bytes);
+    stream->incoming.payload_untaken -= payload_bytes;
 }

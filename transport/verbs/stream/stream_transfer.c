@@ -102,7 +102,7 @@ static void refused_check(struct stream *stream, struct stream_transfer *transfe
 {
     if (!transfer->refused || transfer->open > 0 || transfer->replay_count > 0) return;
     for (uint32_t i = 0; i < stream->options.lane_count; i++) {
-        struct stream_lane *lane = &stream->lanes[i];
+        struct stream_lane *lane = &stream->lane_set.lanes[i];
         if (lane->run == transfer) lane->run = NULL;
         if (!lane->run) lane->run_count = 0;
         if (lane->unconfirmed == transfer) lane->unconfirmed_count = 0;
@@ -132,9 +132,9 @@ void stream_replay_add(struct stream *stream, struct stream_transfer *transfer, 
 {
     uint32_t capacity = stream->options.lane_count_made * stream->options.lane_depth;
     /* at most as many as can be posted: new chunks wait behind them */
-    WEFT_ASSERT(stream->replay_count < capacity);
-    uint32_t at = (stream->replay_first + stream->replay_count++) % capacity;
-    stream->replays[at] = (struct stream_replay){transfer, chunk, uncounted};
+    WEFT_ASSERT(stream->replay.replay_count < capacity);
+    uint32_t at = (stream->replay.replay_first + stream->replay.replay_count++) % capacity;
+    stream->replay.replays[at] = (struct stream_replay){transfer, chunk, uncounted};
     transfer->replay_count++;
 }
 
@@ -158,7 +158,7 @@ static uint32_t run_imm(const struct stream_transfer *transfer, uint32_t count)
 
 void stream_run_close(struct stream *stream, uint32_t lane_at, struct stream_work *works, uint32_t *count)
 {
-    struct stream_lane *lane = &stream->lanes[lane_at];
+    struct stream_lane *lane = &stream->lane_set.lanes[lane_at];
     struct stream_entry entry = {
         .kind = STREAM_ENTRY_RUN, .number = lane->run_count, .of.transfer = lane->run};
     struct stream_work *work = stream_lane_work(stream, lane_at, works, count, STREAM_WORK_WRITE_IMM, entry);
@@ -169,10 +169,10 @@ void stream_run_close(struct stream *stream, uint32_t lane_at, struct stream_wor
 
 static void chunk_taken(struct stream *stream, struct stream_transfer *transfer)
 {
-    if (stream->replay_count > 0) {
-        stream->replay_first =
-            (stream->replay_first + 1) % (stream->options.lane_count_made * stream->options.lane_depth);
-        stream->replay_count--;
+    if (stream->replay.replay_count > 0) {
+        stream->replay.replay_first = (stream->replay.replay_first + 1) %
+                                      (stream->options.lane_count_made * stream->options.lane_depth);
+        stream->replay.replay_count--;
         transfer->replay_count--;
         return;
     }
@@ -183,12 +183,13 @@ static void chunk_taken(struct stream *stream, struct stream_transfer *transfer)
 /* Stops posting refused transfers. */
 static void refused_drop(struct stream *stream)
 {
-    while (stream->replay_count > 0 && stream->replays[stream->replay_first].transfer->refused) {
-        struct stream_transfer *transfer = stream->replays[stream->replay_first].transfer;
+    while (stream->replay.replay_count > 0 &&
+           stream->replay.replays[stream->replay.replay_first].transfer->refused) {
+        struct stream_transfer *transfer = stream->replay.replays[stream->replay.replay_first].transfer;
         chunk_taken(stream, transfer);
         refused_check(stream, transfer);
     }
-    while (stream->replay_count == 0 && !weft_list_empty(&stream->moving)) {
+    while (stream->replay.replay_count == 0 && !weft_list_empty(&stream->moving)) {
         struct stream_transfer *transfer = weft_list_first(&stream->moving, struct stream_transfer, link);
         if (!transfer->refused) return;
         weft_list_remove(&transfer->link);
@@ -199,8 +200,8 @@ static void refused_drop(struct stream *stream)
 static bool chunk_next(struct stream *stream, struct stream_replay *next_out)
 {
     refused_drop(stream);
-    if (stream->replay_count > 0) {
-        *next_out = stream->replays[stream->replay_first];
+    if (stream->replay.replay_count > 0) {
+        *next_out = stream->replay.replays[stream->replay.replay_first];
         return true;
     }
     if (weft_list_empty(&stream->moving)) return false;
@@ -240,7 +241,7 @@ static void uncounted_post(struct stream *stream, uint32_t lane_at, const struct
 static void next_post(struct stream *stream, uint32_t lane_at, const struct stream_replay *next,
                       struct stream_work *works, uint32_t *count)
 {
-    struct stream_lane *lane = &stream->lanes[lane_at];
+    struct stream_lane *lane = &stream->lane_set.lanes[lane_at];
     struct stream_transfer *transfer = next->transfer;
     if (lane->run && (lane->run != transfer || lane->run_count == STREAM_CHUNKS_PER_IMM_MAX))
         stream_run_close(stream, lane_at, works, count);
@@ -260,7 +261,7 @@ static void next_post(struct stream *stream, uint32_t lane_at, const struct stre
 void stream_transfers_post(struct stream *stream, uint32_t lane_at, struct stream_work *works,
                            uint32_t *count, uint32_t limit)
 {
-    struct stream_lane *lane = &stream->lanes[lane_at];
+    struct stream_lane *lane = &stream->lane_set.lanes[lane_at];
     struct stream_replay next;
     while (limit-- > 0 && *count + 3 <= STREAM_BATCH && stream_lane_space(stream, lane) >= 3 &&
            chunk_next(stream, &next)) {
