@@ -36,6 +36,30 @@ struct tensor {
     struct weft_request request;
 };
 
+/* What the loop does next. */
+struct trainer_due {
+    bool stop, evaluate_due; /* after the last step; before the next step */
+    bool is_changed, good;   /* ranks were lost or are new; a step has ended well since ranks were new */
+};
+/* Training time, in seconds. */
+struct trainer_clock {
+    double seconds;                 /* seconds of training */
+    double started;                 /* begin of the training time that `seconds` does not contain yet */
+    double seconds_evaluated;       /* `seconds` of the last evaluation */
+};
+/* Losses since the last evaluation. */
+struct trainer_loss {
+    double loss_sum;                /* sum of the losses since the last evaluation, and its number of steps;
+                                     * mean over this worker's batches */
+    uint64_t loss_steps;
+};
+/* What the workers decide together. */
+struct trainer_vote {
+    int64_t votes[2];               /* time limit reached; evaluation due: 0 or 1, summed over all workers in
+                                     * place */
+    struct weft_request vote_request;
+};
+
 struct trainer {
     struct trainer_options options;
     struct weft_session *session;
@@ -49,17 +73,10 @@ struct trainer {
     uint64_t steps, step;           /* planned steps; completed steps */
     uint64_t images;                /* used by all workers in the completed steps */
     uint32_t eval_every;
-    bool stop, evaluate_due; /* after the last step; before the next step */
-    bool is_changed, good;   /* ranks were lost or are new; a step has ended well since ranks were new */
-    double seconds;                 /* seconds of training */
-    double started;                 /* begin of the training time that `seconds` does not contain yet */
-    double loss_sum;                /* sum of the losses since the last evaluation, and its number of steps;
-                                     * mean over this worker's batches */
-    uint64_t loss_steps;
-    double seconds_evaluated;       /* `seconds` of the last evaluation */
-    int64_t votes[2];               /* time limit reached; evaluation due: 0 or 1, summed over all workers in
-                                     * place */
-    struct weft_request vote_request;
+    struct trainer_due due;
+    struct trainer_clock clock;
+    struct trainer_loss loss;
+    struct trainer_vote vote;
     struct report report;           /* of rank 0 */
     bool reports;                   /* it is open */
     const char *doing;              /* the call of weft that may fail */
@@ -122,8 +139,8 @@ static bool changed(struct trainer *trainer, enum weft_status status)
     trainer->rank = weft_rank(trainer->session);
     trainer->ranks = weft_ranks(trainer->session);
     trainer->step = weft_step_next(trainer->session) - 1;
-    trainer->is_changed = true;
-    if (status == WEFT_ERR_GREW) trainer->good = false;
+    trainer->due.is_changed = true;
+    if (status == WEFT_ERR_GREW) trainer->due.good = false;
     if (trainer->rank == 0) fprintf(stderr, "fashion_mnist: %s\n", weft_error_text(trainer->session));
     return open_report(trainer);
 }
@@ -133,7 +150,7 @@ static enum weft_status share_state(struct trainer *trainer)
 {
     enum { STEPS, IMAGES, EVAL_EVERY, EVALUATE_DUE, STOP, VALUES };
     int64_t values[VALUES] = {(int64_t)trainer->steps, (int64_t)trainer->images, trainer->eval_every,
-                              trainer->evaluate_due, trainer->stop};
+                              trainer->due.evaluate_due, trainer->due.stop};
     struct weft_request request = {{0}};
     for (uint32_t t = 0; t < TENSORS; t++) {
         struct tensor *tensor = &trainer->tensors[t];
@@ -144,8 +161,8 @@ static enum weft_status share_state(struct trainer *trainer)
     trainer->steps = (uint64_t)values[STEPS];
     trainer->images = (uint64_t)values[IMAGES];
     trainer->eval_every = (uint32_t)values[EVAL_EVERY];
-    trainer->evaluate_due = values[EVALUATE_DUE] != 0;
-    trainer->stop = values[STOP] != 0;
+    trainer->due.evaluate_due = values[EVALUATE_DUE] != 0;
+    trainer->due.stop = values[STOP] != 0;
     trainer->step = weft_step_next(trainer->session) - 1;
     return WEFT_OK;
 }
@@ -200,9 +217,9 @@ static bool join(struct trainer *trainer)
         if (!declare_tensor(trainer, l, false) || !declare_tensor(trainer, l, true)) return false;
     }
     mlp_init(&trainer->mlp, trainer->options.seed);
-    trainer->is_changed = weft_newcomer(trainer->session);
+    trainer->due.is_changed = weft_newcomer(trainer->session);
     trainer->doing = "first weights";
-    for (uint32_t t = 0; t < TENSORS && !trainer->is_changed; t++) {
+    for (uint32_t t = 0; t < TENSORS && !trainer->due.is_changed; t++) {
         enum weft_status status = weft_tensor_init(trainer->tensors[t].weft, trainer->tensors[t].weights);
         if (status < 0 && !changed(trainer, status)) return false;
     }
@@ -273,7 +290,8 @@ static enum weft_status evaluate(struct trainer *trainer)
     }
     struct weft_stats stats = {.size = sizeof(stats)};
     PASS(trainer, "statistics", weft_stats_get(trainer->session, &stats));
-    double train_loss = trainer->loss_steps ? trainer->loss_sum / (double)trainer->loss_steps : 0;
+    double train_loss =
+        trainer->loss.loss_steps ? trainer->loss.loss_sum / (double)trainer->loss.loss_steps : 0;
     int64_t values[VALUES] = {(int64_t)correct_all, llround(loss * 1e6), llround(train_loss * 1e6),
                               (int64_t)stats.sent_bytes, (int64_t)stats.received_bytes};
     struct weft_request request = {{0}};
@@ -281,13 +299,13 @@ static enum weft_status evaluate(struct trainer *trainer)
          weft_all_reduce(trainer->session, values, values, VALUES, WEFT_I64, WEFT_SUM, &request));
     PASS(trainer, "evaluation", weft_wait(&request, 0));
 
-    trainer->loss_sum = 0;
-    trainer->loss_steps = 0;
+    trainer->loss.loss_sum = 0;
+    trainer->loss.loss_steps = 0;
     if (trainer->rank != 0) return WEFT_OK;
     report_add(&trainer->report, &(struct measurement){
                                      .step = trainer->step,
                                      .epoch = (double)trainer->images / trainer->train.count,
-                                     .seconds = trainer->seconds,
+                                     .seconds = trainer->clock.seconds,
                                      .sent_bytes = (double)values[SENT] / trainer->ranks,
                                      .received_bytes = (double)values[RECEIVED] / trainer->ranks,
                                      .train_loss = (double)values[TRAIN_LOSS] * 1e-6 / trainer->ranks,
@@ -324,13 +342,13 @@ enum { VOTE_STOP, VOTE_EVALUATE, VOTE_COUNT };
 static enum weft_status start_vote(struct trainer *trainer)
 {
     const struct trainer_options *options = &trainer->options;
-    double seconds = trainer->seconds + (now_seconds() - trainer->started);
-    trainer->votes[VOTE_STOP] = options->seconds > 0 && seconds >= options->seconds;
-    trainer->votes[VOTE_EVALUATE] =
-        options->eval_seconds > 0 && seconds >= trainer->seconds_evaluated + options->eval_seconds;
+    double seconds = trainer->clock.seconds + (now_seconds() - trainer->clock.started);
+    trainer->vote.votes[VOTE_STOP] = options->seconds > 0 && seconds >= options->seconds;
+    trainer->vote.votes[VOTE_EVALUATE] =
+        options->eval_seconds > 0 && seconds >= trainer->clock.seconds_evaluated + options->eval_seconds;
     PASS(trainer, "vote",
-         weft_all_reduce(trainer->session, trainer->votes, trainer->votes, VOTE_COUNT, WEFT_I64, WEFT_SUM,
-                         &trainer->vote_request));
+         weft_all_reduce(trainer->session, trainer->vote.votes, trainer->vote.votes, VOTE_COUNT, WEFT_I64,
+                         WEFT_SUM, &trainer->vote.vote_request));
     return WEFT_OK;
 }
 
@@ -362,7 +380,7 @@ static enum weft_status contribute(struct trainer *trainer, double *loss_out)
     }
     for (uint32_t t = TENSORS; t-- > 0;)
         PASS(trainer, "push_pull", weft_wait(&trainer->tensors[t].request, 0));
-    if (voting) PASS(trainer, "vote", weft_wait(&trainer->vote_request, 0));
+    if (voting) PASS(trainer, "vote", weft_wait(&trainer->vote.vote_request, 0));
     return WEFT_OK;
 }
 
@@ -380,13 +398,13 @@ static enum weft_status train_step(struct trainer *trainer)
     if (status == WEFT_OK) trainer->doing = "step_end";
     status = weft_step_end(trainer->session); /* after a loss it agrees with the other ranks */
     if (status < 0) return status;
-    trainer->loss_sum += loss;
-    trainer->loss_steps++;
+    trainer->loss.loss_sum += loss;
+    trainer->loss.loss_steps++;
     trainer->step++;
     trainer->images += (uint64_t)options->batch * trainer->ranks;
-    trainer->good = true;
+    trainer->due.good = true;
     if (trainer->rank == 0)
-        report_progress(&trainer->report, trainer->step, trainer->steps, trainer->seconds, loss);
+        report_progress(&trainer->report, trainer->step, trainer->steps, trainer->clock.seconds, loss);
     return WEFT_OK;
 }
 
@@ -394,29 +412,29 @@ static void write_hash(struct trainer *trainer)
 {
     double before = now_seconds();
     fprintf(trainer->hashes, "%" PRIu64 " %016" PRIx64 "\n", trainer->step, hash_weights(trainer));
-    trainer->started += now_seconds() - before;
+    trainer->clock.started += now_seconds() - before;
 }
 
 /* An evaluation, if that is due, else a step. */
 static enum weft_status advance(struct trainer *trainer)
 {
     const struct trainer_options *options = &trainer->options;
-    if (trainer->is_changed && !trainer->good) PASS(trainer, trainer->doing, share_state(trainer));
-    if (trainer->evaluate_due) {
+    if (trainer->due.is_changed && !trainer->due.good) PASS(trainer, trainer->doing, share_state(trainer));
+    if (trainer->due.evaluate_due) {
         double now = now_seconds();
-        trainer->seconds += now - trainer->started;
-        trainer->started = now;
-        trainer->seconds_evaluated = trainer->seconds;
+        trainer->clock.seconds += now - trainer->clock.started;
+        trainer->clock.started = now;
+        trainer->clock.seconds_evaluated = trainer->clock.seconds;
         PASS(trainer, "evaluation", evaluate(trainer));
-        trainer->evaluate_due = false;
-        trainer->started = now_seconds();
+        trainer->due.evaluate_due = false;
+        trainer->clock.started = now_seconds();
         return WEFT_OK;
     }
     PASS(trainer, "step", train_step(trainer));
     if (trainer->hashes) write_hash(trainer);
-    trainer->stop = trainer->votes[VOTE_STOP] > 0 || trainer->step == trainer->steps;
-    trainer->evaluate_due =
-        trainer->stop || (options->eval_seconds > 0 ? trainer->votes[VOTE_EVALUATE] > 0
+    trainer->due.stop = trainer->vote.votes[VOTE_STOP] > 0 || trainer->step == trainer->steps;
+    trainer->due.evaluate_due =
+        trainer->due.stop || (options->eval_seconds > 0 ? trainer->vote.votes[VOTE_EVALUATE] > 0
                                                     : trainer->step % trainer->eval_every == 0);
     return WEFT_OK;
 }
@@ -431,9 +449,9 @@ static bool train(struct trainer *trainer)
     if (trainer->steps == 0) trainer->steps = 1;
     trainer->eval_every = options->eval_every ? options->eval_every
                                               : (uint32_t)(trainer->train.count / images_per_step / 4 + 1);
-    trainer->evaluate_due = true;
-    trainer->started = now_seconds();
-    while (!trainer->stop || trainer->evaluate_due) {
+    trainer->due.evaluate_due = true;
+    trainer->clock.started = now_seconds();
+    while (!trainer->due.stop || trainer->due.evaluate_due) {
         enum weft_status status = advance(trainer);
         if (status < 0 && !changed(trainer, status)) return false;
     }
@@ -501,8 +519,8 @@ static bool finish(struct trainer *trainer)
         .seed = options->seed,
         .steps = trainer->step,
         .steps_planned = trainer->steps,
-        .seconds = trainer->seconds,
-        .images_per_second = trainer->seconds > 0 ? images / trainer->seconds : 0,
+        .seconds = trainer->clock.seconds,
+        .images_per_second = trainer->clock.seconds > 0 ? images / trainer->clock.seconds : 0,
         .exposed_share = stats.step_ns ? (double)stats.exposed_ns / (double)stats.step_ns : 0,
         .weight_hash = (uint64_t)own,
         .tensors = tensors,
