@@ -307,6 +307,36 @@ uint64_t weft_straggler_time_ns(struct weft_straggler_time *straggler_time, uint
 /* Counts the interval from_ns to to_ns, not in the future, of another kind of wait. The loop's thread. */
 void weft_straggler_time_add(struct weft_straggler_time *straggler_time, uint64_t from_ns, uint64_t to_ns);
 
+/* Formats ranks and subjects for error texts. */
+struct weft_group_names {
+    /* Formats a rank for error texts: "rank 3 (host b, pid 41)". May be NULL. */
+    void (*describe)(void *context, uint32_t rank, char *out, size_t out_bytes);
+    void *describe_context;
+    /* Formats the subject of a call for error texts: "tensor 'fc1'". Called with describe_context. May be
+     * NULL. */
+    void (*describe_subject)(void *context, uint32_t subject, char *out, size_t out_bytes);
+};
+/* Variants of a group; all default to off. */
+struct weft_group_modes {
+    /* for a simulation of times only: buffers are not accessed, sums and copies are not done */
+    bool timing_only;
+    /* with timing_only: messages of rank r stand for those of every rank equal to r modulo this. 0: off */
+    uint32_t rank_modulus;
+    /* the waiting thread keeps its core. Default: it may move to another core of its affinity while the
+     * call waits (onehost/core_migration.c) */
+    bool keeps_affinity;
+    /* groups on this transport are made in the order of epoch and group_id. A message for an unknown
+     * earlier group is then dropped, and nothing is stored for ended groups. Equal for all groups.
+     * Default: the last few hundred ended groups are stored */
+    bool ids_increase;
+    /* ranks set up the one-host path with the first operation that one of them posts; a group without
+     * operations uses no memory for it. Default: when the group is made. May differ between ranks */
+    bool opens_onehost_later;
+    /* if a peer is lost already, the group is made and its first operation fails. Default:
+     * weft_group_create returns WEFT_ERR_PEER_LOST */
+    bool defers_peer_loss;
+};
+
 struct weft_group_options {
     size_t size;                     /* sizeof(struct weft_group_options) */
     struct weft_transport *transport;/* borrowed; peers are connected */
@@ -331,35 +361,14 @@ struct weft_group_options {
     /* from this many ranks on, a compressed all_reduce is split by regions or slices if possible. Default
      * 0: if that moves fewer bytes. Equal on all ranks */
     uint32_t sparse_shared_ranks;
-    /* for a simulation of times only: buffers are not accessed, sums and copies are not done */
-    bool timing_only;
-    /* with timing_only: messages of rank r stand for those of every rank equal to r modulo this. 0: off */
-    uint32_t rank_modulus;
-    /* Formats a rank for error texts: "rank 3 (host b, pid 41)". May be NULL. */
-    void (*describe)(void *context, uint32_t rank, char *out, size_t out_bytes);
-    void *describe_context;
-    /* Formats the subject of a call for error texts: "tensor 'fc1'". Called with describe_context. May be
-     * NULL. */
-    void (*describe_subject)(void *context, uint32_t subject, char *out, size_t out_bytes);
+    struct weft_group_modes modes;
+    struct weft_group_names names;
     /* Worst link between the ranks, for the cost model. All ranks need the same bytes, or their calls end
      * with WEFT_ERR_MISMATCH. Copied; NULL: unknown. */
     const struct weft_link_cost *cost;
     const struct weft_link_cost *local_cost; /* the same, worst link inside a host */
     const struct weft_plan_hosts *hosts; /* borrowed until weft_group_free, may be shared; NULL: unknown */
     enum weft_retune retune;         /* default OFF */
-    /* the waiting thread keeps its core. Default: it may move to another core of its affinity while the
-     * call waits (onehost/core_migration.c) */
-    bool keeps_affinity;
-    /* groups on this transport are made in the order of epoch and group_id. A message for an unknown
-     * earlier group is then dropped, and nothing is stored for ended groups. Equal for all groups.
-     * Default: the last few hundred ended groups are stored */
-    bool ids_increase;
-    /* ranks set up the one-host path with the first operation that one of them posts; a group without
-     * operations uses no memory for it. Default: when the group is made. May differ between ranks */
-    bool opens_onehost_later;
-    /* if a peer is lost already, the group is made and its first operation fails. Default:
-     * weft_group_create returns WEFT_ERR_PEER_LOST */
-    bool defers_peer_loss;
 };
 void weft_group_options_init(struct weft_group_options *options);
 enum weft_status weft_group_create(struct weft_env *env, const struct weft_group_options *options,

@@ -167,11 +167,11 @@ static enum weft_status create_group(struct weft_comm *comm)
     /* of the worst link of the job: equal on all ranks */
     options.cost = weft_group_cost(session->engine->group);
     options.share = session->engine->group; /* memory does not grow with the number of groups */
-    options.opens_onehost_later = true;            /* many groups are never used */
+    options.modes.opens_onehost_later = true;            /* many groups are never used */
     /* the coordinator's report names the lost process; the first operation waits for the report */
-    options.defers_peer_loss = true;
-    options.describe = describe_rank;
-    options.describe_context = comm;
+    options.modes.defers_peer_loss = true;
+    options.names.describe = describe_rank;
+    options.names.describe_context = comm;
     enum weft_status status =
         weft_group_create(session->env, &options, &comm->group, &session->comms->create_error);
     weft_free_bytes(session->env, ids);

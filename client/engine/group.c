@@ -128,14 +128,14 @@ void client_engine_group_options(struct weft_session *session, struct weft_group
     options->epoch = session->epoch;
     options->chunk_bytes = weft_config_u64(session->settings.config, "collective.chunk_bytes");
     options->inflight_max = (uint32_t)weft_config_u64(session->settings.config, "collective.inflight");
-    options->keeps_affinity = !weft_config_bool(session->settings.config, "collective.move_threads");
+    options->modes.keeps_affinity = !weft_config_bool(session->settings.config, "collective.move_threads");
     options->deadline_ns = session->settings.deadline_ns;
     /* The next epoch needs the connections, and the coordinator names the lost rank. With the full timeout
      * a cut connection could end the job by a wrong loss. Half the deadline is less than the other ranks
      * wait for this rank in the agreement. */
     if (session->membership.is_elastic && options->release_timeout_ns < session->settings.deadline_ns / 2)
         options->release_timeout_ns = session->settings.deadline_ns / 2;
-    options->ids_increase = true; /* comm/comm.c has the reason */
+    options->modes.ids_increase = true; /* comm/comm.c has the reason */
 }
 
 enum weft_status client_engine_create_group(struct weft_session *session, struct weft_error *error)
@@ -154,12 +154,12 @@ enum weft_status client_engine_create_group(struct weft_session *session, struct
     options.hosts = &atomic_load(&session->membership.hosts)->plan;
     options.group_id = CLIENT_GROUP_ID;
     /* a lost rank is reported by the coordinator; a rank that left in order may not be needed */
-    options.defers_peer_loss = session->membership.is_elastic;
+    options.modes.defers_peer_loss = session->membership.is_elastic;
     options.retune = client_plans_retune(session);
     options.share = session->engine->group; /* NULL, or the group of the previous epoch */
-    options.describe = describe_rank;
-    options.describe_context = session;
-    options.describe_subject = session->engine->ops.tensor->describe_subject;
+    options.names.describe = describe_rank;
+    options.names.describe_context = session;
+    options.names.describe_subject = session->engine->ops.tensor->describe_subject;
     enum weft_status status = weft_group_create(session->env, &options, &session->engine->group, error);
     weft_free_bytes(session->env, ids);
     if (status < 0)

@@ -10,7 +10,7 @@
  * later stage starts at a different time on every rank and must still have the same sequence. A rank whose
  * gradient is not finite sends a marker (NaN in a sum, an empty piece in a gather). All ranks then return
  * WEFT_ERR_INVALID, and the group stays usable. The codec's state is not committed here. While a compute task
- * or a device works, the operation is in group->computing; a timer polls the device (device_poll). */
+ * or a device works, the operation is in group->ops.computing; a timer polls the device (device_poll). */
 #include "collective/compressed/slices.h"
 #include "collective/compressed/sparse.h"
 #include "collective/core/control/group_control.h"
@@ -41,13 +41,34 @@ struct stage {
     uint32_t round;               /* of the codec */
 };
 
-struct codec_op {
-    struct weft_group *group;
-    struct weft_list link;        /* op_pool->idle_codec_ops while free, group->computing while a task runs */
-    struct weft_task task;
+/* An encode on a device. */
+struct codec_op_device {
     struct weft_timer timer;      /* while a device encodes */
     /* the device has not answered since the first; the second is the deadline */
     uint64_t device_wait_since_ns, until_ns;
+};
+/* Stages of the operation. */
+struct codec_op_plan {
+    struct stage stages[STAGES_MAX];
+    uint32_t stage, stage_count;
+    struct weft_coll *colls[STAGES_MAX]; /* prepared operation of each stage until its launch; else NULL */
+};
+/* Result of the arithmetic. */
+struct codec_op_result {
+    bool poisoned;                /* this rank's gradient is not finite */
+    /* the result of this stage is taken; the task continues with the next encode */
+    bool result_is_taken;
+    enum weft_status computed;    /* status of the arithmetic */
+    uint32_t at_rank;             /* rank whose contribution caused it; UINT32_MAX: unknown */
+    bool not_finite;              /* the gradient of some rank is not finite */
+    char text[GROUP_TEXT_BYTES];
+};
+
+struct codec_op {
+    struct weft_group *group;
+    struct weft_list link;        /* op_pool->idle_codec_ops while free, ops.computing while a task runs */
+    struct weft_task task;
+    struct codec_op_device device;
     struct weft_coll_codec_member members[WEFT_CODEC_BATCH_MAX]; /* codecs and buffers are borrowed */
     uint32_t count;               /* of members; above 1 all rounds are sums */
     struct weft_codec_spec spec;
@@ -59,16 +80,8 @@ struct codec_op {
     float result_scale;
     weft_coll_done_fn done;
     void *context;
-    struct stage stages[STAGES_MAX];
-    uint32_t stage, stage_count;
-    struct weft_coll *colls[STAGES_MAX]; /* prepared operation of each stage until its launch; else NULL */
-    bool poisoned;                /* this rank's gradient is not finite */
-    /* the result of this stage is taken; the task continues with the next encode */
-    bool result_is_taken;
-    enum weft_status computed;    /* status of the arithmetic */
-    uint32_t at_rank;             /* rank whose contribution caused it; UINT32_MAX: unknown */
-    bool not_finite;              /* the gradient of some rank is not finite */
-    char text[GROUP_TEXT_BYTES];
+    struct codec_op_plan plan;
+    struct codec_op_result result;
     uint8_t *memory;              /* owned: contribution | gathered pieces, or the slices of a round |
                                    * lengths */
     size_t memory_bytes;
@@ -92,7 +105,7 @@ static struct codec_op *codec_op_alloc(struct weft_group *group, size_t bytes)
     struct weft_env *env = group->env;
     struct codec_op *op = NULL;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &group->op_pool->idle_codec_ops) {
+    weft_list_foreach(node, spare, &group->ops.op_pool->idle_codec_ops) {
         struct codec_op *idle = weft_container_of(node, struct codec_op, link);
         if (!op || idle->memory_bytes >= bytes) op = idle;
         if (idle->memory_bytes >= bytes) break;
@@ -100,7 +113,7 @@ static struct codec_op *codec_op_alloc(struct weft_group *group, size_t bytes)
     if (!op) {
         op = weft_alloc_zero(env, sizeof *op);
         if (!op) return NULL;
-        weft_list_append(&group->op_pool->idle_codec_ops, &op->link);
+        weft_list_append(&group->ops.op_pool->idle_codec_ops, &op->link);
     }
     if (op->memory_bytes < bytes) {
         weft_free_bytes(env, op->memory);
@@ -116,15 +129,15 @@ static struct codec_op *codec_op_alloc(struct weft_group *group, size_t bytes)
 static void codec_op_release(struct codec_op *op)
 {
     for (uint32_t stage = 0; stage < STAGES_MAX; stage++) {
-        if (op->colls[stage]) coll_discard_prepared(op->colls[stage]);
-        op->colls[stage] = NULL;
+        if (op->plan.colls[stage]) coll_discard_prepared(op->plan.colls[stage]);
+        op->plan.colls[stage] = NULL;
     }
     for (uint32_t round = 0; round < SLICED_ROUNDS_MAX; round++) codec_slices_close(&op->slices[round]);
     weft_combiner_free(op->combiner);
     op->combiner = NULL;
     if (op->is_sparse) codec_sparse_close(&op->sparse);
     op->is_sparse = false;
-    weft_list_append(&op->group->op_pool->idle_codec_ops, &op->link);
+    weft_list_append(&op->group->ops.op_pool->idle_codec_ops, &op->link);
 }
 
 void op_pool_free_codec_ops(struct weft_env *env, struct op_pool *op_pool)
@@ -141,18 +154,18 @@ void op_pool_free_codec_ops(struct weft_env *env, struct op_pool *op_pool)
 static bool is_sliced(const struct weft_group *group, const struct weft_codec_spec *spec,
                       const struct weft_shape *shape, uint32_t round)
 {
-    return codec_slices_is_used(spec, shape, group->ranks, round, group->sparse_shared_ranks);
+    return codec_slices_is_used(spec, shape, group->ranks, round, group->limits.sparse_shared_ranks);
 }
 
 static void stage_add(struct codec_op *op, enum stage_kind kind, uint32_t round)
 {
-    WEFT_ASSERT(op->stage_count < STAGES_MAX);
-    op->stages[op->stage_count++] = (struct stage){.kind = kind, .round = round};
+    WEFT_ASSERT(op->plan.stage_count < STAGES_MAX);
+    op->plan.stages[op->plan.stage_count++] = (struct stage){.kind = kind, .round = round};
 }
 
 static void plan_pipeline_stages(struct codec_op *op)
 {
-    op->stage = op->stage_count = 0;
+    op->plan.stage = op->plan.stage_count = 0;
     if (op->is_sparse) {
         stage_add(op, STAGE_REGIONS, 0);
         stage_add(op, STAGE_REGION_SUMS, 0);
@@ -195,7 +208,7 @@ static struct op_layout layout_of(const struct weft_group *group, const struct w
             if (form.ranks * form.piece_bytes > padded_bytes) padded_bytes = form.ranks * form.piece_bytes;
         }
     }
-    layout.is_sparse = codec_sparse_is_used(spec, shape, group->ranks, group->sparse_shared_ranks);
+    layout.is_sparse = codec_sparse_is_used(spec, shape, group->ranks, group->limits.sparse_shared_ranks);
     layout.contribution_bytes *= count;
     if (padded_bytes > layout.contribution_bytes) layout.contribution_bytes = padded_bytes; /* count is 1 */
     layout.behind_bytes = round_up(layout.gathered_bytes * group->ranks) + group->ranks * sizeof(uint64_t);
@@ -208,9 +221,9 @@ static struct op_layout layout_of(const struct weft_group *group, const struct w
 static enum weft_status open_stages(struct codec_op *op, bool gathers)
 {
     if (op->is_sparse) return codec_sparse_open(&op->sparse, op->group, &op->spec, &op->shape, op->gathered);
-    for (uint32_t stage = 0; stage < op->stage_count; stage++) {
-        const uint32_t round = op->stages[stage].round;
-        if (op->stages[stage].kind != STAGE_PIECES) continue;
+    for (uint32_t stage = 0; stage < op->plan.stage_count; stage++) {
+        const uint32_t round = op->plan.stages[stage].round;
+        if (op->plan.stages[stage].kind != STAGE_PIECES) continue;
         WEFT_ASSERT(round < SLICED_ROUNDS_MAX);
         WEFT_TRY(codec_slices_open(&op->slices[round], op->group, &op->spec, &op->shape, round,
                                    op->contribution, op->gathered));
@@ -232,12 +245,12 @@ static struct codec_op *op_create(struct weft_group *group, const struct weft_co
     op->shape = *shape;
     op->combiner = NULL;
     weft_task_init(&op->task);
-    weft_timer_init(&op->timer, device_poll);
-    op->result_is_taken = false;
+    weft_timer_init(&op->device.timer, device_poll);
+    op->result.result_is_taken = false;
     weft_list_init(&op->link);
     op->is_sparse = layout.is_sparse;
-    op->poisoned = false;
-    memset(op->colls, 0, sizeof op->colls);
+    op->result.poisoned = false;
+    memset(op->plan.colls, 0, sizeof op->plan.colls);
     memset(op->slices, 0, sizeof op->slices);
     op->contribution = op->memory;
     op->gathered = op->memory + round_up(layout.contribution_bytes);
@@ -297,12 +310,12 @@ static struct weft_coll_args stage_args(const struct codec_op *op, const struct 
 static enum weft_status prepare_stage(struct codec_op *op, uint32_t index, uint64_t deadline_ns,
                                       struct weft_error *error)
 {
-    struct weft_coll **coll = &op->colls[index];
+    struct weft_coll **coll = &op->plan.colls[index];
     const uint32_t subject = subject_of(op);
     op->sparse.subject = subject;
     if (op->is_sparse)
         return codec_sparse_prepare(&op->sparse, op->group, index, deadline_ns, stage_done, op, coll, error);
-    struct weft_coll_args args = stage_args(op, &op->stages[index]);
+    struct weft_coll_args args = stage_args(op, &op->plan.stages[index]);
     args.subject = subject;
     args.urgency = op->members[0].urgency;
     args.deadline_ns = deadline_ns;
@@ -313,15 +326,15 @@ static void op_end(struct codec_op *op, enum weft_status status, const char *tex
 {
     weft_coll_done_fn done = op->done;
     void *context = op->context;
-    if (text != op->text) snprintf(op->text, sizeof op->text, "%s", text);
-    done(context, status, op->text);
+    if (text != op->result.text) snprintf(op->result.text, sizeof op->result.text, "%s", text);
+    done(context, status, op->result.text);
     codec_op_release(op);
 }
 
 static void launch(struct codec_op *op)
 {
-    struct weft_coll *coll = op->colls[op->stage];
-    op->colls[op->stage] = NULL;
+    struct weft_coll *coll = op->plan.colls[op->plan.stage];
+    op->plan.colls[op->plan.stage] = NULL;
     coll_launch(coll, false, weft_now_ns(op->group->env)); /* it was prepared by the post */
 }
 
@@ -330,7 +343,7 @@ static void launch(struct codec_op *op)
 /* Encodes a member's contribution to the round of this stage, or its marker. */
 static enum weft_status encode_one(struct codec_op *op, uint32_t stage, uint32_t index)
 {
-    const uint32_t round = op->stages[stage].round;
+    const uint32_t round = op->plan.stages[stage].round;
     const struct weft_coll_codec_member *member = &op->members[index];
     size_t bytes = 0, bytes_max = weft_codec_contribution_bytes_max(&op->spec, &op->shape, round);
     uint8_t *contribution = op->contribution + index * bytes_max;
@@ -338,9 +351,9 @@ static enum weft_status encode_one(struct codec_op *op, uint32_t stage, uint32_t
                                                 round == 0 ? member->grad_scale : 1.0f, contribution, &bytes);
     if (status == WEFT_IN_PROGRESS || (status < 0 && status != WEFT_ERR_INVALID)) return status;
     const bool poisoned = status == WEFT_ERR_INVALID;
-    op->poisoned |= poisoned;
+    op->result.poisoned |= poisoned;
     if (op->is_sparse) return codec_sparse_cut(&op->sparse, contribution, bytes, poisoned);
-    if (op->stages[stage].kind == STAGE_PIECES) {
+    if (op->plan.stages[stage].kind == STAGE_PIECES) {
         codec_slices_cut(&op->slices[round], contribution, poisoned);
         return WEFT_OK;
     }
@@ -348,7 +361,7 @@ static enum weft_status encode_one(struct codec_op *op, uint32_t stage, uint32_t
         WEFT_ASSERT(poisoned || bytes == bytes_max); /* sums have equal lengths on all ranks */
         if (poisoned) memset(contribution, 0xff, bytes_max); /* NaN in every element */
     } else {
-        op->colls[stage]->args.count = poisoned ? 0 : bytes;
+        op->plan.colls[stage]->args.count = poisoned ? 0 : bytes;
     }
     return WEFT_OK;
 }
@@ -356,7 +369,7 @@ static enum weft_status encode_one(struct codec_op *op, uint32_t stage, uint32_t
 static enum weft_status encode(struct codec_op *op, uint32_t stage)
 {
     enum weft_status all = WEFT_OK;
-    if (op->computed == WEFT_OK) op->poisoned = false;
+    if (op->result.computed == WEFT_OK) op->result.poisoned = false;
     for (uint32_t i = 0; i < op->count; i++) {
         const enum weft_status status = encode_one(op, stage, i);
         WEFT_TRY(status);
@@ -379,12 +392,12 @@ static enum weft_status finish(struct codec_op *op)
 
 static enum weft_status not_finite(struct codec_op *op, uint32_t rank)
 {
-    op->not_finite = true;
-    op->at_rank = rank;
+    op->result.not_finite = true;
+    op->result.at_rank = rank;
     return WEFT_ERR_INVALID;
 }
 
-static uint32_t round_of(const struct codec_op *op) { return op->stages[op->stage].round; }
+static uint32_t round_of(const struct codec_op *op) { return op->plan.stages[op->plan.stage].round; }
 
 static enum weft_status take_sum(struct codec_op *op)
 {
@@ -406,10 +419,10 @@ static enum weft_status take_gathered(struct codec_op *op)
         if (op->lengths[rank] == 0) return not_finite(op, rank);
     weft_combiner_begin(op->combiner, round);
     for (uint32_t rank = 0; rank < op->group->ranks; rank++) {
-        op->at_rank = rank;
+        op->result.at_rank = rank;
         WEFT_TRY(weft_combiner_add(op->combiner, op->gathered + rank * piece_bytes_max, op->lengths[rank]));
     }
-    op->at_rank = UINT32_MAX;
+    op->result.at_rank = UINT32_MAX;
     const void *aggregate;
     WEFT_TRY(weft_combiner_close(op->combiner, &aggregate, &bytes));
     return weft_codec_take(op->members[0].codec, round, aggregate, bytes, op->group->ranks);
@@ -418,7 +431,7 @@ static enum weft_status take_gathered(struct codec_op *op)
 /* The next stage sends the sum of the own region or slice, or its peak. */
 static enum weft_status combine(struct codec_op *op)
 {
-    struct weft_coll *next = op->colls[op->stage + 1];
+    struct weft_coll *next = op->plan.colls[op->plan.stage + 1];
     uint32_t empty = UINT32_MAX;
     const enum weft_status status = op->is_sparse
                                         ? codec_sparse_sum(&op->sparse, next, &empty)
@@ -429,7 +442,7 @@ static enum weft_status combine(struct codec_op *op)
 /* Takes the result of a stage. *more_out: the next stage of the round has its input. */
 static enum weft_status take_stage(struct codec_op *op, bool *more_out)
 {
-    const enum stage_kind kind = op->stages[op->stage].kind;
+    const enum stage_kind kind = op->plan.stages[op->plan.stage].kind;
     *more_out = kind == STAGE_REGIONS || kind == STAGE_PIECES || kind == STAGE_PEAKS;
     switch (kind) {
     case STAGE_SUM: return take_sum(op);
@@ -437,30 +450,31 @@ static enum weft_status take_stage(struct codec_op *op, bool *more_out)
     case STAGE_REGIONS:
     case STAGE_PIECES: return combine(op);
     case STAGE_PEAKS:
-        return codec_slices_repack(&op->slices[round_of(op)], op->colls[op->stage + 1], &op->at_rank);
-    case STAGE_REGION_SUMS: return codec_sparse_take(&op->sparse, op->members[0].codec, &op->at_rank);
-    default: return codec_slices_take(&op->slices[round_of(op)], op->members[0].codec, &op->at_rank);
+        return codec_slices_repack(&op->slices[round_of(op)], op->plan.colls[op->plan.stage + 1],
+                                   &op->result.at_rank);
+    case STAGE_REGION_SUMS: return codec_sparse_take(&op->sparse, op->members[0].codec, &op->result.at_rank);
+    default: return codec_slices_take(&op->slices[round_of(op)], op->members[0].codec, &op->result.at_rank);
     }
 }
 
 static void run_first_encode(struct weft_task *task)
 {
     struct codec_op *op = weft_container_of(task, struct codec_op, task);
-    op->computed = encode(op, 0);
+    op->result.computed = encode(op, 0);
 }
 
 /* Takes the result of the stage, then encodes the next contribution or writes the gradient. */
 static void run_stage(struct weft_task *task)
 {
     struct codec_op *op = weft_container_of(task, struct codec_op, task);
-    if (!op->result_is_taken) {
+    if (!op->result.result_is_taken) {
         bool more = false;
-        op->computed = take_stage(op, &more);
-        if (op->computed < 0 || more) return;
-        op->result_is_taken = true;
+        op->result.computed = take_stage(op, &more);
+        if (op->result.computed < 0 || more) return;
+        op->result.result_is_taken = true;
     }
-    if (op->stage + 1 < op->stage_count) op->computed = encode(op, op->stage + 1);
-    else op->computed = finish(op);
+    if (op->plan.stage + 1 < op->plan.stage_count) op->result.computed = encode(op, op->plan.stage + 1);
+    else op->result.computed = finish(op);
 }
 
 /* ---- on the loop ---- */
@@ -471,13 +485,13 @@ static const char *failure_text(const struct codec_op *op)
     for (uint32_t i = 0; i < op->count; i++)
         if (weft_codec_device_error(op->members[i].codec)[0])
             return weft_codec_device_error(op->members[i].codec);
-    return weft_status_text(op->computed);
+    return weft_status_text(op->result.computed);
 }
 
 /* Returns whether the sum of at_rank is unusable, not its contribution. */
 static bool is_sum_at_fault(const struct codec_op *op)
 {
-    switch (op->stages[op->stage].kind) {
+    switch (op->plan.stages[op->plan.stage].kind) {
     case STAGE_REGION_SUMS: return true;
     case STAGE_PEAKS:
     case STAGE_SLICE_SUMS: return op->slices[round_of(op)].culprit == UINT32_MAX;
@@ -488,24 +502,25 @@ static bool is_sum_at_fault(const struct codec_op *op)
 static void format_error(struct codec_op *op)
 {
     char name[128] = "a rank";
-    if (op->not_finite && op->poisoned) snprintf(name, sizeof name, "this rank");
-    else if (op->at_rank != UINT32_MAX) group_describe(op->group, op->at_rank, name, sizeof name);
-    if (op->not_finite)
-        snprintf(op->text, sizeof op->text,
+    if (op->result.not_finite && op->result.poisoned) snprintf(name, sizeof name, "this rank");
+    else if (op->result.at_rank != UINT32_MAX)
+        group_describe(op->group, op->result.at_rank, name, sizeof name);
+    if (op->result.not_finite)
+        snprintf(op->result.text, sizeof op->result.text,
                  "the gradient of %s is not finite (NaN or infinity): no rank has a result; skip the step or "
                  "lower "
                  "the loss scale",
                  name);
-    else if (op->at_rank != UINT32_MAX && is_sum_at_fault(op))
-        snprintf(op->text, sizeof op->text,
+    else if (op->result.at_rank != UINT32_MAX && is_sum_at_fault(op))
+        snprintf(op->result.text, sizeof op->result.text,
                  "%s has no usable sum for its share of the elements: %s. If it could not read a "
                  "contribution, its "
                  "own error names the rank",
-                 name, weft_reason_text(op->computed));
-    else if (op->at_rank != UINT32_MAX)
-        snprintf(op->text, sizeof op->text, "the contribution of %s cannot be used: %s", name,
-                 weft_reason_text(op->computed));
-    else snprintf(op->text, sizeof op->text, "compressed all_reduce: %s", failure_text(op));
+                 name, weft_reason_text(op->result.computed));
+    else if (op->result.at_rank != UINT32_MAX)
+        snprintf(op->result.text, sizeof op->result.text, "the contribution of %s cannot be used: %s", name,
+                 weft_reason_text(op->result.computed));
+    else snprintf(op->result.text, sizeof op->result.text, "compressed all_reduce: %s", failure_text(op));
 }
 
 /* Polls the device by a timer. WEFT_ERR_NO_MEMORY: no timer. */
@@ -513,11 +528,11 @@ static enum weft_status device_poll_start(struct codec_op *op, bool first)
 {
     struct weft_group *group = op->group;
     const uint64_t now_ns = weft_now_ns(group->env);
-    if (first) op->device_wait_since_ns = now_ns;
-    WEFT_TRY(
-        weft_timer_start(group->loop, &op->timer,
-                         now_ns + weft_memory_look_ns(weft_elapsed_ns(op->device_wait_since_ns, now_ns))));
-    weft_list_append(&group->computing, &op->link);
+    if (first) op->device.device_wait_since_ns = now_ns;
+    WEFT_TRY(weft_timer_start(
+        group->loop, &op->device.timer,
+        now_ns + weft_memory_look_ns(weft_elapsed_ns(op->device.device_wait_since_ns, now_ns))));
+    weft_list_append(&group->ops.computing, &op->link);
     return WEFT_OK;
 }
 
@@ -528,11 +543,11 @@ static void device_poll_start_or_end(struct codec_op *op, bool first)
 
 static void first_computed(struct codec_op *op)
 {
-    if (op->computed == WEFT_IN_PROGRESS) {
+    if (op->result.computed == WEFT_IN_PROGRESS) {
         device_poll_start_or_end(op, true);
-    } else if (op->computed < 0) {
+    } else if (op->result.computed < 0) {
         format_error(op);
-        op_end(op, op->computed, op->text);
+        op_end(op, op->result.computed, op->result.text);
     } else {
         launch(op);
     }
@@ -540,18 +555,18 @@ static void first_computed(struct codec_op *op)
 
 static void stage_computed(struct codec_op *op)
 {
-    if (op->computed == WEFT_IN_PROGRESS) {
+    if (op->result.computed == WEFT_IN_PROGRESS) {
         device_poll_start_or_end(op, true);
         return;
     }
-    op->result_is_taken = false;
-    if (op->computed == WEFT_OK && ++op->stage < op->stage_count) {
+    op->result.result_is_taken = false;
+    if (op->result.computed == WEFT_OK && ++op->plan.stage < op->plan.stage_count) {
         launch(op);
         return;
     }
-    op->text[0] = 0;
-    if (op->computed < 0) format_error(op);
-    op_end(op, op->computed, op->text);
+    op->result.text[0] = 0;
+    if (op->result.computed < 0) format_error(op);
+    op_end(op, op->result.computed, op->result.text);
 }
 
 /* The group may have ended while the task ran. */
@@ -560,7 +575,7 @@ static void task_done(struct weft_task *task)
     struct codec_op *op = weft_container_of(task, struct codec_op, task);
     struct weft_group *group = op->group;
     weft_list_remove(&op->link);
-    if (group->fail_status < 0) op_end(op, group->fail_status, group->fail_text);
+    if (group->failure.fail_status < 0) op_end(op, group->failure.fail_status, group->failure.fail_text);
     else if (task->run == run_first_encode) first_computed(op);
     else stage_computed(op);
 }
@@ -569,16 +584,16 @@ static void task_done(struct weft_task *task)
 static bool compute_start(struct codec_op *op, void (*run)(struct weft_task *task))
 {
     uint64_t elements = op->count * weft_shape_elems(&op->shape);
-    if (op->computed != WEFT_IN_PROGRESS) op->computed = WEFT_OK;
-    op->not_finite = false;
-    op->at_rank = UINT32_MAX;
+    if (op->result.computed != WEFT_IN_PROGRESS) op->result.computed = WEFT_OK;
+    op->result.not_finite = false;
+    op->result.at_rank = UINT32_MAX;
     op->task.run = run;
     op->task.done = task_done;
     if (elements <= WEFT_LOOP_SLICE) {
         run(&op->task);
         return false;
     }
-    weft_list_append(&op->group->computing, &op->link);
+    weft_list_append(&op->group->ops.computing, &op->link);
     weft_loop_compute(op->group->loop, &op->task, elements);
     return true;
 }
@@ -594,12 +609,12 @@ static bool devices_are_ready(const struct codec_op *op)
 
 static void device_poll(struct weft_timer *timer)
 {
-    struct codec_op *op = weft_container_of(timer, struct codec_op, timer);
+    struct codec_op *op = weft_container_of(timer, struct codec_op, device.timer);
     struct weft_group *group = op->group;
     weft_list_remove(&op->link);
-    if (group->fail_status < 0) {
-        op_end(op, group->fail_status, group->fail_text);
-    } else if (weft_now_ns(group->env) > op->until_ns) {
+    if (group->failure.fail_status < 0) {
+        op_end(op, group->failure.fail_status, group->failure.fail_text);
+    } else if (weft_now_ns(group->env) > op->device.until_ns) {
         op_end(op, WEFT_ERR_DEADLINE, "the device of this rank has not encoded its gradient in time");
     } else if (!devices_are_ready(op)) {
         device_poll_start_or_end(op, false);
@@ -612,16 +627,16 @@ static void device_poll(struct weft_timer *timer)
 static void stage_done(void *context, enum weft_status status, const char *text)
 {
     struct codec_op *op = context;
-    op->computed = WEFT_OK;
+    op->result.computed = WEFT_OK;
     if (status < 0) op_end(op, status, text);
     else if (!compute_start(op, run_stage)) stage_computed(op);
 }
 
 void codec_close(struct weft_group *group, enum weft_status status, const char *text)
 {
-    while (!weft_list_empty(&group->computing)) {
-        struct codec_op *op = weft_list_first(&group->computing, struct codec_op, link);
-        weft_timer_stop(group->loop, &op->timer);
+    while (!weft_list_empty(&group->ops.computing)) {
+        struct codec_op *op = weft_list_first(&group->ops.computing, struct codec_op, link);
+        weft_timer_stop(group->loop, &op->device.timer);
         weft_loop_compute_cancel(group->loop, &op->task);
         weft_list_remove(&op->link);
         op_end(op, status, text);
@@ -666,23 +681,24 @@ enum weft_status weft_coll_codec_all_reduce_batch(struct weft_group *group,
     op->result_scale = result_scale;
     op->done = done;
     op->context = context;
-    op->computed = WEFT_OK;
-    op->until_ns = weft_deadline_ns(weft_now_ns(group->env), deadline_ns ? deadline_ns : group->deadline_ns);
-    uint64_t sequence = group->sequence;
+    op->result.computed = WEFT_OK;
+    op->device.until_ns =
+        weft_deadline_ns(weft_now_ns(group->env), deadline_ns ? deadline_ns : group->limits.deadline_ns);
+    uint64_t sequence = group->ops.sequence;
     enum weft_status status = WEFT_OK;
-    for (uint32_t i = 0; i < op->stage_count && status == WEFT_OK; i++)
+    for (uint32_t i = 0; i < op->plan.stage_count && status == WEFT_OK; i++)
         status = prepare_stage(op, i, deadline_ns, error);
     if (status == WEFT_OK && compute_start(op, run_first_encode)) return WEFT_IN_PROGRESS;
-    if (status == WEFT_OK && op->computed == WEFT_IN_PROGRESS) {
+    if (status == WEFT_OK && op->result.computed == WEFT_IN_PROGRESS) {
         const enum weft_status looks = device_poll_start(op, true);
         if (looks == WEFT_OK) return WEFT_IN_PROGRESS;
-        op->computed = looks;
+        op->result.computed = looks;
     }
-    if (status == WEFT_OK && (status = op->computed) < 0)
+    if (status == WEFT_OK && (status = op->result.computed) < 0)
         weft_error_set(error, status, "compressed all_reduce: %s", failure_text(op));
     if (status < 0) {
         codec_op_release(op);
-        group->sequence = sequence; /* nothing was posted: the sequences are free again */
+        group->ops.sequence = sequence; /* nothing was posted: the sequences are free again */
         return status;
     }
     launch(op);

@@ -116,7 +116,7 @@ void codec_slices_cut(struct codec_slices *slices, const uint8_t *contribution, 
 
 static void send_next(struct weft_coll *next, const void *data, size_t bytes)
 {
-    next->args.in = next->in = data;
+    next->args.in = next->data.in = data;
     next->args.count = bytes;
 }
 

@@ -140,7 +140,7 @@ enum weft_status codec_sparse_sum(struct codec_sparse *sparse, struct weft_coll 
         status = weft_combiner_add(combiner, sparse->received + rank * sparse->piece_stride,
                                    sparse->lengths[rank]);
     if (status == WEFT_OK) WEFT_TRY(weft_combiner_close(combiner, &sum, &bytes));
-    next->args.in = next->in = sum;
+    next->args.in = next->data.in = sum;
     next->args.count = bytes; /* 0: unreadable */
     return WEFT_OK;
 }

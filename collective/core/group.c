@@ -73,30 +73,30 @@ static void refuse_messages(struct weft_group *group, bool on)
         weft_log(group->env, WEFT_LOG_WARN, "collective",
                  "group %u: messages of the ended group could not be refused: %s", group->group_id,
                  weft_reason_text(status));
-    if (on && group->ids_increase) (void)refuse_tags(group, false);
+    if (on && group->modes.ids_increase) (void)refuse_tags(group, false);
 }
 
 /* ---- progress ---- */
 bool group_schedule(struct weft_group *group)
 {
-    if (group->is_scheduled || group->is_closing) return true;
-    group->is_scheduled = weft_timer_start_now(group->loop, &group->timer) >= 0;
-    return group->is_scheduled;
+    if (group->progress.is_scheduled || group->progress.is_closing) return true;
+    group->progress.is_scheduled = weft_timer_start_now(group->loop, &group->progress.timer) >= 0;
+    return group->progress.is_scheduled;
 }
 
 bool group_schedule_at(struct weft_group *group, uint64_t now_ns, uint64_t deadline_ns)
 {
     uint64_t check_ns =
         now_ns + GROUP_POLL_INTERVAL_NS < deadline_ns ? now_ns + GROUP_POLL_INTERVAL_NS : deadline_ns;
-    if (group->is_scheduled || group->is_closing ||
-        (weft_timer_is_running(&group->timer) && group->timer.deadline_ns <= check_ns))
+    if (group->progress.is_scheduled || group->progress.is_closing ||
+        (weft_timer_is_running(&group->progress.timer) && group->progress.timer.deadline_ns <= check_ns))
         return true;
-    return weft_timer_start(group->loop, &group->timer, check_ns) >= 0;
+    return weft_timer_start(group->loop, &group->progress.timer, check_ns) >= 0;
 }
 
 void coll_mark_ready(struct weft_coll *coll)
 {
-    struct weft_list *ready = &coll->group->ready, *at = ready;
+    struct weft_list *ready = &coll->group->ops.ready, *at = ready;
     if (weft_list_empty(&coll->ready_link)) {
         while (at->prev != ready && weft_container_of(at->prev, struct weft_coll, ready_link)->args.urgency >
                                         coll->args.urgency)
@@ -109,36 +109,37 @@ void coll_mark_ready(struct weft_coll *coll)
 /* The time in which this process did not run (a debugger, a paused machine) does not count as waiting. */
 static void extend_deadlines(struct weft_group *group, uint64_t now_ns)
 {
-    uint64_t gap_ns = weft_elapsed_ns(group->seen_ns, now_ns);
-    group->seen_ns = now_ns;
+    uint64_t gap_ns = weft_elapsed_ns(group->progress.seen_ns, now_ns);
+    group->progress.seen_ns = now_ns;
     if (gap_ns <= GROUP_STALL_MIN_NS) return;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &group->active) {
+    weft_list_foreach(node, spare, &group->ops.active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         coll->deadline_ns = weft_deadline_ns(coll->deadline_ns, gap_ns);
         /* posted inside the gap */
         coll->posted_ns =
             weft_elapsed_ns(coll->posted_ns, now_ns) > gap_ns ? coll->posted_ns + gap_ns : now_ns;
     }
-    if (group->diagnosis != DIAGNOSIS_NONE) group->diagnosis_until_ns += gap_ns;
-    if (group->fail_status < 0) group->grace_ns += gap_ns;
+    if (group->late_op.diagnosis != DIAGNOSIS_NONE) group->late_op.diagnosis_until_ns += gap_ns;
+    if (group->failure.fail_status < 0) group->failure.grace_ns += gap_ns;
 }
 
 static void progress(struct weft_group *group, uint64_t now_ns)
 {
     size_t budget = GROUP_PROGRESS_BYTES_MAX;
-    group->is_progressing = true;
-    for (uint32_t ops_left = group->active_count;
-         ops_left > 0 && budget > 0 && !weft_list_empty(&group->ready) && !group->is_closing; ops_left--) {
-        struct weft_coll *coll = weft_list_first(&group->ready, struct weft_coll, ready_link);
+    group->progress.is_progressing = true;
+    for (uint32_t ops_left = group->ops.active_count;
+         ops_left > 0 && budget > 0 && !weft_list_empty(&group->ops.ready) && !group->progress.is_closing;
+         ops_left--) {
+        struct weft_coll *coll = weft_list_first(&group->ops.ready, struct weft_coll, ready_link);
         weft_list_remove(&coll->ready_link);
         coll_record_start(coll, now_ns);
         coll_advance(coll, &budget);
         /* runs done: may post, fail or free the group */
         if (coll_is_complete(coll)) coll_finish(coll, now_ns);
-        else if (budget == 0 || group->needs_retry) coll_mark_ready(coll);
+        else if (budget == 0 || group->progress.needs_retry) coll_mark_ready(coll);
     }
-    group->is_progressing = false;
+    group->progress.is_progressing = false;
 }
 
 /* The operation has ended on the one-host path, but a peer may still access its buffers. No message
@@ -147,7 +148,7 @@ static bool poll_held_buffers(struct weft_group *group)
 {
     bool buffers_are_held = false;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &group->active) {
+    weft_list_foreach(node, spare, &group->ops.active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         if (coll->phase != COLL_ENDING || !coll->path.is_active) continue;
         if (coll_is_complete(coll)) coll_mark_ready(coll);
@@ -160,10 +161,10 @@ static bool poll_held_buffers(struct weft_group *group)
 static void fail_holding_peers(struct weft_group *group)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &group->active) {
+    weft_list_foreach(node, spare, &group->ops.active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
-        for (uint64_t number = coll->tail; number < coll->head; number++) {
-            struct slot *slot = &coll->slots[number % group->window];
+        for (uint64_t number = coll->steps.tail; number < coll->steps.head; number++) {
+            struct slot *slot = &coll->slots[number % group->limits.window];
             if (slot->state != SLOT_POSTED) continue;
             weft_transport_fail_peer(
                 group->transport, weft_peer_id(group->peer_table->peers[slot->action.peer]),
@@ -174,45 +175,45 @@ static void fail_holding_peers(struct weft_group *group)
 
 static void timer_fired(struct weft_timer *timer)
 {
-    struct weft_group *group = weft_container_of(timer, struct weft_group, timer);
+    struct weft_group *group = weft_container_of(timer, struct weft_group, progress.timer);
     uint64_t now_ns = weft_now_ns(group->env);
-    group->is_scheduled = false;
-    bool was_retry = group->needs_retry;
-    group->needs_retry = false;
-    group->outstanding++; /* keeps the group alive while callbacks run */
+    group->progress.is_scheduled = false;
+    bool was_retry = group->progress.needs_retry;
+    group->progress.needs_retry = false;
+    group->sending.outstanding++; /* keeps the group alive while callbacks run */
     extend_deadlines(group, now_ns);
     if (was_retry) group_control_retry(group);
     bool buffers_are_held = poll_held_buffers(group);
     (void)send_credit_retry(group, now_ns);
     progress(group, now_ns);
     uint64_t next_ns = WEFT_NEVER;
-    if (!group->is_closing && group->active_count > 0) {
+    if (!group->progress.is_closing && group->ops.active_count > 0) {
         next_ns = now_ns + GROUP_POLL_INTERVAL_NS;
-        if (now_ns >= group->recorded_ns + GROUP_POLL_INTERVAL_NS) {
+        if (now_ns >= group->progress.recorded_ns + GROUP_POLL_INTERVAL_NS) {
             weft_group_update_records(group);
-            if (group->fail_status == WEFT_OK) coll_path.verify(group);
+            if (group->failure.fail_status == WEFT_OK) coll_path.verify(group);
         }
-        if (group->fail_status == WEFT_OK) {
+        if (group->failure.fail_status == WEFT_OK) {
             uint64_t check_ns = deadline_check(group, now_ns);
             if (check_ns < next_ns) next_ns = check_ns;
-        } else if (now_ns >= group->grace_ns) {
+        } else if (now_ns >= group->failure.grace_ns) {
             fail_holding_peers(group);
-        } else if (group->grace_ns < next_ns) {
-            next_ns = group->grace_ns;
+        } else if (group->failure.grace_ns < next_ns) {
+            next_ns = group->failure.grace_ns;
         }
         const uint64_t retry_ns = send_credit_retry(group, now_ns);
         if (retry_ns < next_ns) next_ns = retry_ns;
         if (buffers_are_held && next_ns > now_ns + GROUP_RELEASE_POLL_NS)
             next_ns = now_ns + GROUP_RELEASE_POLL_NS;
     }
-    if (!group->is_closing && group->needs_retry) {
-        weft_timer_start(group->loop, &group->timer, now_ns + GROUP_RETRY_NS);
-        group->is_scheduled = false;
-    } else if (!group->is_closing && !group->is_scheduled) {
-        if (!weft_list_empty(&group->ready)) group_schedule(group);
+    if (!group->progress.is_closing && group->progress.needs_retry) {
+        weft_timer_start(group->loop, &group->progress.timer, now_ns + GROUP_RETRY_NS);
+        group->progress.is_scheduled = false;
+    } else if (!group->progress.is_closing && !group->progress.is_scheduled) {
+        if (!weft_list_empty(&group->ops.ready)) group_schedule(group);
         else if (next_ns != WEFT_NEVER && next_ns >= now_ns + WEFT_MS(1))
-            weft_timer_start_later(group->loop, &group->timer, next_ns);
-        else if (next_ns != WEFT_NEVER) weft_timer_start(group->loop, &group->timer, next_ns);
+            weft_timer_start_later(group->loop, &group->progress.timer, next_ns);
+        else if (next_ns != WEFT_NEVER) weft_timer_start(group->loop, &group->progress.timer, next_ns);
     }
     group_transport_op_done(group);
 }
@@ -221,29 +222,30 @@ static void timer_fired(struct weft_timer *timer)
 void group_end(struct weft_group *group, enum weft_status status, bool notify_peers, const char *format,
                ...)
 {
-    if (group->fail_status < 0 || group->is_closing) return;
-    group->fail_status = status;
+    if (group->failure.fail_status < 0 || group->progress.is_closing) return;
+    group->failure.fail_status = status;
     char text[GROUP_TEXT_BYTES];
     va_list list;
     va_start(list, format);
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    group->fail_text = weft_alloc_text(group->env, text);
-    if (!group->fail_text) group->fail_text = weft_status_text(status);
-    if (group->active_count > 0)
+    group->failure.fail_text = weft_alloc_text(group->env, text);
+    if (!group->failure.fail_text) group->failure.fail_text = weft_status_text(status);
+    if (group->ops.active_count > 0)
         weft_log(group->env, WEFT_LOG_WARN, "collective", "group %u rank %u: %s: %s", group->group_id,
-                 group->rank, weft_status_name(status), group->fail_text);
-    weft_event_ring_add(group->events, "group_end", WEFT_EVENT_MARK, group->group_id, UINT32_MAX, 0, status);
-    group->grace_ns = weft_deadline_ns(weft_now_ns(group->env), group->release_timeout_ns);
-    group->diagnosis = DIAGNOSIS_NONE;
+                 group->rank, weft_status_name(status), group->failure.fail_text);
+    weft_event_ring_add(group->observers.events, "group_end", WEFT_EVENT_MARK, group->group_id, UINT32_MAX, 0,
+                        status);
+    group->failure.grace_ns = weft_deadline_ns(weft_now_ns(group->env), group->failure.release_timeout_ns);
+    group->late_op.diagnosis = DIAGNOSIS_NONE;
     coll_path.fence(group);
-    bool had_operations = group->active_count > 0 || !weft_list_empty(&group->computing);
+    bool had_operations = group->ops.active_count > 0 || !weft_list_empty(&group->ops.computing);
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &group->active)
-        coll_abort(weft_container_of(node, struct weft_coll, link), status, group->fail_text);
+    weft_list_foreach(node, spare, &group->ops.active)
+        coll_abort(weft_container_of(node, struct weft_coll, link), status, group->failure.fail_text);
     refuse_messages(group, true);
     if (notify_peers && had_operations)
-        group_control_broadcast(&group->fail, group, COLL_MESSAGE_FAIL, group->sequence, status);
+        group_control_broadcast(&group->control.fail, group, COLL_MESSAGE_FAIL, group->ops.sequence, status);
     group_schedule(group);
 }
 
@@ -255,13 +257,13 @@ void weft_group_fail(struct weft_group *group, enum weft_status status, const ch
 
 enum weft_status weft_group_end_status(const struct weft_group *group, const char **text_out)
 {
-    *text_out = group->fail_status < 0 ? group->fail_text : "";
-    return group->fail_status;
+    *text_out = group->failure.fail_status < 0 ? group->failure.fail_text : "";
+    return group->failure.fail_status;
 }
 
 uint32_t weft_group_end_rank(const struct weft_group *group)
 {
-    return group->failed_remotely ? group->fail_rank : group->rank;
+    return group->failure.failed_remotely ? group->failure.fail_rank : group->rank;
 }
 
 /* ---- create, free ---- */
@@ -309,36 +311,36 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     group->env = env;
     group->transport = options->transport;
     group->loop = options->loop;
-    group->events = options->events;
-    group->recorder = options->recorder;
-    group->straggler_time = options->straggler_time;
+    group->observers.events = options->events;
+    group->observers.recorder = options->recorder;
+    group->observers.straggler_time = options->straggler_time;
     group->rank = options->rank;
     group->ranks = options->ranks;
     group->group_id = options->group_id;
     group->epoch = options->epoch;
-    group->inflight_max = options->inflight_max;
-    group->window = options->inflight_max;
-    group->operations_max = options->operations_max;
-    group->sparse_shared_ranks = options->sparse_shared_ranks;
-    group->chunk_bytes = options->chunk_bytes;
-    group->deadline_ns = options->deadline_ns;
-    group->release_timeout_ns = options->release_timeout_ns;
-    group->timing_only = options->timing_only;
-    group->keeps_affinity = options->keeps_affinity;
-    group->ids_increase = options->ids_increase;
-    group->rank_modulus = options->timing_only ? options->rank_modulus : 0;
-    group->describe = options->describe;
-    group->describe_context = options->describe_context;
-    group->describe_subject = options->describe_subject;
-    if (options->cost) group->cost = *options->cost;
-    if (options->local_cost) group->local_cost = *options->local_cost;
-    group->hosts = options->hosts;
-    group->op_pool = op_pool;
-    weft_list_init(&group->active);
-    weft_list_init(&group->ready);
-    weft_list_init(&group->computing);
-    weft_timer_init(&group->timer, timer_fired);
-    group->seen_ns = weft_now_ns(env);
+    group->limits.inflight_max = options->inflight_max;
+    group->limits.window = options->inflight_max;
+    group->limits.operations_max = options->operations_max;
+    group->limits.sparse_shared_ranks = options->sparse_shared_ranks;
+    group->limits.chunk_bytes = options->chunk_bytes;
+    group->limits.deadline_ns = options->deadline_ns;
+    group->failure.release_timeout_ns = options->release_timeout_ns;
+    group->modes.timing_only = options->modes.timing_only;
+    group->modes.keeps_affinity = options->modes.keeps_affinity;
+    group->modes.ids_increase = options->modes.ids_increase;
+    group->modes.rank_modulus = options->modes.timing_only ? options->modes.rank_modulus : 0;
+    group->names.describe = options->names.describe;
+    group->names.describe_context = options->names.describe_context;
+    group->names.describe_subject = options->names.describe_subject;
+    if (options->cost) group->planning.cost = *options->cost;
+    if (options->local_cost) group->planning.local_cost = *options->local_cost;
+    group->planning.hosts = options->hosts;
+    group->ops.op_pool = op_pool;
+    weft_list_init(&group->ops.active);
+    weft_list_init(&group->ops.ready);
+    weft_list_init(&group->ops.computing);
+    weft_timer_init(&group->progress.timer, timer_fired);
+    group->progress.seen_ns = weft_now_ns(env);
     group->members_hash = 0x811c9dc5u; /* FNV-1a */
     for (uint32_t rank = 0; rank < group->ranks; rank++)
         group->members_hash = (group->members_hash ^ options->endpoint_ids[rank]) * 0x1000193u;
@@ -351,9 +353,9 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
     refuse_messages(group, false);
     status = retune_create(group, options->retune);
     if (status < 0) weft_error_set(error, status, "no memory for the group's table of plans");
-    else status = group_control_start(group, options->defers_peer_loss, error);
+    else status = group_control_start(group, options->modes.defers_peer_loss, error);
     group->may_open_onehost = coll_path.is_possible(group);
-    if (status == WEFT_OK && !options->opens_onehost_later && coll_path.open(group) < 0)
+    if (status == WEFT_OK && !options->modes.opens_onehost_later && coll_path.open(group) < 0)
         status = weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for the group's shared segment");
     if (status < 0) {
         weft_group_free(group);
@@ -366,47 +368,49 @@ enum weft_status weft_group_create(struct weft_env *env, const struct weft_group
 
 void group_transport_op_done(struct weft_group *group)
 {
-    WEFT_ASSERT(group->outstanding > 0);
-    if (--group->outstanding > 0 || !group->is_closing || group->is_progressing) return;
+    WEFT_ASSERT(group->sending.outstanding > 0);
+    if (--group->sending.outstanding > 0 || !group->progress.is_closing || group->progress.is_progressing)
+        return;
     struct weft_env *env = group->env;
     peer_table_release(group);
     group_ops_free(group);
     retune_free(group);
     send_credit_close(group);
-    if (group->fail_status < 0 && group->fail_text != weft_status_text(group->fail_status))
-        weft_free_bytes(env, (void *)group->fail_text);
-    weft_free_bytes(env, group->remote_failure);
-    weft_free_bytes(env, group->choices);
+    if (group->failure.fail_status < 0 &&
+        group->failure.fail_text != weft_status_text(group->failure.fail_status))
+        weft_free_bytes(env, (void *)group->failure.fail_text);
+    weft_free_bytes(env, group->control.remote_failure);
+    weft_free_bytes(env, group->planning.choices);
     weft_free_bytes(env, group);
 }
 
 void weft_group_leave(struct weft_group *group)
 {
-    if (group->leaving || group->fail_status < 0) return;
-    group->leaving = true;
-    group_control_broadcast(&group->leave, group, COLL_MESSAGE_LEAVE, group->sequence, WEFT_OK);
+    if (group->departures.leaving || group->failure.fail_status < 0) return;
+    group->departures.leaving = true;
+    group_control_broadcast(&group->control.leave, group, COLL_MESSAGE_LEAVE, group->ops.sequence, WEFT_OK);
 }
 
-bool weft_group_has_left(const struct weft_group *group) { return !group->leave.busy; }
+bool weft_group_has_left(const struct weft_group *group) { return !group->control.leave.busy; }
 
 void weft_group_free(struct weft_group *group)
 {
     if (!group) return;
-    WEFT_ASSERT(!group->is_closing);
-    group->outstanding++; /* until the end of this call */
+    WEFT_ASSERT(!group->progress.is_closing);
+    group->sending.outstanding++; /* until the end of this call */
     weft_group_leave(group);
-    weft_timer_stop(group->loop, &group->timer);
+    weft_timer_stop(group->loop, &group->progress.timer);
     group_control_drop_unsent(group);
     control_router_remove(group);
-    group->is_closing = true;
+    group->progress.is_closing = true;
     coll_path.fence(group);
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &group->active)
+    weft_list_foreach(node, spare, &group->ops.active)
         coll_abort(weft_container_of(node, struct weft_coll, link), WEFT_ERR_CLOSED, "the group was freed");
     /* A group with increasing ids that has ended refused its messages then. By now the eight epoch bits of
      * its tag may belong to a live group. */
-    if (!group->ids_increase || group->fail_status == WEFT_OK) refuse_messages(group, true);
-    weft_list_foreach(node, spare, &group->active) {
+    if (!group->modes.ids_increase || group->failure.fail_status == WEFT_OK) refuse_messages(group, true);
+    weft_list_foreach(node, spare, &group->ops.active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         weft_coll_done_fn done = coll->done;
         coll->done = NULL;
@@ -420,18 +424,19 @@ void weft_group_free(struct weft_group *group)
 
 uint32_t weft_group_rank(const struct weft_group *group) { return group->rank; }
 uint32_t weft_group_ranks(const struct weft_group *group) { return group->ranks; }
-const struct weft_link_cost *weft_group_cost(const struct weft_group *group) { return &group->cost; }
+const struct weft_link_cost *weft_group_cost(const struct weft_group *group) { return &group->planning.cost; }
 void weft_group_set_cost(struct weft_group *group, const struct weft_link_cost *cost)
 {
-    group->cost = *cost;
-    if (group->choices) memset(group->choices, 0, GROUP_KINDS_CACHED * sizeof *group->choices);
+    group->planning.cost = *cost;
+    if (group->planning.choices)
+        memset(group->planning.choices, 0, GROUP_KINDS_CACHED * sizeof *group->planning.choices);
     coll_path.cost_changed(group);
 }
 
 void group_describe(const struct weft_group *group, uint32_t rank, char *out, size_t out_bytes)
 {
     out[0] = 0;
-    if (group->describe) group->describe(group->describe_context, rank, out, out_bytes);
+    if (group->names.describe) group->names.describe(group->names.describe_context, rank, out, out_bytes);
     if (!out[0]) snprintf(out, out_bytes, "rank %u", rank);
 }
 
@@ -443,9 +448,9 @@ void group_describe_call(const struct weft_group *group, const struct coll_heade
     const bool any_subject = has_subject && coll_header_has_any_subject(header);
     if (any_subject) snprintf(out, out_bytes, "push_pull");
     else coll_header_describe(header, out, out_bytes);
-    if (!has_subject || !group->describe_subject) return;
+    if (!has_subject || !group->names.describe_subject) return;
     const uint32_t named = any_subject ? header->root & ~WEFT_SUBJECT_ANY : header->root;
-    group->describe_subject(group->describe_context, named, subject, sizeof subject);
+    group->names.describe_subject(group->names.describe_context, named, subject, sizeof subject);
     const size_t length = strlen(out);
     if (subject[0])
         snprintf(out + length, out_bytes - length, "%s of %s", any_subject ? "" : ",", subject);

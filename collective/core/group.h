@@ -46,35 +46,36 @@ struct plan_choice {
     uint8_t dtype;
     bool reproducible, unequal, averages, keeps_order;
 };
-enum { GROUP_KINDS_CACHED = 16 }; /* kinds below it have an entry */
-
-struct weft_group {
-    struct weft_env *env;
-    struct weft_transport *transport;
-    struct weft_loop *loop;
-    struct weft_straggler_time *straggler_time; /* borrowed, may be NULL */
-    struct weft_event_ring *events;
-    struct weft_recorder *recorder;
-    uint32_t rank, ranks, group_id, epoch, inflight_max, window, operations_max;
-    /* hash of the endpoint ids in rank order. With id and epoch it names the group in a record */
-    uint32_t members_hash;
+enum { GROUP_KINDS_CACHED = 16 }; /* Bounds, equal on all ranks. */
+struct group_limits {
+    uint32_t inflight_max, window, operations_max;
     size_t chunk_bytes;
     uint64_t deadline_ns;
     uint32_t sparse_shared_ranks;
+};
+/* As in weft_group_options. */
+struct group_modes {
     bool timing_only;
     bool keeps_affinity, ids_increase; /* as in weft_group_options */
     uint32_t rank_modulus;             /* 0: off; as in weft_group_options */
-    void (*describe)(void *context, uint32_t rank, char *out, size_t out_bytes);
-    void *describe_context;
-    void (*describe_subject)(void *context, uint32_t subject, char *out, size_t out_bytes);
+};
+/* Borrowed; may be NULL. */
+struct group_observers {
+    struct weft_straggler_time *straggler_time; /* borrowed, may be NULL */
+    struct weft_event_ring *events;
+    struct weft_recorder *recorder;
+};
+/* From what the plans of operations are chosen. */
+struct group_planning {
     /* of its worst link, and of the worst link inside a host. Equal on all ranks */
     struct weft_link_cost cost, local_cost;
     const struct weft_plan_hosts *hosts; /* borrowed, may be NULL */
     /* (GROUP_KINDS_CACHED,) by kind; derived from `cost` and the call. NULL: no call yet */
     struct plan_choice *choices;
-
-    struct peer_table *peer_table;  /* may be shared with other groups */
-    struct peer_state *peer_states; /* (ranks,); NULL: no event yet (peer_table.c) */
+    struct retune *retune;           /* owned; NULL: plans are not re-tuned */
+};
+/* Operations of the group. */
+struct group_ops {
     struct weft_list active, ready;
     struct op_pool *op_pool; /* may be shared with other groups */
     /* codec operations whose task runs on the compute thread, or whose device encodes */
@@ -82,25 +83,37 @@ struct weft_group {
     uint32_t active_count;
     uint32_t prepared_count; /* prepared operations of the later rounds of active codec operations */
     uint64_t sequence;       /* operations posted so far, so the sequence of the next one */
+};
+/* Comparison of the calls of all ranks. */
+struct group_checks {
     struct call_digest call_digest;
     bool pair_counts_lost;           /* sends and recvs are not counted: no memory */
     bool last_op_is_unverified;      /* the last operation was a send, or an all_to_all with counts, by
                                       * messages: it can complete before its peer compares the lengths */
+};
+/* Operations at the transport. */
+struct group_sending {
     uint32_t outstanding;            /* transport operations that point into memory of the group */
     struct send_credit *send_credit; /* owned; NULL: no operation with an urgency yet, or no memory */
     uint64_t launch_count;           /* operations launched so far */
-    struct retune *retune;           /* owned; NULL: plans are not re-tuned */
-
+};
+/* When the group is polled. */
+struct group_progress {
     struct weft_timer timer;
     bool is_scheduled, needs_retry, is_progressing, is_closing;
     uint64_t seen_ns;     /* time of the last poll */
     uint64_t recorded_ns; /* time of the last update of the flight recorder */
-
+};
+/* The end of the group by an error. */
+struct group_failure {
     enum weft_status fail_status;
     bool failed_remotely;  /* a FAIL ended the group; fail_text is the sender's text */
     uint32_t fail_rank;    /* sender of that FAIL */
     const char *fail_text; /* owned, unless it is the text of weft_status_text */
     uint64_t grace_ns, release_timeout_ns;
+};
+/* Peers that left in order, or failed before the group ended. */
+struct group_departures {
     uint32_t left_count; /* ranks whose LEAVE arrived */
     bool ended_by_leave; /* the group ended because an operation needs a rank that left */
     bool leaving;        /* this rank has sent its LEAVE (weft_group_leave) */
@@ -108,6 +121,9 @@ struct weft_group {
     uint32_t lost_rank;
     enum weft_status lost_status;
     uint64_t lost_until_ns;
+};
+/* Control messages. */
+struct group_control_state {
     /* of the endpoint; NULL: the group receives no control messages */
     struct control_router *control_router;
     struct weft_list control_router_link;
@@ -115,16 +131,48 @@ struct weft_group {
     uint32_t reply_queue_first, reply_queue_last;
     struct remote_failure *remote_failure; /* NULL: no FAIL is being received */
     struct broadcast fail, status_request, leave, offer, vote;
-    /* onehost.h; NULL: not set up yet (may_open_onehost), or the ranks cannot map each other's memory */
-    struct onehost *onehost;
-    /* the one-host path is not set up yet, and no rank has voted against it */
-    bool may_open_onehost;
-
+};
+/* deadline.c: status request before a deadline error. */
+struct group_late_op {
     /* deadline.c: status request before a deadline error */
     enum { DIAGNOSIS_NONE, DIAGNOSIS_REQUESTING, DIAGNOSIS_DEFERRED } diagnosis;
     /* the late operation is a send or recv; diagnosis_seq is then not its sequence */
     bool diagnosis_is_sendrecv;
     uint64_t diagnosis_seq, diagnosis_until_ns;
+};
+
+/* kinds below it have an entry */
+
+struct weft_group {
+    struct weft_env *env;
+    struct weft_transport *transport;
+    struct weft_loop *loop;
+    struct group_observers observers;
+    uint32_t rank, ranks, group_id, epoch;
+    struct group_limits limits;
+    /* hash of the endpoint ids in rank order. With id and epoch it names the group in a record */
+    uint32_t members_hash;
+    struct group_modes modes;
+    struct weft_group_names names;
+    struct group_planning planning;
+
+    struct peer_table *peer_table;  /* may be shared with other groups */
+    struct peer_state *peer_states; /* (ranks,); NULL: no event yet (peer_table.c) */
+    struct group_ops ops;
+    struct group_checks checks;
+    struct group_sending sending;
+
+    struct group_progress progress;
+
+    struct group_failure failure;
+    struct group_departures departures;
+    struct group_control_state control;
+    /* onehost.h; NULL: not set up yet (may_open_onehost), or the ranks cannot map each other's memory */
+    struct onehost *onehost;
+    /* the one-host path is not set up yet, and no rank has voted against it */
+    bool may_open_onehost;
+
+    struct group_late_op late_op;
 };
 
 uint64_t group_tag(const struct weft_group *group, uint64_t sequence);

@@ -25,7 +25,7 @@
 
 static struct slot *slot_at(const struct weft_coll *coll, uint64_t number)
 {
-    const uint32_t window = coll->group->window;
+    const uint32_t window = coll->group->limits.window;
     /* avoids the division, which is slower than the rest of a short step */
     return (struct slot *)&coll->slots[number < window ? number : number % window];
 }
@@ -38,20 +38,20 @@ static bool is_receive(enum weft_action_kind kind)
 /* ---- addresses ---- */
 static const uint8_t *input_at(const struct weft_coll *coll, uint64_t elem)
 {
-    return coll->in + elem * coll->elem_bytes;
+    return coll->data.in + elem * coll->data.elem_bytes;
 }
 static uint8_t *output_at(const struct weft_coll *coll, uint64_t elem)
 {
-    return (uint8_t *)coll->args.out + elem * coll->elem_bytes;
+    return (uint8_t *)coll->args.out + elem * coll->data.elem_bytes;
 }
 static uint8_t *scratch_at(const struct weft_coll *coll, uint64_t elem)
 {
-    return coll->plan_scratch + elem * coll->scratch_elem_bytes;
+    return coll->buffers.plan_scratch + elem * coll->data.scratch_elem_bytes;
 }
 
 static size_t message_elem_bytes(const struct weft_coll *coll, const struct weft_action *action)
 {
-    return action->wide ? coll->scratch_elem_bytes : coll->elem_bytes;
+    return action->wide ? coll->data.scratch_elem_bytes : coll->data.elem_bytes;
 }
 
 /* Elements received into wide scratch lie at the end of their space, so widening them forward overwrites
@@ -59,7 +59,7 @@ static size_t message_elem_bytes(const struct weft_coll *coll, const struct weft
 static uint8_t *scratch_received(const struct weft_coll *coll, const struct weft_action *action)
 {
     return scratch_at(coll, action->scratch) +
-           action->count * (coll->scratch_elem_bytes - message_elem_bytes(coll, action));
+           action->count * (coll->data.scratch_elem_bytes - message_elem_bytes(coll, action));
 }
 
 /* Elements of [first, first+count) that a piece of piece_bytes has. */
@@ -92,7 +92,7 @@ static uint8_t *receive_buffer(struct weft_coll *coll, const struct weft_action 
 {
     switch (action->kind) {
     case WEFT_ACTION_RECV_FOLD:
-        return reduce_buffer_slot(&coll->reduce_buffers[action->area],
+        return reduce_buffer_slot(&coll->buffers.reduce_buffers[action->area],
                                   reduce_buffer_index(coll, action->peer));
     case WEFT_ACTION_RECV_SUM: return scratch_received(coll, action);
     default:
@@ -174,7 +174,8 @@ void coll_report_lengths(struct weft_coll *coll, uint32_t peer, bool peer_sends,
 
 static bool same_rank(const struct weft_group *group, uint32_t a, uint32_t b)
 {
-    return a == b || (group->rank_modulus && a % group->rank_modulus == b % group->rank_modulus);
+    return a == b ||
+           (group->modes.rank_modulus && a % group->modes.rank_modulus == b % group->modes.rank_modulus);
 }
 
 /* Checks that the message belongs to this operation and has the expected length. Otherwise ends the group. */
@@ -204,9 +205,10 @@ static bool message_fits(struct slot *slot, enum weft_status status)
                        (*piece == UINT64_MAX || header.piece_bytes == *piece);
             expected = clip(header.piece_bytes, first, action->count);
         }
-        if (coll->cursor.args.own_lengths && action->message > 0) {
+        if (coll->steps.cursor.args.own_lengths && action->message > 0) {
             /* also compares lengths that differ by whole messages */
-            uint64_t whole = weft_plan_piece(&coll->cursor.args, action->peer, false) * coll->elem_bytes;
+            uint64_t whole =
+                weft_plan_piece(&coll->steps.cursor.args, action->peer, false) * coll->data.elem_bytes;
             if (header.piece_bytes != whole) {
                 coll_report_lengths(coll, action->peer, true, header.piece_bytes, whole);
                 return false;
@@ -247,7 +249,7 @@ static void slot_completed(struct weft_completion *completion, enum weft_status 
     struct slot *slot = weft_container_of(completion, struct slot, completion);
     struct weft_coll *coll = slot->coll;
     struct weft_group *group = coll->group;
-    coll->outstanding--;
+    coll->steps.outstanding--;
     slot->state = SLOT_DONE;
     if (slot->action.kind == WEFT_ACTION_SEND) send_credit_return(slot);
     if (slot->is_first_message) {
@@ -263,7 +265,7 @@ static void slot_completed(struct weft_completion *completion, enum weft_status 
         } else if (receive && message_fits(slot, status)) {
             if (slot->action.kind == WEFT_ACTION_RECV_SUM) slot->state = SLOT_COMPUTING;
             if (slot->action.kind == WEFT_ACTION_RECV_FOLD)
-                coll->reduce_buffers[slot->action.area]
+                coll->buffers.reduce_buffers[slot->action.area]
                     .present[reduce_buffer_index(coll, slot->action.peer)] = 1;
         }
     }
@@ -275,21 +277,22 @@ static void slot_completed(struct weft_completion *completion, enum weft_status 
 
 static uint64_t tag_of(const struct weft_coll *coll)
 {
-    return coll->is_sendrecv ? group_pair_tag(coll->group) : group_tag(coll->group, coll->sequence);
+    return coll->flags.is_sendrecv ? group_pair_tag(coll->group) : group_tag(coll->group, coll->sequence);
 }
 
 /* Returns whether an older send or recv of the same pair is not yet with the transport. */
 static bool sendrecv_would_overtake(const struct weft_coll *coll)
 {
-    if (!coll->is_sendrecv) return false;
+    if (!coll->flags.is_sendrecv) return false;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &coll->group->active) {
+    weft_list_foreach(node, spare, &coll->group->ops.active) {
         const struct weft_coll *older = weft_container_of(node, struct weft_coll, link);
         if (older == coll) return false;
-        bool same =
-            older->is_sendrecv && older->args.kind == coll->args.kind && older->args.root == coll->args.root;
+        bool same = older->flags.is_sendrecv && older->args.kind == coll->args.kind &&
+                    older->args.root == coll->args.root;
         /* plan_ended: it completed on the one-host path (sendrecv.c) */
-        bool waits = older->head == 0 ? !older->plan_ended : older->slots[0].state == SLOT_WAITING;
+        bool waits =
+            older->steps.head == 0 ? !older->steps.plan_ended : older->slots[0].state == SLOT_WAITING;
         if (same && older->phase == COLL_RUNNING && waits) return true;
     }
     return false;
@@ -303,7 +306,7 @@ static void start_transfer(struct weft_coll *coll, struct slot *slot)
     const struct weft_action *action = &slot->action;
     enum weft_status status;
     if (sendrecv_would_overtake(coll)) {
-        group->needs_retry = true;
+        group->progress.needs_retry = true;
         return;
     }
     const size_t payload_bytes = action->kind == WEFT_ACTION_SEND ? send_bytes(coll, action) : 0;
@@ -314,9 +317,9 @@ static void start_transfer(struct weft_coll *coll, struct slot *slot)
         coll->header.message = action->message;
         if (coll->args.kind == WEFT_COLL_EXCHANGE_BYTES && action->count)
             coll->header.piece_bytes = coll->args.piece_bytes_in[action->peer];
-        if (coll->cursor.args.own_lengths && action->message > 0)
+        if (coll->steps.cursor.args.own_lengths && action->message > 0)
             coll->header.piece_bytes =
-                weft_plan_piece(&coll->cursor.args, action->peer, true) * coll->elem_bytes;
+                weft_plan_piece(&coll->steps.cursor.args, action->peer, true) * coll->data.elem_bytes;
         coll->header.status = straggler_delay_us(coll);
         coll_header_write(bytes, &coll->header);
         coll->header.status = 0;
@@ -335,10 +338,10 @@ static void start_transfer(struct weft_coll *coll, struct slot *slot)
         slot->is_first_message = action->kind != WEFT_ACTION_SEND && straggler_recv_posted(coll, action);
         slot->state = SLOT_POSTED;
         if (action->kind == WEFT_ACTION_SEND) send_credit_take(slot, payload_bytes);
-        coll->outstanding++;
-        group->outstanding++;
+        coll->steps.outstanding++;
+        group->sending.outstanding++;
     } else if (status == WEFT_ERR_AGAIN || status == WEFT_ERR_NO_MEMORY) {
-        group->needs_retry = true;
+        group->progress.needs_retry = true;
     } else {
         transfer_failed(slot, status);
     }
@@ -347,9 +350,9 @@ static void start_transfer(struct weft_coll *coll, struct slot *slot)
 static bool dependencies_are_done(const struct weft_coll *coll, uint64_t number)
 {
     uint64_t after = slot_at(coll, number)->action.after;
-    if (after > 0 && number >= after && number - after >= coll->tail) return false;
+    if (after > 0 && number >= after && number - after >= coll->steps.tail) return false;
     uint64_t depends = slot_at(coll, number)->action.depends;
-    if (depends == 0 || number - depends < coll->tail) return true;
+    if (depends == 0 || number - depends < coll->steps.tail) return true;
     return slot_at(coll, number - depends)->state == SLOT_DONE;
 }
 
@@ -359,7 +362,7 @@ static bool would_overtake(const struct weft_coll *coll, uint64_t number)
     const struct weft_action *action = &slot_at(coll, number)->action;
     bool receive = is_receive(action->kind);
     if (!receive && action->kind != WEFT_ACTION_SEND) return false;
-    for (uint64_t older = coll->tail; older < number; older++) {
+    for (uint64_t older = coll->steps.tail; older < number; older++) {
         const struct slot *other = slot_at(coll, older);
         if (other->state != SLOT_WAITING || other->action.peer != action->peer) continue;
         if (receive ? is_receive(other->action.kind) : other->action.kind == WEFT_ACTION_SEND) return true;
@@ -372,7 +375,7 @@ static void start(struct weft_coll *coll, struct slot *slot)
     const struct weft_action *action = &slot->action;
     switch (action->kind) {
     case WEFT_ACTION_RECV_FOLD: {
-        struct reduce_buffer *area = &coll->reduce_buffers[action->area];
+        struct reduce_buffer *area = &coll->buffers.reduce_buffers[action->area];
         if (!area->open) reduce_buffer_open(coll, area, action->offset_in, action->count);
         WEFT_ASSERT(area->offset_in == action->offset_in && area->count == action->count);
         start_transfer(coll, slot);
@@ -404,12 +407,12 @@ static void reduce_unit(struct weft_coll *coll, const struct weft_action *action
     struct reduce_src own = {input_at(coll, action->offset_in + from), false};
     if (action->place == WEFT_PLACE_OUTPUT) own.data = output_at(coll, action->offset + from);
     if (action->place == WEFT_PLACE_SCRATCH)
-        own = (struct reduce_src){scratch_at(coll, action->scratch_own + from), coll->wide};
+        own = (struct reduce_src){scratch_at(coll, action->scratch_own + from), coll->data.wide};
     struct reduce_dst out = {
-        scratch_at(coll, (action->into_own ? action->scratch_own : action->scratch) + from), coll->wide,
+        scratch_at(coll, (action->into_own ? action->scratch_own : action->scratch) + from), coll->data.wide,
         false};
     if (action->last) out = (struct reduce_dst){output_at(coll, action->offset + from), false, true};
-    reduce_pair(&coll->sum, out, action->own_first ? own : received, action->own_first ? received : own,
+    reduce_pair(&coll->data.sum, out, action->own_first ? own : received, action->own_first ? received : own,
                 count);
 }
 
@@ -417,21 +420,21 @@ static void copy_unit(struct weft_coll *coll, const struct weft_action *action, 
 {
     struct reduce_dst out = {output_at(coll, action->offset + from), false, action->last};
     if (action->place != WEFT_PLACE_SCRATCH) {
-        memmove(out.data, input_at(coll, action->offset_in + from), count * coll->elem_bytes);
+        memmove(out.data, input_at(coll, action->offset_in + from), count * coll->data.elem_bytes);
         return;
     }
-    reduce_copy(&coll->sum, out, (struct reduce_src){scratch_at(coll, action->scratch + from), coll->wide},
-                count);
+    reduce_copy(&coll->data.sum, out,
+                (struct reduce_src){scratch_at(coll, action->scratch + from), coll->data.wide}, count);
 }
 
 static void pack_unit(struct weft_coll *coll, const struct weft_action *action, uint64_t from, uint64_t count)
 {
-    struct reduce_dst out = {scratch_at(coll, action->scratch + from), coll->wide, false};
+    struct reduce_dst out = {scratch_at(coll, action->scratch + from), coll->data.wide, false};
     struct reduce_src in = {input_at(coll, action->offset_in + from), false};
     if (action->place == WEFT_PLACE_OUTPUT) in.data = output_at(coll, action->offset + from);
     if (action->place == WEFT_PLACE_SCRATCH)
-        in = (struct reduce_src){scratch_at(coll, action->scratch_own + from), coll->wide};
-    reduce_copy(&coll->sum, out, in, count);
+        in = (struct reduce_src){scratch_at(coll, action->scratch_own + from), coll->data.wide};
+    reduce_copy(&coll->data.sum, out, in, count);
 }
 
 /* Runs part of a COMPUTING step within the budget. */
@@ -440,32 +443,32 @@ static void compute(struct weft_coll *coll, struct slot *slot, size_t *budget)
     const struct weft_action *action = &slot->action;
     if (*budget == 0) return;
     if (action->kind == WEFT_ACTION_FOLD) {
-        struct reduce_buffer *area = &coll->reduce_buffers[action->area];
+        struct reduce_buffer *area = &coll->buffers.reduce_buffers[action->area];
         /* otherwise the buffer still serves an earlier chunk */
         bool mine = area->open && area->offset_in == action->offset_in;
         if (!mine || !reduce_buffer_advance(coll, area, budget)) return;
         struct reduce_dst out = {output_at(coll, action->offset), false, action->last};
         if (action->place == WEFT_PLACE_SCRATCH)
-            out = (struct reduce_dst){scratch_at(coll, action->scratch), coll->wide, action->last};
+            out = (struct reduce_dst){scratch_at(coll, action->scratch), coll->data.wide, action->last};
         if (reduce_buffer_finish(coll, area, out, budget)) slot->state = SLOT_DONE;
         return;
     }
-    if (coll->group->timing_only) {
+    if (coll->group->modes.timing_only) {
         slot->state = SLOT_DONE;
         return;
     }
     bool copies = action->kind == WEFT_ACTION_COPY, area = action->place == WEFT_PLACE_SCRATCH;
-    uint64_t count = copies && !area ? send_bytes(coll, action) / coll->elem_bytes : action->count;
+    uint64_t count = copies && !area ? send_bytes(coll, action) / coll->data.elem_bytes : action->count;
     if (copies && !area && input_at(coll, action->offset_in) == output_at(coll, action->offset))
         slot->computed = count;
     while (slot->computed < count && *budget > 0) {
-        uint64_t unit = COLL_COMPUTE_UNIT_BYTES / coll->elem_bytes;
+        uint64_t unit = COLL_COMPUTE_UNIT_BYTES / coll->data.elem_bytes;
         if (unit > count - slot->computed) unit = count - slot->computed;
         if (copies) copy_unit(coll, action, slot->computed, unit);
         else if (action->kind == WEFT_ACTION_PACK) pack_unit(coll, action, slot->computed, unit);
         else reduce_unit(coll, action, slot->computed, unit);
         slot->computed += unit;
-        size_t bytes = unit * coll->elem_bytes;
+        size_t bytes = unit * coll->data.elem_bytes;
         *budget = *budget > bytes ? *budget - bytes : 0;
     }
     if (slot->computed >= count) slot->state = SLOT_DONE;
@@ -474,23 +477,24 @@ static void compute(struct weft_coll *coll, struct slot *slot, size_t *budget)
 /* ---- the window ---- */
 static void window_fill(struct weft_coll *coll)
 {
-    while (coll->tail < coll->head && slot_at(coll, coll->tail)->state == SLOT_DONE) coll->tail++;
-    while (!coll->plan_ended && coll->head - coll->tail < coll->group->window) {
-        struct slot *slot = slot_at(coll, coll->head);
-        weft_plan_next(&coll->cursor, &slot->action);
+    while (coll->steps.tail < coll->steps.head && slot_at(coll, coll->steps.tail)->state == SLOT_DONE)
+        coll->steps.tail++;
+    while (!coll->steps.plan_ended && coll->steps.head - coll->steps.tail < coll->group->limits.window) {
+        struct slot *slot = slot_at(coll, coll->steps.head);
+        weft_plan_next(&coll->steps.cursor, &slot->action);
         if (slot->action.kind == WEFT_ACTION_DONE) {
-            coll->plan_ended = true;
+            coll->steps.plan_ended = true;
             break;
         }
         slot->coll = coll;
         slot->computed = 0;
         slot->state = SLOT_WAITING;
-        if (slot->action.kind == WEFT_ACTION_NONE && dependencies_are_done(coll, coll->head)) {
+        if (slot->action.kind == WEFT_ACTION_NONE && dependencies_are_done(coll, coll->steps.head)) {
             /* a vector with fewer elements than ranks consists mostly of empty steps */
             slot->state = SLOT_DONE;
-            if (coll->head == coll->tail) coll->tail++;
+            if (coll->steps.head == coll->steps.tail) coll->steps.tail++;
         }
-        coll->head++;
+        coll->steps.head++;
     }
 }
 
@@ -498,32 +502,34 @@ static void window_fill(struct weft_coll *coll)
  * exchange. */
 bool coll_scale_input(struct weft_coll *coll, size_t *budget)
 {
-    while (coll->input_elems_prepared < coll->input_elems_to_prepare && *budget > 0) {
-        uint64_t unit = COLL_COMPUTE_UNIT_BYTES / coll->elem_bytes;
-        if (unit > coll->input_elems_to_prepare - coll->input_elems_prepared)
-            unit = coll->input_elems_to_prepare - coll->input_elems_prepared;
-        size_t at = coll->input_elems_prepared * coll->elem_bytes, bytes = unit * coll->elem_bytes;
-        uint8_t *to = (uint8_t *)coll->in + at;
-        const uint8_t *from = coll->unscaled + at;
+    while (coll->data.input_elems_prepared < coll->data.input_elems_to_prepare && *budget > 0) {
+        uint64_t unit = COLL_COMPUTE_UNIT_BYTES / coll->data.elem_bytes;
+        if (unit > coll->data.input_elems_to_prepare - coll->data.input_elems_prepared)
+            unit = coll->data.input_elems_to_prepare - coll->data.input_elems_prepared;
+        size_t at = coll->data.input_elems_prepared * coll->data.elem_bytes,
+               bytes = unit * coll->data.elem_bytes;
+        uint8_t *to = (uint8_t *)coll->data.in + at;
+        const uint8_t *from = coll->data.unscaled + at;
         if (coll->args.op == WEFT_SCALED_SUM)
-            reduce_scale(coll->sum.dtype, coll->args.factor, to, from, unit);
+            reduce_scale(coll->data.sum.dtype, coll->args.factor, to, from, unit);
         else memcpy(to, from, bytes);
-        coll->input_elems_prepared += unit;
+        coll->data.input_elems_prepared += unit;
         *budget = *budget > bytes ? *budget - bytes : 0;
     }
-    return coll->input_elems_prepared >= coll->input_elems_to_prepare;
+    return coll->data.input_elems_prepared >= coll->data.input_elems_to_prepare;
 }
 
 void coll_advance(struct weft_coll *coll, size_t *budget)
 {
     /* onehost/engine.c runs it; it is not known yet how (retune.h) */
-    if (coll->path.is_active || coll->is_plan_pending) return;
+    if (coll->path.is_active || coll->flags.is_plan_pending) return;
     bool again = coll->phase == COLL_RUNNING && coll_scale_input(coll, budget);
     while (again && coll->phase == COLL_RUNNING) {
         window_fill(coll);
         /* steps depend on older steps only: repeat only if one completed and freed its slot */
         again = false;
-        for (uint64_t number = coll->tail; number < coll->head && coll->phase == COLL_RUNNING; number++) {
+        for (uint64_t number = coll->steps.tail; number < coll->steps.head && coll->phase == COLL_RUNNING;
+             number++) {
             struct slot *slot = slot_at(coll, number);
             if (slot->state == SLOT_DONE || slot->state == SLOT_POSTED) continue;
             if (slot->state == SLOT_WAITING && dependencies_are_done(coll, number) &&
@@ -533,16 +539,17 @@ void coll_advance(struct weft_coll *coll, size_t *budget)
             again |= slot->state == SLOT_DONE;
         }
         /* Folds advance while their last contributions are in flight. */
-        for (uint32_t a = 0; a < coll->reduce_buffer_count && coll->phase == COLL_RUNNING; a++)
-            if (coll->reduce_buffers[a].open) reduce_buffer_advance(coll, &coll->reduce_buffers[a], budget);
+        for (uint32_t a = 0; a < coll->buffers.reduce_buffer_count && coll->phase == COLL_RUNNING; a++)
+            if (coll->buffers.reduce_buffers[a].open)
+                reduce_buffer_advance(coll, &coll->buffers.reduce_buffers[a], budget);
     }
 }
 
 bool coll_is_complete(const struct weft_coll *coll)
 {
-    if (coll->outstanding > 0) return false;
+    if (coll->steps.outstanding > 0) return false;
     if (coll->path.is_active) return coll->phase == COLL_ENDING && !coll_path.has_peer_in_buffers(coll);
-    return coll->phase == COLL_ENDING || (coll->plan_ended && coll->head == coll->tail);
+    return coll->phase == COLL_ENDING || (coll->steps.plan_ended && coll->steps.head == coll->steps.tail);
 }
 
 void coll_abort(struct weft_coll *coll, enum weft_status status, const char *text)
@@ -553,7 +560,7 @@ void coll_abort(struct weft_coll *coll, enum weft_status status, const char *tex
     coll->status = status;
     coll->text = text;
     if (coll->path.is_active) coll_path.cancel(coll);
-    for (uint64_t number = coll->tail; number < coll->head; number++) {
+    for (uint64_t number = coll->steps.tail; number < coll->steps.head; number++) {
         struct slot *slot = slot_at(coll, number);
         if (slot->state == SLOT_POSTED && is_receive(slot->action.kind))
             weft_transport_cancel(coll->group->transport, &slot->receive);
@@ -563,8 +570,8 @@ void coll_abort(struct weft_coll *coll, enum weft_status status, const char *tex
 
 bool coll_has_received(const struct weft_coll *coll)
 {
-    if (coll->tail > 0) return true;
-    for (uint64_t number = coll->tail; number < coll->head; number++) {
+    if (coll->steps.tail > 0) return true;
+    for (uint64_t number = coll->steps.tail; number < coll->steps.head; number++) {
         const struct slot *slot = slot_at(coll, number);
         if (slot->state == SLOT_POSTED ? weft_receive_is_matched(&slot->receive) : slot->state > SLOT_POSTED)
             return true;
@@ -576,15 +583,15 @@ bool coll_waits_for(const struct weft_coll *coll, uint32_t *rank_out, const char
 {
     if (coll->path.is_active) return coll_path.waits_for(coll, rank_out, phase_out);
     const struct slot *found = NULL;
-    for (uint64_t number = coll->tail; number < coll->head && !found; number++) {
+    for (uint64_t number = coll->steps.tail; number < coll->steps.head && !found; number++) {
         const struct slot *slot = slot_at(coll, number);
         if (slot->state == SLOT_POSTED && is_receive(slot->action.kind)) found = slot;
     }
-    for (uint64_t number = coll->tail; number < coll->head && !found; number++) {
+    for (uint64_t number = coll->steps.tail; number < coll->steps.head && !found; number++) {
         const struct slot *slot = slot_at(coll, number);
         if (slot->state == SLOT_POSTED) found = slot;
     }
-    if (!found) *phase_out = coll->is_plan_pending ? "agreeing on a plan" : "summing";
+    if (!found) *phase_out = coll->flags.is_plan_pending ? "agreeing on a plan" : "summing";
     else if (found->action.kind == WEFT_ACTION_SEND) *phase_out = "sending";
     else if (found->action.message == 0) *phase_out = "greeting";
     else *phase_out = found->action.kind == WEFT_ACTION_RECV ? "gathering" : "reducing";

@@ -59,12 +59,12 @@ static struct weft_plan_question question_of(const struct weft_group *group,
         .reproducible = args->reproducible && coll_is_reduction(args->kind),
         .unequal = args->counts || args->unequal,
         .averages = averages(args),
-        .chunk_bytes = group->chunk_bytes,
+        .chunk_bytes = group->limits.chunk_bytes,
         .message_bytes = weft_transport_message_bytes(group->transport),
-        .window = group->window,
-        .cost = &group->cost,
-        .hosts = group->hosts,
-        .local_cost = &group->local_cost};
+        .window = group->limits.window,
+        .cost = &group->planning.cost,
+        .hosts = group->planning.hosts,
+        .local_cost = &group->planning.local_cost};
 }
 
 /* Returns the plan of this call. The last choice of each kind is cached, because a training loop repeats
@@ -73,10 +73,12 @@ static enum weft_plan_id choose(struct weft_group *group, const struct weft_coll
                                 size_t elem_bytes, enum weft_plan_id forced_plan, bool keeps_order)
 {
     /* no memory: each call evaluates the model */
-    if (!group->choices)
-        group->choices = weft_alloc_zero(group->env, GROUP_KINDS_CACHED * sizeof *group->choices);
-    struct plan_choice *last =
-        group->choices && (size_t)args->kind < GROUP_KINDS_CACHED ? &group->choices[args->kind] : NULL;
+    if (!group->planning.choices)
+        group->planning.choices =
+            weft_alloc_zero(group->env, GROUP_KINDS_CACHED * sizeof *group->planning.choices);
+    struct plan_choice *last = group->planning.choices && (size_t)args->kind < GROUP_KINDS_CACHED
+                                   ? &group->planning.choices[args->kind]
+                                   : NULL;
     struct weft_plan_question question = question_of(group, args, bytes, elem_bytes);
     if (last && last->plan != WEFT_PLAN_AUTO && last->bytes == bytes && last->dtype == args->dtype &&
         last->reproducible == question.reproducible && last->unequal == question.unequal &&
@@ -103,12 +105,12 @@ static void apply_slice_weights(const struct weft_group *group, const struct wef
                                 struct weft_plan_args *plan, size_t *chunk_bytes)
 {
     size_t elem_bytes = weft_dtype_bytes(args->dtype);
-    if (plan->plan != WEFT_PLAN_DIRECT || args->kind != WEFT_COLL_ALL_REDUCE || !group->hosts ||
-        !group->hosts->slice_weights)
+    if (plan->plan != WEFT_PLAN_DIRECT || args->kind != WEFT_COLL_ALL_REDUCE || !group->planning.hosts ||
+        !group->planning.hosts->slice_weights)
         return;
     struct weft_plan_question question = question_of(group, args, plan->count * elem_bytes, elem_bytes);
     if (!weft_plan_uses_slice_weights(&question)) return;
-    plan->slice_weights = group->hosts->slice_weights;
+    plan->slice_weights = group->planning.hosts->slice_weights;
     double longest = (double)plan->slice_weights[group->ranks + 1] / plan->slice_weights[group->ranks];
     *chunk_bytes = plan_weighted_chunk((uint64_t)(longest * (double)question.bytes), *chunk_bytes);
 }
@@ -117,16 +119,16 @@ static void apply_slice_weights(const struct weft_group *group, const struct wef
  * each sum in the cache. */
 static uint32_t lanes_of(const struct weft_group *group, const struct weft_coll_args *args)
 {
-    bool near = group->ranks == 2 && group->hosts && group->hosts->count == 1;
+    bool near = group->ranks == 2 && group->planning.hosts && group->planning.hosts->count == 1;
     if (near && args->kind == WEFT_COLL_ALL_REDUCE) return 1;
-    return group->inflight_max / 4 > 0 ? group->inflight_max / 4 : 1;
+    return group->limits.inflight_max / 4 > 0 ? group->limits.inflight_max / 4 : 1;
 }
 
 static struct weft_plan_args plan_args_of(struct weft_group *group, const struct weft_coll_args *args,
                                           enum weft_plan_id forced_plan, bool keeps_order)
 {
     struct weft_plan_args plan = {
-        .kind = args->kind, .rank = group->rank, .ranks = group->ranks, .hosts = group->hosts};
+        .kind = args->kind, .rank = group->rank, .ranks = group->ranks, .hosts = group->planning.hosts};
     size_t elem_bytes = coll_has_byte_pieces(args->kind) ? 1 : weft_dtype_bytes(args->dtype);
     plan.count = coll_has_byte_pieces(args->kind) ? args->piece_bytes_max : args->count;
     if (args->kind == WEFT_COLL_BARRIER) plan.count = 0, elem_bytes = 1;
@@ -139,18 +141,18 @@ static struct weft_plan_args plan_args_of(struct weft_group *group, const struct
         plan.plan = choose(group, args, plan.count * elem_bytes, elem_bytes, forced_plan, keeps_order);
     /* The direct plan holds two chunks of all ranks' contributions, the hierarchy those of a host. Shorter
      * chunks bound that memory. */
-    size_t longest = plan_link_chunk(plan.plan, &group->cost, group->chunk_bytes,
+    size_t longest = plan_link_chunk(plan.plan, &group->planning.cost, group->limits.chunk_bytes,
                                      weft_transport_message_bytes(group->transport));
-    if (args->urgency > 0) longest = plan_urgent_chunk(&group->cost, longest);
+    if (args->urgency > 0) longest = plan_urgent_chunk(&group->planning.cost, longest);
     size_t chunk_bytes = plan_pipeline_chunk(plan.plan, group->ranks, plan.count * elem_bytes, longest);
     if (plan.plan == WEFT_PLAN_HALVING) chunk_bytes = plan_halving_chunk(group->ranks, longest);
     if (coll_is_reduction(args->kind) &&
         (plan.plan == WEFT_PLAN_DIRECT || plan.plan == WEFT_PLAN_HIERARCHY)) {
         /* contributions that meet: lanes or slices */
-        size_t meet = plan.plan == WEFT_PLAN_DIRECT ? group->ranks : group->hosts->lanes;
+        size_t meet = plan.plan == WEFT_PLAN_DIRECT ? group->ranks : group->planning.hosts->lanes;
         if (plan.plan == WEFT_PLAN_HIERARCHY && args->kind == WEFT_COLL_REDUCE_SCATTER)
-            meet += group->hosts->count;
-        size_t share = longest * group->inflight_max / (2 * meet);
+            meet += group->planning.hosts->count;
+        size_t share = longest * group->limits.inflight_max / (2 * meet);
         if (share < REDUCE_CHUNK_BYTES_MIN) share = REDUCE_CHUNK_BYTES_MIN;
         if (share < chunk_bytes) chunk_bytes = share;
     }
@@ -246,16 +248,16 @@ static const uint64_t *cuts_fill(uint64_t *cuts, const uint64_t *counts, uint32_
 static void scratch_lay_out(struct weft_coll *coll, const struct scratch *scratch,
                             struct weft_plan_args *plan)
 {
-    coll->reduce_buffer_count = scratch->folds;
-    coll->reduce_buffer_ranks = reduce_buffer_ranks(plan);
-    coll->reduce_buffers = (struct reduce_buffer *)coll->scratch;
-    coll->plan_scratch = coll->scratch + scratch->plan_at;
-    uint8_t *memory = coll->scratch + round_up(scratch->folds * sizeof(struct reduce_buffer));
+    coll->buffers.reduce_buffer_count = scratch->folds;
+    coll->buffers.reduce_buffer_ranks = reduce_buffer_ranks(plan);
+    coll->buffers.reduce_buffers = (struct reduce_buffer *)coll->buffers.scratch;
+    coll->buffers.plan_scratch = coll->buffers.scratch + scratch->plan_at;
+    uint8_t *memory = coll->buffers.scratch + round_up(scratch->folds * sizeof(struct reduce_buffer));
     for (uint32_t a = 0; a < scratch->folds; a++)
-        reduce_buffer_init(&coll->reduce_buffers[a], memory + a * scratch->reduce_buffer_bytes_each,
-                           coll->reduce_buffer_ranks, coll->args.dtype, scratch->reduce_buffer_elems);
+        reduce_buffer_init(&coll->buffers.reduce_buffers[a], memory + a * scratch->reduce_buffer_bytes_each,
+                           coll->buffers.reduce_buffer_ranks, coll->args.dtype, scratch->reduce_buffer_elems);
     if (!scratch->cuts) return;
-    uint64_t *cuts = (uint64_t *)(coll->scratch + scratch->cuts_at);
+    uint64_t *cuts = (uint64_t *)(coll->buffers.scratch + scratch->cuts_at);
     plan->displs_in = plan->displs_out = cuts_fill(cuts, coll->args.counts, plan->ranks);
     if (coll->args.counts_out)
         plan->displs_out = cuts_fill(cuts + plan->ranks + 1, coll->args.counts_out, plan->ranks);
@@ -264,14 +266,14 @@ static void scratch_lay_out(struct weft_coll *coll, const struct scratch *scratc
 /* The input of the plan: the caller's buffer, or a copy that is made before the first step. */
 static void input_init(struct weft_coll *coll, const struct scratch *scratch)
 {
-    coll->in = coll->unscaled = coll->args.in;
-    coll->input_elems_prepared = coll->input_elems_to_prepare = 0;
+    coll->data.in = coll->data.unscaled = coll->args.in;
+    coll->data.input_elems_prepared = coll->data.input_elems_to_prepare = 0;
     if (scratch->copy_elems > 0) {
-        coll->in = coll->scratch + scratch->copy_at;
-        coll->input_elems_to_prepare = scratch->copy_elems;
-    } else if (coll->args.kind == WEFT_COLL_ALL_REDUCE && coll->sum.op == WEFT_SCALED_SUM) {
-        coll->in = coll->args.out;
-        coll->input_elems_to_prepare = coll->args.count;
+        coll->data.in = coll->buffers.scratch + scratch->copy_at;
+        coll->data.input_elems_to_prepare = scratch->copy_elems;
+    } else if (coll->args.kind == WEFT_COLL_ALL_REDUCE && coll->data.sum.op == WEFT_SCALED_SUM) {
+        coll->data.in = coll->args.out;
+        coll->data.input_elems_to_prepare = coll->args.count;
     }
     if (!coll_is_reduction(coll->args.kind))
         coll->args.op = WEFT_SUM; /* no reduction */
@@ -283,26 +285,26 @@ static struct weft_coll *op_alloc(struct weft_group *group, size_t scratch_bytes
     struct weft_env *env = group->env;
     struct weft_coll *coll = NULL;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &group->op_pool->idle) {
+    weft_list_foreach(node, spare, &group->ops.op_pool->idle) {
         struct weft_coll *idle = weft_container_of(node, struct weft_coll, link);
-        if (!coll || idle->scratch_bytes >= scratch_bytes) coll = idle;
-        if (idle->scratch_bytes >= scratch_bytes) break;
+        if (!coll || idle->buffers.scratch_bytes >= scratch_bytes) coll = idle;
+        if (idle->buffers.scratch_bytes >= scratch_bytes) break;
     }
     if (!coll) {
-        coll = weft_alloc_bytes(env, sizeof *coll + group->window * sizeof(struct slot));
+        coll = weft_alloc_bytes(env, sizeof *coll + group->limits.window * sizeof(struct slot));
         if (!coll) return NULL;
-        coll->scratch = NULL;
-        coll->scratch_bytes = 0;
+        coll->buffers.scratch = NULL;
+        coll->buffers.scratch_bytes = 0;
         coll_path.op_init(coll);
         weft_list_init(&coll->link);
-        weft_list_append(&group->op_pool->idle, &coll->link);
+        weft_list_append(&group->ops.op_pool->idle, &coll->link);
     }
-    if (coll->scratch_bytes < scratch_bytes) {
-        weft_free_bytes(env, coll->scratch);
-        coll->scratch_bytes = 0;
-        coll->scratch = weft_alloc_bytes(env, scratch_bytes);
-        if (!coll->scratch) return NULL;
-        coll->scratch_bytes = scratch_bytes;
+    if (coll->buffers.scratch_bytes < scratch_bytes) {
+        weft_free_bytes(env, coll->buffers.scratch);
+        coll->buffers.scratch_bytes = 0;
+        coll->buffers.scratch = weft_alloc_bytes(env, scratch_bytes);
+        if (!coll->buffers.scratch) return NULL;
+        coll->buffers.scratch_bytes = scratch_bytes;
     }
     weft_list_remove(&coll->link);
     return coll;
@@ -314,14 +316,14 @@ static void ops_free(struct weft_env *env, struct op_pool *op_pool, struct weft_
         struct weft_coll *coll = weft_list_first(list, struct weft_coll, link);
         weft_list_remove(&coll->link);
         coll_path.op_free(op_pool, coll);
-        weft_free_bytes(env, coll->scratch);
+        weft_free_bytes(env, coll->buffers.scratch);
         weft_free_bytes(env, coll);
     }
 }
 
 struct op_pool *op_pool_acquire(struct weft_env *env, const struct weft_group *with, uint32_t window)
 {
-    struct op_pool *op_pool = with && with->window == window ? with->op_pool : NULL;
+    struct op_pool *op_pool = with && with->limits.window == window ? with->ops.op_pool : NULL;
     if (!op_pool) {
         op_pool = weft_alloc_zero(env, sizeof *op_pool);
         if (!op_pool) return NULL;
@@ -345,8 +347,8 @@ void op_pool_release(struct weft_env *env, struct op_pool *op_pool)
 
 void group_ops_free(struct weft_group *group)
 {
-    ops_free(group->env, group->op_pool, &group->active);
-    op_pool_release(group->env, group->op_pool);
+    ops_free(group->env, group->ops.op_pool, &group->ops.active);
+    op_pool_release(group->env, group->ops.op_pool);
 }
 
 /* ---- post ---- */
@@ -362,7 +364,7 @@ static bool depends_on_links(enum weft_plan_id plan)
 static uint64_t layout_hash(const struct weft_group *group, const struct weft_coll_args *args,
                             enum weft_plan_id plan)
 {
-    uint64_t links = group->hosts && depends_on_links(plan) ? group->hosts->number : 0;
+    uint64_t links = group->planning.hosts && depends_on_links(plan) ? group->planning.hosts->number : 0;
     if (coll_kind_info_of(args->kind)->has_root_counts) return args->unequal;
     if (!args->counts) return links;
     if (coll_kind_info_of(args->kind)->has_counts_out) return WEFT_FNV_BASIS ^ links;
@@ -380,31 +382,32 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
     coll->status = WEFT_OK;
     coll->text = "";
     coll->args = *args;
-    coll->sum = reduce_spec_of(args, group->ranks);
-    coll->wide = is_wide(plan);
-    coll->is_sendrecv = coll_is_sendrecv(args->kind);
-    coll->scratch_elem_bytes = coll->wide ? reduce_partial_bytes(args->dtype) : weft_dtype_bytes(args->dtype);
-    coll->elem_bytes = !coll_kind_info_of(args->kind)->has_dtype ? 1 : weft_dtype_bytes(args->dtype);
-    coll->sequence = coll->is_sendrecv ? WEFT_COLL_SEQUENCE_PAIR : group->sequence;
+    coll->data.sum = reduce_spec_of(args, group->ranks);
+    coll->data.wide = is_wide(plan);
+    coll->flags.is_sendrecv = coll_is_sendrecv(args->kind);
+    coll->data.scratch_elem_bytes =
+        coll->data.wide ? reduce_partial_bytes(args->dtype) : weft_dtype_bytes(args->dtype);
+    coll->data.elem_bytes = !coll_kind_info_of(args->kind)->has_dtype ? 1 : weft_dtype_bytes(args->dtype);
+    coll->sequence = coll->flags.is_sendrecv ? WEFT_COLL_SEQUENCE_PAIR : group->ops.sequence;
     coll->posted_ns = args->posted_ns ? args->posted_ns : weft_now_ns(group->env);
     coll->deadline_ns =
-        weft_deadline_ns(coll->posted_ns, args->deadline_ns ? args->deadline_ns : group->deadline_ns);
+        weft_deadline_ns(coll->posted_ns, args->deadline_ns ? args->deadline_ns : group->limits.deadline_ns);
     memset(&coll->straggler_time, 0, sizeof coll->straggler_time);
-    coll->warned = false;
-    coll->plan_ended = false;
-    coll->head = coll->tail = 0;
-    coll->outstanding = 0;
-    coll->is_held = false;
+    coll->flags.warned = false;
+    coll->steps.plan_ended = false;
+    coll->steps.head = coll->steps.tail = 0;
+    coll->steps.outstanding = 0;
+    coll->flags.is_held = false;
     coll->header = (struct coll_header){
         .type = COLL_MESSAGE_DATA,
-        .kind = (uint8_t)(coll->is_sendrecv ? WEFT_COLL_SEND : args->kind),
+        .kind = (uint8_t)(coll->flags.is_sendrecv ? WEFT_COLL_SEND : args->kind),
         .plan = (uint8_t)plan->plan,
         .dtype = (uint8_t)(!coll_kind_info_of(args->kind)->has_dtype ? 0 : args->dtype),
         .op = (uint8_t)(coll_is_reduction(args->kind) ? (unsigned)args->op : (unsigned)args->label),
         .group = group->group_id,
         .epoch = group->epoch,
         .rank = group->rank,
-        .root = coll->is_sendrecv ? 0 : plan->root,
+        .root = coll->flags.is_sendrecv ? 0 : plan->root,
         .lanes = plan->lanes,
         .sequence = coll->sequence,
         .count = plan->count,
@@ -412,17 +415,18 @@ static void coll_init(struct weft_coll *coll, struct weft_group *group, const st
         .cuts = layout_hash(group, args, plan->plan),
     };
     if (own_lengths(args)) coll->header.count = 0;
-    if (!coll->is_sendrecv && !coll_has_root(args->kind)) coll->header.root = args->subject;
+    if (!coll->flags.is_sendrecv && !coll_has_root(args->kind)) coll->header.root = args->subject;
 }
 
 enum weft_status coll_check_group(struct weft_group *group, const struct weft_coll_args *pair,
                                   struct weft_error *error)
 {
-    if (group->is_closing) return weft_error_set(error, WEFT_ERR_CLOSED, "the group is being freed");
-    if (group->fail_status == WEFT_OK && !pair) group_control_require_all(group, group->sequence);
-    else if (group->fail_status == WEFT_OK && pair->root < group->ranks)
+    if (group->progress.is_closing) return weft_error_set(error, WEFT_ERR_CLOSED, "the group is being freed");
+    if (group->failure.fail_status == WEFT_OK && !pair) group_control_require_all(group, group->ops.sequence);
+    else if (group->failure.fail_status == WEFT_OK && pair->root < group->ranks)
         group_control_require_peer(group, pair->root, pair->kind);
-    if (group->fail_status < 0) return weft_error_set(error, group->fail_status, "%s", group->fail_text);
+    if (group->failure.fail_status < 0)
+        return weft_error_set(error, group->failure.fail_status, "%s", group->failure.fail_text);
     return WEFT_OK;
 }
 
@@ -441,15 +445,15 @@ enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_a
                               struct weft_coll **coll_out, struct weft_error *error)
 {
     WEFT_TRY(coll_check(group, args, error));
-    if (group->active_count + group->prepared_count >= group->operations_max)
+    if (group->ops.active_count + group->ops.prepared_count >= group->limits.operations_max)
         return weft_error_set(error, WEFT_ERR_AGAIN, "%u operations are posted already (operations_max)",
-                              group->active_count + group->prepared_count);
+                              group->ops.active_count + group->ops.prepared_count);
     bool can_fall_back = true;
     if (on_path) WEFT_TRY(coll_path.prepare(group, args, &can_fall_back, error));
     uint16_t version = 0;
     bool is_plan_pending = retune_is_pending(group, retune_key);
     enum weft_plan_id forced_plan =
-        retune_key ? retune_plan_for(group, retune_key, group->sequence, &version) : WEFT_PLAN_AUTO;
+        retune_key ? retune_plan_for(group, retune_key, group->ops.sequence, &version) : WEFT_PLAN_AUTO;
     struct weft_plan_args plan =
         plan_args_of(group, args, forced_plan, retune_keeps_order(group, retune_key));
     struct scratch scratch =
@@ -462,20 +466,20 @@ enum weft_status coll_prepare(struct weft_group *group, const struct weft_coll_a
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for %s: %zu bytes of scratch",
                               weft_coll_kind_name(args->kind), scratch.total_bytes);
     coll_init(coll, group, args, &plan);
-    coll->is_plan_pending = is_plan_pending;
-    coll->retune_key = retune_key;
+    coll->flags.is_plan_pending = is_plan_pending;
+    coll->launch.retune_key = retune_key;
     coll->header.plan_version = version;
     scratch_lay_out(coll, &scratch, &plan);
     input_init(coll, &scratch);
-    weft_plan_begin(&coll->cursor, &plan);
+    weft_plan_begin(&coll->steps.cursor, &plan);
     coll->done = done;
     coll->context = context;
     if (coll_has_root(args->kind)) call_digest_add(group, &coll->header);
-    if (!coll->is_sendrecv) {
-        group->sequence++;
-        group->last_op_is_unverified = own_lengths(args) && coll->header.plan != WEFT_PLAN_ONE_HOST;
+    if (!coll->flags.is_sendrecv) {
+        group->ops.sequence++;
+        group->checks.last_op_is_unverified = own_lengths(args) && coll->header.plan != WEFT_PLAN_ONE_HOST;
     }
-    group->prepared_count++;
+    group->ops.prepared_count++;
     *coll_out = coll;
     return WEFT_OK;
 }
@@ -486,7 +490,7 @@ size_t coll_init_template(struct weft_coll *coll, struct weft_group *group, cons
     struct scratch scratch = scratch_of(group, &plan, args);
     size_t path_bytes = coll_path.scratch_bytes(group, args);
     coll_init(coll, group, args, &plan);
-    weft_plan_begin(&coll->cursor, &plan);
+    weft_plan_begin(&coll->steps.cursor, &plan);
     coll->header.plan = WEFT_PLAN_ONE_HOST;
     return scratch.total_bytes > path_bytes ? scratch.total_bytes : path_bytes;
 }
@@ -495,9 +499,9 @@ size_t coll_init_template(struct weft_coll *coll, struct weft_group *group, cons
  * search ends at once. */
 bool op_pool_has_scratch(struct weft_group *group, size_t scratch_bytes)
 {
-    struct weft_list *node, *spare, *idle = &group->op_pool->idle;
+    struct weft_list *node, *spare, *idle = &group->ops.op_pool->idle;
     weft_list_foreach(node, spare, idle) {
-        if (weft_container_of(node, struct weft_coll, link)->scratch_bytes < scratch_bytes) continue;
+        if (weft_container_of(node, struct weft_coll, link)->buffers.scratch_bytes < scratch_bytes) continue;
         if (node == idle->next) return true;
         weft_list_remove(node);
         weft_list_prepend(idle, node);
@@ -510,38 +514,38 @@ void coll_resume(struct weft_coll *coll)
 {
     struct weft_group *group = coll->group;
     uint16_t version;
-    enum weft_plan_id forced_plan = retune_plan_for(group, coll->retune_key, coll->sequence, &version);
+    enum weft_plan_id forced_plan = retune_plan_for(group, coll->launch.retune_key, coll->sequence, &version);
     struct weft_plan_args plan =
-        plan_args_of(group, &coll->args, forced_plan, retune_keeps_order(group, coll->retune_key));
+        plan_args_of(group, &coll->args, forced_plan, retune_keeps_order(group, coll->launch.retune_key));
     struct scratch scratch = scratch_of(group, &plan, &coll->args);
-    WEFT_ASSERT(scratch.total_bytes <= coll->scratch_bytes);
-    coll->is_plan_pending = false;
+    WEFT_ASSERT(scratch.total_bytes <= coll->buffers.scratch_bytes);
+    coll->flags.is_plan_pending = false;
     if (coll->phase != COLL_RUNNING) return;
-    coll->wide = is_wide(&plan);
-    coll->scratch_elem_bytes =
-        coll->wide ? reduce_partial_bytes(coll->args.dtype) : weft_dtype_bytes(coll->args.dtype);
+    coll->data.wide = is_wide(&plan);
+    coll->data.scratch_elem_bytes =
+        coll->data.wide ? reduce_partial_bytes(coll->args.dtype) : weft_dtype_bytes(coll->args.dtype);
     coll->header.plan_version = version;
-    coll->header.plan = coll->record.plan = (uint8_t)plan.plan;
+    coll->header.plan = coll->launch.record.plan = (uint8_t)plan.plan;
     coll->header.chunk = plan.chunk_elems;
     coll->header.cuts = layout_hash(group, &coll->args, plan.plan);
     scratch_lay_out(coll, &scratch, &plan);
     input_init(coll, &scratch);
-    weft_plan_begin(&coll->cursor, &plan);
+    weft_plan_begin(&coll->steps.cursor, &plan);
     coll_mark_ready(coll);
 }
 
 void coll_discard_prepared(struct weft_coll *coll)
 {
-    coll->group->prepared_count--;
-    weft_list_prepend(&coll->group->op_pool->idle, &coll->link);
+    coll->group->ops.prepared_count--;
+    weft_list_prepend(&coll->group->ops.op_pool->idle, &coll->link);
 }
 
 void coll_launch(struct weft_coll *coll, bool on_path, uint64_t now_ns)
 {
     struct weft_group *group = coll->group;
     const struct weft_coll_args *args = &coll->args;
-    bool in_pair = coll->is_sendrecv && coll_path.carries_sendrecv(group);
-    if (group->active_count == 0) group->seen_ns = now_ns;
+    bool in_pair = coll->flags.is_sendrecv && coll_path.carries_sendrecv(group);
+    if (group->ops.active_count == 0) group->progress.seen_ns = now_ns;
     if (coll_has_byte_pieces(args->kind)) {
         bool exchanges = args->kind == WEFT_COLL_EXCHANGE_BYTES;
         for (uint32_t rank = 0; rank < group->ranks; rank++)
@@ -549,23 +553,23 @@ void coll_launch(struct weft_coll *coll, bool on_path, uint64_t now_ns)
         args->piece_bytes_out[group->rank] = exchanges ? args->piece_bytes_in[group->rank] : args->count;
         coll->header.piece_bytes = args->count; /* of an exchange: set for each message */
     }
-    weft_list_append(&group->active, &coll->link);
-    group->prepared_count--;
-    group->active_count++;
-    coll->launch_number = ++group->launch_count;
-    coll->is_alone = group->active_count == 1;
+    weft_list_append(&group->ops.active, &coll->link);
+    group->ops.prepared_count--;
+    group->ops.active_count++;
+    coll->launch.launch_number = ++group->sending.launch_count;
+    coll->launch.is_alone = group->ops.active_count == 1;
     if (!coll->path.is_published)
-        coll_event(group, args->kind, WEFT_EVENT_BEGIN, coll->sequence, coll->header.count * coll->elem_bytes,
-                   WEFT_OK, now_ns);
+        coll_event(group, args->kind, WEFT_EVENT_BEGIN, coll->sequence,
+                   coll->header.count * coll->data.elem_bytes, WEFT_OK, now_ns);
     bool starts = on_path && coll_path.starts_immediately(group);
     if (starts) coll->header.plan = WEFT_PLAN_ONE_HOST;
     coll_record_post(coll, starts || in_pair);
-    if (!on_path && !coll->is_sendrecv) coll_path.launch_by_messages(coll);
-    coll->is_counted = coll->is_sendrecv && !in_pair;
-    if (coll->is_counted) sendrecv_count_add(group, args->kind, args->root);
+    if (!on_path && !coll->flags.is_sendrecv) coll_path.launch_by_messages(coll);
+    coll->flags.is_counted = coll->flags.is_sendrecv && !in_pair;
+    if (coll->flags.is_counted) sendrecv_count_add(group, args->kind, args->root);
     if (on_path || (in_pair && args->kind == WEFT_COLL_RECV)) straggler_wait_begin(coll);
     if (on_path || in_pair) coll_path.launch(coll);
-    else if (!coll->is_plan_pending) coll_mark_ready(coll);
+    else if (!coll->flags.is_plan_pending) coll_mark_ready(coll);
 }
 
 static enum weft_status check_lengths(const struct weft_group *group, const struct weft_coll_args *args,
@@ -608,7 +612,7 @@ enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll
         retune_op_posted(group, key, &question);
     }
     if (on_path && !group_schedule_at(group, coll->posted_ns, coll->deadline_ns)) {
-        group->sequence--; /* no peer has seen the sequence */
+        group->ops.sequence--; /* no peer has seen the sequence */
         coll_discard_prepared(coll);
         return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");
     }
@@ -629,8 +633,8 @@ enum weft_status weft_coll_post(struct weft_group *group, const struct weft_coll
 static uint64_t ended_ns(const struct weft_coll *coll, uint64_t callback_ns)
 {
     const struct weft_group *group = coll->group;
-    if (!group->events && !group->recorder && !group->retune) return 0;
-    if (callback_ns == 0 || coll->header.count * coll->elem_bytes > TIMED_EXACTLY_BYTES_MIN)
+    if (!group->observers.events && !group->observers.recorder && !group->planning.retune) return 0;
+    if (callback_ns == 0 || coll->header.count * coll->data.elem_bytes > TIMED_EXACTLY_BYTES_MIN)
         return weft_now_ns(group->env);
     return callback_ns > coll->posted_ns ? callback_ns : coll->posted_ns;
 }
@@ -644,20 +648,20 @@ void coll_finish(struct weft_coll *coll, uint64_t callback_ns)
     /* a cancel inside done changes nothing */
     if (coll->phase == COLL_RUNNING) coll->phase = COLL_ENDING;
     const uint64_t now_ns = ended_ns(coll, callback_ns);
-    if (group->retune && coll->status == WEFT_OK && !coll->path.is_active &&
-        group->fail_status == WEFT_OK)
+    if (group->planning.retune && coll->status == WEFT_OK && !coll->path.is_active &&
+        group->failure.fail_status == WEFT_OK)
         retune_op_completed(coll, now_ns);
-    coll_event(group, coll->args.kind, WEFT_EVENT_END, coll->sequence, coll->header.count * coll->elem_bytes,
-               coll->status, now_ns);
+    coll_event(group, coll->args.kind, WEFT_EVENT_END, coll->sequence,
+               coll->header.count * coll->data.elem_bytes, coll->status, now_ns);
     coll_record_end(coll, now_ns);
     weft_list_remove(&coll->ready_link);
     weft_list_remove(&coll->link);
     if (coll->path.is_active || coll->path.expects_message) coll_path.finish(coll);
-    group->active_count--;
+    group->ops.active_count--;
     send_credit_op_ended(coll);
     if (done) done(coll->context, coll->status, coll->text); /* may post, fail or free the group */
     /* the next operation reuses this memory while it is in the caches */
-    weft_list_prepend(&group->op_pool->idle, &coll->link);
+    weft_list_prepend(&group->ops.op_pool->idle, &coll->link);
 }
 
 void weft_coll_cancel(struct weft_coll *coll)
@@ -673,7 +677,7 @@ bool weft_coll_cancel_recv(struct weft_coll *coll)
         return false;
     if (coll->path.is_active ? coll_path.recv_is_matched(coll) : coll_has_received(coll))
         return false;
-    if (coll->is_counted) sendrecv_count_remove(coll->group, coll->args.root);
+    if (coll->flags.is_counted) sendrecv_count_remove(coll->group, coll->args.root);
     coll_abort(coll, WEFT_ERR_CANCELLED, "cancelled by the caller");
     return true;
 }

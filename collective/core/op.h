@@ -39,15 +39,8 @@ enum onehost_phase {
 
 enum coll_phase { COLL_RUNNING = 1, COLL_ENDING };
 
-struct weft_coll {
-    struct weft_group *group;
-    struct weft_list link;       /* group->active in post order, or op_pool->idle */
-    struct weft_list ready_link; /* group->ready, or linked to itself */
-    enum coll_phase phase;
-    enum weft_status status; /* final status of an ending operation */
-    const char *text;        /* static, or owned by the group */
-    struct weft_coll_args args;
-    struct coll_header header; /* header of each message of the operation */
+/* Input of the plan, and its elements. */
+struct coll_data {
     /* input of the plan: args.in, or a copy that coll_scale_input makes from `unscaled` */
     const uint8_t *in;
     const uint8_t *unscaled;
@@ -58,11 +51,53 @@ struct weft_coll {
     bool wide; /* scratch holds partials */
     /* input elements that coll_scale_input copies or scales before the first step, and how many are done */
     uint64_t input_elems_to_prepare, input_elems_prepared;
-    uint64_t sequence, deadline_ns, posted_ns;
+};
+/* Facts about the operation. */
+struct coll_flags {
     bool warned, is_sendrecv; /* is_sendrecv: a send or recv */
     bool is_counted;          /* sendrecv_count_add has counted the operation */
     bool is_held;             /* a send waits for credit (send_credit.h) */
     bool is_plan_pending;     /* posted, but a change of the plan table is pending (retune.h) */
+};
+/* Its launch, and its entry in the flight recorder. */
+struct coll_launch {
+    bool is_alone;             /* no other operation was active at its launch */
+    uint64_t launch_number;    /* launch_count of the group at its launch */
+    uint32_t retune_key;       /* cell of the plan table; 0: none */
+    struct weft_record record; /* its entry `record_number` in the flight recorder */
+    uint64_t record_number;
+};
+/* Steps of the plan. */
+struct coll_steps {
+    struct weft_plan_cursor cursor;
+    bool plan_ended;
+    uint64_t head, tail;  /* the window holds steps [tail, head) */
+    uint32_t outstanding; /* transport operations of it in flight */
+};
+/* Memory besides the caller's. */
+struct coll_buffers {
+    uint8_t *scratch; /* owned; stays with the operation in the pool */
+    size_t scratch_bytes;
+    uint8_t *plan_scratch; /* scratch that the steps address */
+    struct reduce_buffer *reduce_buffers;
+    uint32_t reduce_buffer_count;
+    /* contributions of one fold: of all ranks, or of the ranks of this host */
+    uint32_t reduce_buffer_ranks;
+    uint64_t *cuts;      /* elements before each piece; NULL: equal pieces */
+};
+
+struct weft_coll {
+    struct weft_group *group;
+    struct weft_list link;       /* group->ops.active in post order, or op_pool->idle */
+    struct weft_list ready_link; /* group->ops.ready, or linked to itself */
+    enum coll_phase phase;
+    enum weft_status status; /* final status of an ending operation */
+    const char *text;        /* static, or owned by the group */
+    struct weft_coll_args args;
+    struct coll_header header; /* header of each message of the operation */
+    struct coll_data data;
+    uint64_t sequence, deadline_ns, posted_ns;
+    struct coll_flags flags;
     struct {                  /* straggler_time.c */
         bool counts;          /* the operation waits for a rank that has not begun it, since since_ns */
         uint64_t since_ns;
@@ -71,11 +106,7 @@ struct weft_coll {
         uint64_t asked;
         uint32_t awaited; /* receives of peers' first messages that have not completed */
     } straggler_time;
-    bool is_alone;             /* no other operation was active at its launch */
-    uint64_t launch_number;    /* launch_count of the group at its launch */
-    uint32_t retune_key;       /* cell of the plan table; 0: none */
-    struct weft_record record; /* its entry `record_number` in the flight recorder */
-    uint64_t record_number;
+    struct coll_launch launch;
     weft_coll_done_fn done; /* NULL: it has run */
     void *context;
 
@@ -98,7 +129,7 @@ struct weft_coll {
         uint32_t max_bits;     /* bits of the largest magnitude of the slice's result, if args.finite_out is
                                 * not NULL */
         bool is_checked;       /* max_bits is that of the whole slice */
-        struct weft_list link; /* in onehost->queue */
+        struct weft_list link; /* in polling.queue */
         uint8_t *stage;        /* staging memory (staged.c); NULL: none */
         struct onehost_stage_info {
             uint64_t offset; /* of the staging memory in the segment */
@@ -111,20 +142,10 @@ struct weft_coll {
         uint64_t began_ns; /* time at which the last rank arrived */
     } onehost;
 
-    struct weft_plan_cursor cursor;
-    bool plan_ended;
-    uint64_t head, tail;  /* the window holds steps [tail, head) */
-    uint32_t outstanding; /* transport operations of it in flight */
+    struct coll_steps steps;
 
-    uint8_t *scratch; /* owned; stays with the operation in the pool */
-    size_t scratch_bytes;
-    uint8_t *plan_scratch; /* scratch that the steps address */
-    struct reduce_buffer *reduce_buffers;
-    uint32_t reduce_buffer_count;
-    /* contributions of one fold: of all ranks, or of the ranks of this host */
-    uint32_t reduce_buffer_ranks;
-    uint64_t *cuts;      /* elements before each piece; NULL: equal pieces */
-    struct slot slots[]; /* (group->window,) */
+    struct coll_buffers buffers;
+    struct slot slots[]; /* (limits.window,) */
 };
 
 /* op.c. prepare takes the sequence and all memory; launch starts the operation, at any later time; discard

@@ -21,8 +21,8 @@ static inline struct weft_coll_caller coll_caller(const struct weft_group *group
 {
     return (struct weft_coll_caller){.rank = group->rank,
                                      .ranks = group->ranks,
-                                     .hosts = group->hosts,
-                                     .skips_buffer_checks = group->timing_only};
+                                     .hosts = group->planning.hosts,
+                                     .skips_buffer_checks = group->modes.timing_only};
 }
 static inline enum weft_status coll_check(const struct weft_group *group, const struct weft_coll_args *args,
                                           struct weft_error *error)

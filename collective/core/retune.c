@@ -14,7 +14,7 @@ uint32_t retune_key(const struct weft_group *group, const struct weft_coll_args 
 {
     const struct coll_kind_info *kind = coll_kind_info_of(args->kind);
     const bool sums = kind->is_reduction;
-    if (!group->retune || !kind->is_retunable || args->plan != WEFT_PLAN_AUTO || args->counts ||
+    if (!group->planning.retune || !kind->is_retunable || args->plan != WEFT_PLAN_AUTO || args->counts ||
         args->unequal || bytes == 0)
         return 0;
     uint32_t key = (uint32_t)args->kind | (uint32_t)(63 - __builtin_clzll(bytes)) << 8;
@@ -27,7 +27,7 @@ uint32_t retune_key(const struct weft_group *group, const struct weft_coll_args 
 
 static struct retune_cell *cell_of(const struct weft_group *group, uint32_t key)
 {
-    struct retune *retune = group->retune;
+    struct retune *retune = group->planning.retune;
     if (!key || !retune) return NULL;
     if (retune->cells[retune->last].key == key) return &retune->cells[retune->last];
     for (uint32_t i = 0; i < RETUNE_CELLS_MAX; i++)
@@ -39,8 +39,8 @@ static struct retune_cell *cell_get_or_add(struct weft_group *group, uint32_t ke
 {
     struct retune_cell *cell = cell_of(group, key);
     for (uint32_t i = 0; !cell && i < RETUNE_CELLS_MAX; i++) {
-        if (group->retune->cells[i].key) continue;
-        cell = &group->retune->cells[i];
+        if (group->planning.retune->cells[i].key) continue;
+        cell = &group->planning.retune->cells[i];
         *cell =
             (struct retune_cell){.key = key, .least_ns = NO_TIME, .recheck_after_ops = RETUNE_RECHECK_OPS};
     }
@@ -58,15 +58,15 @@ enum weft_plan_id retune_plan_for(const struct weft_group *group, uint32_t key, 
 
 bool retune_is_pending(const struct weft_group *group, uint32_t key)
 {
-    return key && group->retune->next.open && group->retune->next.key == key;
+    return key && group->planning.retune->next.open && group->planning.retune->next.key == key;
 }
 bool retune_keeps_order(const struct weft_group *group, uint32_t key)
 {
-    return key & KEY_ORDERED && group->retune && group->retune->keeps_order;
+    return key & KEY_ORDERED && group->planning.retune && group->planning.retune->keeps_order;
 }
 enum weft_plan_id retune_pending_plan(const struct weft_group *group)
 {
-    return group->retune->next.plan;
+    return group->planning.retune->next.plan;
 }
 
 void retune_op_posted(struct weft_group *group, uint32_t key, const struct weft_plan_question *question)
@@ -75,7 +75,7 @@ void retune_op_posted(struct weft_group *group, uint32_t key, const struct weft_
     if (!cell || cell->candidates) return;
     cell->question = *question;
     cell->question.forced_plan = WEFT_PLAN_AUTO;
-    cell->candidates = retune_candidates(&cell->question, group->retune->policy, key & KEY_ORDERED);
+    cell->candidates = retune_candidates(&cell->question, group->planning.retune->policy, key & KEY_ORDERED);
     if (cell->settled == WEFT_PLAN_AUTO) return;
     /* the seed is no candidate in this job: start from the model */
     if (!(cell->candidates >> cell->settled & 1)) {
@@ -94,7 +94,7 @@ static void retune_message_sent(struct weft_completion *completion, enum weft_st
     struct retune_message *retune_message = weft_container_of(completion, struct retune_message, completion);
     struct weft_group *group = retune_message->group;
     retune_message->busy = false;
-    if (!group->is_closing && group->fail_status == WEFT_OK) retune_messages_send(group);
+    if (!group->progress.is_closing && group->failure.fail_status == WEFT_OK) retune_messages_send(group);
     group_transport_op_done(group);
 }
 
@@ -111,14 +111,14 @@ static void retune_message_send(struct weft_group *group, struct retune_message 
     enum weft_status status =
         weft_transport_send(group->peer_table->peers[0], &message, &retune_message->completion);
     if (status == WEFT_ERR_AGAIN || status == WEFT_ERR_NO_MEMORY) {
-        group->needs_retry = true;
+        group->progress.needs_retry = true;
         group_schedule(group);
         return;
     }
     retune_message->is_wanted = false;
     if (status != WEFT_IN_PROGRESS) return;
     retune_message->busy = true;
-    group->outstanding++;
+    group->sending.outstanding++;
 }
 
 static struct coll_header control_header(const struct weft_group *group, enum coll_message_type type,
@@ -139,7 +139,7 @@ static uint64_t measured_ns(const struct retune_cell *cell)
 
 static void retune_messages_send(struct weft_group *group)
 {
-    struct retune *retune = group->retune;
+    struct retune *retune = group->planning.retune;
     for (uint32_t i = 0; i < RETUNE_CELLS_MAX && !retune->report.is_wanted && !retune->report.busy; i++) {
         struct retune_cell *cell = &retune->cells[i];
         if (!cell->report_is_due) continue;
@@ -170,22 +170,22 @@ static void version_start(struct retune_cell *cell, uint32_t version, enum weft_
 
 static void close_change(struct weft_group *group, uint64_t from, bool refused)
 {
-    struct retune *retune = group->retune;
+    struct retune *retune = group->planning.retune;
     struct retune_cell *cell = cell_of(group, retune->next.key);
     retune->next.open = false;
     retune->is_disabled |= refused;
     if (cell && !refused) version_start(cell, retune->next.version, retune->next.plan, from);
     if (!refused) retune->last_from = from;
     struct weft_list *node, *spare;
-    weft_list_foreach (node, spare, &group->active) {
+    weft_list_foreach (node, spare, &group->ops.active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
-        if (coll->is_plan_pending) coll_resume(coll);
+        if (coll->flags.is_plan_pending) coll_resume(coll);
     }
 }
 
 static bool open_change(struct weft_group *group, uint32_t version, uint32_t key, enum weft_plan_id plan)
 {
-    struct retune *retune = group->retune;
+    struct retune *retune = group->planning.retune;
     retune->version = version;
     if (!cell_get_or_add(group, key)) return false;
     retune->next.open = true;
@@ -198,9 +198,9 @@ static bool open_change(struct weft_group *group, uint32_t version, uint32_t key
 /* ---- rank 0 ---- */
 static void publish_next(struct weft_group *group)
 {
-    struct retune *retune = group->retune;
+    struct retune *retune = group->planning.retune;
     if (retune->next.open || retune->is_disabled || retune->table.busy || retune->commit.busy ||
-        group->sequence < retune->last_from)
+        group->ops.sequence < retune->last_from)
         return;
     for (uint32_t i = 0; i < RETUNE_CELLS_MAX; i++) {
         struct retune_cell *cell = &retune->cells[i];
@@ -209,7 +209,7 @@ static void publish_next(struct weft_group *group)
         open_change(group, retune->version + 1, cell->key, cell->next);
         retune->acks = 1;
         retune->refused = false;
-        retune->from = group->sequence;
+        retune->from = group->ops.sequence;
         struct coll_header *header = &retune->table_header;
         *header = control_header(group, COLL_MESSAGE_RETUNE_TABLE, retune->version);
         header->cuts = cell->key;
@@ -222,7 +222,7 @@ static void publish_next(struct weft_group *group)
 
 static void handle_ack(struct weft_group *group, const struct coll_header *header)
 {
-    struct retune *retune = group->retune;
+    struct retune *retune = group->planning.retune;
     if (!retune->next.open || header->sequence != retune->next.version) return;
     /* a duplicate, or a leave after the ACK */
     if (retune->acked[header->rank] == retune->next.version) return;
@@ -281,11 +281,12 @@ void retune_seed(struct weft_group *group, const struct retune_cell *seed)
 void retune_op_completed(struct weft_coll *coll, uint64_t now_ns)
 {
     struct weft_group *group = coll->group;
-    struct retune *retune = group->retune;
+    struct retune *retune = group->planning.retune;
     uint64_t begin_ns = coll->posted_ns > retune->last_end_ns ? coll->posted_ns : retune->last_end_ns;
-    bool is_alone = coll->is_alone && group->active_count == 1 && group->launch_count == coll->launch_number;
+    bool is_alone = coll->launch.is_alone && group->ops.active_count == 1 &&
+                    group->sending.launch_count == coll->launch.launch_number;
     retune->last_end_ns = now_ns;
-    struct retune_cell *cell = cell_of(group, coll->retune_key);
+    struct retune_cell *cell = cell_of(group, coll->launch.retune_key);
     if (!cell || coll->header.plan_version != (uint16_t)cell->version || retune->is_disabled) return;
     if (++cell->count > 1) {
         uint64_t took_ns = now_ns > begin_ns ? now_ns - begin_ns : 1;
@@ -319,15 +320,15 @@ static bool is_valid_change(uint64_t key, uint32_t plan)
 
 void retune_sequence_advanced(struct weft_group *group)
 {
-    struct retune *retune = group->retune;
-    if (!retune || !retune->deferred_table.type || group->sequence < retune->last_from) return;
+    struct retune *retune = group->planning.retune;
+    if (!retune || !retune->deferred_table.type || group->ops.sequence < retune->last_from) return;
     bool takes =
         open_change(group, (uint32_t)retune->deferred_table.sequence, (uint32_t)retune->deferred_table.cuts,
                     (enum weft_plan_id)retune->deferred_table.root);
     retune->keeps_order = retune->deferred_table.lanes != 0;
     retune->deferred_table.type = 0;
     retune->ack.header = control_header(group, COLL_MESSAGE_RETUNE_ACK, retune->version);
-    retune->ack.header.count = group->sequence;
+    retune->ack.header.count = group->ops.sequence;
     retune->ack.header.status = takes ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     retune->ack.is_wanted = true;
     retune_messages_send(group);
@@ -335,7 +336,7 @@ void retune_sequence_advanced(struct weft_group *group)
 
 void retune_receive(struct weft_group *group, const struct coll_header *header)
 {
-    struct retune *retune = group->retune;
+    struct retune *retune = group->planning.retune;
     if (!retune)
         return; /* if one rank does not re-tune, no cell gets all reports and no change is published */
     bool leads = group->rank == 0;
@@ -357,7 +358,7 @@ void retune_receive(struct weft_group *group, const struct coll_header *header)
 
 void retune_peer_left(struct weft_group *group, uint32_t rank)
 {
-    struct retune *retune = group->retune;
+    struct retune *retune = group->planning.retune;
     if (!retune) return;
     retune->is_disabled = true;
     if (rank == 0) { /* rank 0 sends a COMMIT before it leaves */
@@ -371,7 +372,7 @@ void retune_peer_left(struct weft_group *group, uint32_t rank)
 
 void retune_retry(struct weft_group *group)
 {
-    if (!group->retune) return;
+    if (!group->planning.retune) return;
     retune_messages_send(group);
     if (group->rank == 0) publish_next(group);
 }
@@ -381,15 +382,15 @@ enum weft_status retune_create(struct weft_group *group, enum weft_retune policy
 {
     if (policy == WEFT_RETUNE_OFF || group->ranks < 2) return WEFT_OK;
     size_t acked = group->rank == 0 ? group->ranks : 0;
-    group->retune =
-        weft_alloc_zero(group->env, sizeof *group->retune + acked * sizeof group->retune->acked[0]);
-    if (!group->retune) return WEFT_ERR_NO_MEMORY;
-    group->retune->policy = policy;
+    group->planning.retune = weft_alloc_zero(group->env, sizeof *group->planning.retune +
+                                                             acked * sizeof group->planning.retune->acked[0]);
+    if (!group->planning.retune) return WEFT_ERR_NO_MEMORY;
+    group->planning.retune->policy = policy;
     return WEFT_OK;
 }
 
 void retune_free(struct weft_group *group)
 {
-    weft_free_bytes(group->env, group->retune);
-    group->retune = NULL;
+    weft_free_bytes(group->env, group->planning.retune);
+    group->planning.retune = NULL;
 }

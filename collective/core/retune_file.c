@@ -20,7 +20,7 @@
 
 static uint32_t host_count(const struct weft_group *group)
 {
-    return group->hosts ? group->hosts->count : 0;
+    return group->planning.hosts ? group->planning.hosts->count : 0;
 }
 
 static void add(char *out, size_t out_bytes, size_t *used, const char *line)
@@ -39,8 +39,8 @@ size_t weft_group_plans_write(const struct weft_group *group, char *out, size_t 
     snprintf(line, sizeof line, "weft-plans 1\nranks %" PRIu32 " hosts %" PRIu32 "\n", group->ranks,
              host_count(group));
     add(out, out_bytes, &used, line);
-    for (uint32_t i = 0; group->retune && i < RETUNE_CELLS_MAX; i++) {
-        const struct retune_cell *cell = &group->retune->cells[i];
+    for (uint32_t i = 0; group->planning.retune && i < RETUNE_CELLS_MAX; i++) {
+        const struct retune_cell *cell = &group->planning.retune->cells[i];
         if (!cell->key || cell->settled == WEFT_PLAN_AUTO) continue;
         snprintf(line, sizeof line, "cell %s %" PRIu32 " %" PRIu32 " %s %" PRIu64 "\n",
                  weft_coll_kind_name((enum weft_coll_kind)(cell->key & 0xff)), cell->key >> 8 & 0xff,
@@ -88,7 +88,7 @@ enum weft_status weft_group_plans_read(struct weft_group *group, const char *tex
     char line[LINE_BYTES_MAX], is_wanted[LINE_BYTES_MAX];
     const char *at = text, *end = text + bytes;
     uint32_t count = 0, number = 3;
-    if (!group->retune || group->rank != 0) return WEFT_OK;
+    if (!group->planning.retune || group->rank != 0) return WEFT_OK;
     if (!next_line(&at, end, line) || strcmp(line, "weft-plans 1") != 0)
         return weft_error_set(
             error, WEFT_ERR_MALFORMED,

@@ -27,24 +27,25 @@
 
 void send_credit_open(struct weft_group *group)
 {
-    if (group->send_credit) return;
-    const size_t bytes = sizeof *group->send_credit + group->ranks * sizeof group->send_credit->peers[0];
-    group->send_credit = weft_alloc_zero(group->env, bytes);
-    if (group->send_credit) group->send_credit->retry_ns = WEFT_NEVER;
+    if (group->sending.send_credit) return;
+    const size_t bytes =
+        sizeof *group->sending.send_credit + group->ranks * sizeof group->sending.send_credit->peers[0];
+    group->sending.send_credit = weft_alloc_zero(group->env, bytes);
+    if (group->sending.send_credit) group->sending.send_credit->retry_ns = WEFT_NEVER;
 }
 
 void send_credit_close(struct weft_group *group)
 {
-    weft_free_bytes(group->env, group->send_credit);
-    group->send_credit = NULL;
+    weft_free_bytes(group->env, group->sending.send_credit);
+    group->sending.send_credit = NULL;
 }
 
 static bool is_oldest(const struct weft_coll *coll)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach (node, spare, &coll->group->active) {
+    weft_list_foreach (node, spare, &coll->group->ops.active) {
         const struct weft_coll *other = weft_container_of(node, struct weft_coll, link);
-        if (!other->is_sendrecv && other->phase == COLL_RUNNING && other->sequence < coll->sequence)
+        if (!other->flags.is_sendrecv && other->phase == COLL_RUNNING && other->sequence < coll->sequence)
             return false;
     }
     return true;
@@ -52,8 +53,8 @@ static bool is_oldest(const struct weft_coll *coll)
 
 static bool has_send_in_flight(const struct weft_coll *coll, uint32_t peer)
 {
-    const uint32_t window = coll->group->window;
-    for (uint64_t number = coll->tail; number < coll->head; number++) {
+    const uint32_t window = coll->group->limits.window;
+    for (uint64_t number = coll->steps.tail; number < coll->steps.head; number++) {
         const struct slot *slot = &coll->slots[number % window];
         if (slot->state == SLOT_POSTED && slot->action.kind == WEFT_ACTION_SEND && slot->action.peer == peer)
             return true;
@@ -66,15 +67,15 @@ static bool has_send_in_flight(const struct weft_coll *coll, uint32_t peer)
 static void find_link(const struct weft_group *group, uint32_t peer, uint64_t *rate_out,
                       uint64_t *latency_ns_out)
 {
-    const struct weft_plan_hosts *hosts = group->hosts;
-    const struct weft_link_cost *cost = &group->cost;
+    const struct weft_plan_hosts *hosts = group->planning.hosts;
+    const struct weft_link_cost *cost = &group->planning.cost;
     *rate_out = cost->bytes_per_second;
     *latency_ns_out = cost->latency_ns;
     if (!hosts) return;
     if (hosts->host[peer] == hosts->host[group->rank]) {
-        if (group->local_cost.bytes_per_second == 0) return; /* unknown */
-        *rate_out = group->local_cost.bytes_per_second;
-        *latency_ns_out = group->local_cost.latency_ns;
+        if (group->planning.local_cost.bytes_per_second == 0) return; /* unknown */
+        *rate_out = group->planning.local_cost.bytes_per_second;
+        *latency_ns_out = group->planning.local_cost.latency_ns;
     } else if (hosts->sites > 1 && hosts->sites_aligned && hosts->near_bytes_per_second > 0 &&
                peer / hosts->site_ranks == group->rank / hosts->site_ranks) {
         *rate_out = hosts->near_bytes_per_second;
@@ -85,7 +86,7 @@ static void find_link(const struct weft_group *group, uint32_t peer, uint64_t *r
 /* Bytes that may be in flight to the peer. */
 static double credit_bytes(const struct weft_group *group, uint32_t peer)
 {
-    const struct send_credit *credit = group->send_credit;
+    const struct send_credit *credit = group->sending.send_credit;
     uint64_t known_rate, latency_ns;
     find_link(group, peer, &known_rate, &latency_ns);
     if (latency_ns < credit->latency_ns) latency_ns = credit->latency_ns;
@@ -99,7 +100,7 @@ static double credit_bytes(const struct weft_group *group, uint32_t peer)
 
 static bool has_credit(const struct weft_group *group, uint32_t peer, size_t bytes)
 {
-    const struct send_credit *credit = group->send_credit;
+    const struct send_credit *credit = group->sending.send_credit;
     const uint64_t in_flight = credit->peers[peer].in_flight;
     if (in_flight == 0) return true;
     return !credit->is_least && (double)(in_flight + bytes) <= credit_bytes(group, peer);
@@ -108,19 +109,19 @@ static bool has_credit(const struct weft_group *group, uint32_t peer, size_t byt
 /* The sends in flight to the peer may wait for receives behind this operation. */
 static bool passes_stalled(const struct weft_coll *coll, uint32_t peer, uint64_t now_ns)
 {
-    return weft_elapsed_ns(coll->group->send_credit->peers[peer].moved_ns, now_ns) >= STALL_NS &&
+    return weft_elapsed_ns(coll->group->sending.send_credit->peers[peer].moved_ns, now_ns) >= STALL_NS &&
            is_oldest(coll) && !has_send_in_flight(coll, peer);
 }
 
 bool send_credit_holds(struct weft_coll *coll, uint32_t peer, size_t bytes)
 {
-    struct send_credit *credit = coll->group->send_credit;
+    struct send_credit *credit = coll->group->sending.send_credit;
     if (!credit || coll->args.urgency == 0 || has_credit(coll->group, peer, bytes)) return false;
     const uint64_t now_ns = weft_now_ns(coll->group->env);
     if (passes_stalled(coll, peer, now_ns)) return false;
     if (credit->held_count == 0) credit->retry_ns = now_ns + STALL_NS;
-    if (!coll->is_held) credit->held_count++;
-    coll->is_held = true;
+    if (!coll->flags.is_held) credit->held_count++;
+    coll->flags.is_held = true;
     return true;
 }
 
@@ -128,7 +129,7 @@ void send_credit_take(struct slot *slot, size_t bytes)
 {
     const struct weft_coll *coll = slot->coll;
     struct weft_group *group = coll->group;
-    struct send_credit *credit = group->send_credit;
+    struct send_credit *credit = group->sending.send_credit;
     slot->credit_bytes = 0;
     if (!credit || coll->args.urgency == 0 || bytes == 0) return;
     slot->credit_bytes = bytes;
@@ -140,12 +141,12 @@ void send_credit_take(struct slot *slot, size_t bytes)
 static void wake_held(struct weft_group *group)
 {
     struct weft_list *node, *spare;
-    group->send_credit->held_count = 0;
-    group->send_credit->retry_ns = WEFT_NEVER;
-    weft_list_foreach (node, spare, &group->active) {
+    group->sending.send_credit->held_count = 0;
+    group->sending.send_credit->retry_ns = WEFT_NEVER;
+    weft_list_foreach (node, spare, &group->ops.active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
-        if (!coll->is_held) continue;
-        coll->is_held = false;
+        if (!coll->flags.is_held) continue;
+        coll->flags.is_held = false;
         coll_mark_ready(coll);
     }
 }
@@ -153,10 +154,10 @@ static void wake_held(struct weft_group *group)
 void send_credit_op_ended(const struct weft_coll *coll)
 {
     struct weft_group *group = coll->group;
-    struct send_credit *credit = group->send_credit;
+    struct send_credit *credit = group->sending.send_credit;
     if (!credit) return;
-    if (!coll->is_sendrecv && coll->status == WEFT_OK && !coll->path.is_active &&
-        coll->header.count * coll->elem_bytes <= SHORT_BYTES_MAX) {
+    if (!coll->flags.is_sendrecv && coll->status == WEFT_OK && !coll->path.is_active &&
+        coll->header.count * coll->data.elem_bytes <= SHORT_BYTES_MAX) {
         const uint64_t ns = weft_elapsed_ns(coll->posted_ns, weft_now_ns(group->env)) + 1;
         if (credit->latency_ns == 0 || ns < credit->latency_ns) credit->latency_ns = ns;
     }
@@ -166,7 +167,7 @@ void send_credit_op_ended(const struct weft_coll *coll)
 void send_credit_return(struct slot *slot)
 {
     struct weft_group *group = slot->coll->group;
-    struct send_credit *credit = group->send_credit;
+    struct send_credit *credit = group->sending.send_credit;
     const size_t bytes = slot->credit_bytes;
     if (bytes == 0) return;
     slot->credit_bytes = 0;
@@ -177,7 +178,7 @@ void send_credit_return(struct slot *slot)
 
 uint64_t send_credit_retry(struct weft_group *group, uint64_t now_ns)
 {
-    const struct send_credit *credit = group->send_credit;
+    const struct send_credit *credit = group->sending.send_credit;
     if (!credit || credit->held_count == 0) return WEFT_NEVER;
     if (now_ns < credit->retry_ns) return credit->retry_ns;
     wake_held(group);

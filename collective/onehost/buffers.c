@@ -15,7 +15,7 @@ static bool has_own_pieces(enum weft_coll_kind kind)
 uint64_t onehost_vector_elems(const struct weft_coll *coll)
 {
     return has_own_pieces(coll->args.kind)
-               ? pieces_of_all(coll->cursor.args.displs_in, coll->args.count, coll->group->ranks)
+               ? pieces_of_all(coll->steps.cursor.args.displs_in, coll->args.count, coll->group->ranks)
                : coll->args.count;
 }
 
@@ -26,7 +26,7 @@ static struct touched {
 {
     const struct weft_coll_args *args = &coll->args;
     /* if ranks do not know all lengths: valid for this rank's own buffers only */
-    const struct weft_plan_args *plan = &coll->cursor.args;
+    const struct weft_plan_args *plan = &coll->steps.cursor.args;
     uint64_t count = args->count, in = pieces_of_all(plan->displs_in, count, coll->group->ranks),
              out = pieces_of_all(plan->displs_out, count, coll->group->ranks);
     bool root = rank == args->root;
@@ -51,8 +51,9 @@ void onehost_buffers_locate(const struct onehost *onehost, struct weft_coll *col
 {
     struct touched elems = touched_of(coll, onehost->group->rank);
     coll->onehost.in_offset = coll->onehost.out_offset = 0;
-    coll->onehost.uses_cma = !find(coll->args.in, elems.in, coll->elem_bytes, &coll->onehost.in_offset) ||
-                             !find(coll->args.out, elems.out, coll->elem_bytes, &coll->onehost.out_offset);
+    coll->onehost.uses_cma =
+        !find(coll->args.in, elems.in, coll->data.elem_bytes, &coll->onehost.in_offset) ||
+        !find(coll->args.out, elems.out, coll->data.elem_bytes, &coll->onehost.out_offset);
     coll->onehost.prefers_direct = !coll->onehost.uses_cma && !onehost_is_personalized(coll->args.kind);
     if (!coll->onehost.uses_cma) return;
     coll->onehost.in_offset = (uintptr_t)coll->args.in;
@@ -67,9 +68,9 @@ bool onehost_buffers_resolve(const struct onehost *onehost, const struct weft_co
     if (!onehost_is_personalized(coll->args.kind)) { /* onehost_pieces_check has checked those */
         struct touched elems = touched_of(coll, rank);
         bool holds_in = elems.in == 0 || onehost_peer_memory_contains(onehost->peers[rank].memory, in,
-                                                                      elems.in * coll->elem_bytes);
+                                                                      elems.in * coll->data.elem_bytes);
         bool holds_out = elems.out == 0 || onehost_peer_memory_contains(onehost->peers[rank].memory, out,
-                                                                        elems.out * coll->elem_bytes);
+                                                                        elems.out * coll->data.elem_bytes);
         if (!holds_in || !holds_out) return false;
     }
     buffers->in = mapping->base + in;
@@ -83,13 +84,13 @@ static uint64_t moved_pieces(const struct weft_coll *coll)
     uint64_t elems = 0;
     for (uint32_t r = 0; r < coll->group->ranks; r++)
         if (r != coll->group->rank) elems += onehost_piece_sent(coll, r).count;
-    return elems * coll->elem_bytes;
+    return elems * coll->data.elem_bytes;
 }
 
 uint64_t onehost_moved_bytes(const struct weft_coll *coll)
 {
     const struct weft_coll_args *args = &coll->args;
-    uint64_t bytes = args->count * coll->elem_bytes, others = coll->group->ranks - 1;
+    uint64_t bytes = args->count * coll->data.elem_bytes, others = coll->group->ranks - 1;
     if (coll->onehost.is_copyin) return onehost_copyin_moved_bytes(coll->group, args);
     if (onehost_is_personalized(args->kind)) return moved_pieces(coll);
     switch (args->kind) {
@@ -98,7 +99,7 @@ uint64_t onehost_moved_bytes(const struct weft_coll *coll)
         return (args->root == coll->group->rank ? 1 : 2) * (bytes / coll->group->ranks) * others;
     case WEFT_COLL_REDUCE_SCATTER:
     case WEFT_COLL_ALL_GATHER:
-        return onehost_piece_of(coll, coll->group->rank).count * coll->elem_bytes * others;
+        return onehost_piece_of(coll, coll->group->rank).count * coll->data.elem_bytes * others;
     default: return bytes / coll->group->ranks * others;
     }
 }

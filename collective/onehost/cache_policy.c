@@ -8,8 +8,8 @@
 void onehost_cache_policy_init(struct onehost *onehost, uint32_t processors)
 {
     const long own = sysconf(_SC_LEVEL2_CACHE_SIZE); /* 0 or -1: unknown */
-    onehost->last_cache_bytes = plan_onehost_last_cache_bytes(weft_last_level_cache_bytes());
-    onehost->core_cache_bytes =
+    onehost->caches.last_cache_bytes = plan_onehost_last_cache_bytes(weft_last_level_cache_bytes());
+    onehost->caches.core_cache_bytes =
         own > 0 ? (uint64_t)own * (processors < onehost->group->ranks ? processors : onehost->group->ranks)
                 : 0;
 }
@@ -17,7 +17,7 @@ void onehost_cache_policy_init(struct onehost *onehost, uint32_t processors)
 /* Buffers of all ranks together. */
 static uint64_t buffer_bytes(const struct weft_coll *coll)
 {
-    uint64_t vector = onehost_vector_elems(coll) * coll->elem_bytes, ranks = coll->group->ranks;
+    uint64_t vector = onehost_vector_elems(coll) * coll->data.elem_bytes, ranks = coll->group->ranks;
     switch (coll->args.kind) {
     case WEFT_COLL_ALL_REDUCE: return 2 * ranks * vector;
     case WEFT_COLL_BROADCAST: return ranks * vector;
@@ -31,15 +31,15 @@ static uint64_t buffer_bytes(const struct weft_coll *coll)
 bool onehost_sum_uses_nt_stores(const struct onehost *onehost, const struct weft_coll *coll)
 {
     return buffer_bytes(coll) >=
-           plan_onehost_nt_sum_bytes(onehost->last_cache_bytes, onehost->core_cache_bytes);
+           plan_onehost_nt_sum_bytes(onehost->caches.last_cache_bytes, onehost->caches.core_cache_bytes);
 }
 bool onehost_copy_uses_nt_stores(const struct onehost *onehost, const struct weft_coll *coll)
 {
     return buffer_bytes(coll) >=
-           plan_onehost_nt_copy_bytes(onehost->last_cache_bytes, onehost->core_cache_bytes);
+           plan_onehost_nt_copy_bytes(onehost->caches.last_cache_bytes, onehost->caches.core_cache_bytes);
 }
 bool onehost_stage_uses_nt_stores(const struct onehost *onehost, const struct weft_coll *coll)
 {
     return buffer_bytes(coll) >=
-           plan_onehost_nt_stage_bytes(onehost->last_cache_bytes, onehost->core_cache_bytes);
+           plan_onehost_nt_stage_bytes(onehost->caches.last_cache_bytes, onehost->caches.core_cache_bytes);
 }

@@ -36,7 +36,7 @@ bool onehost_cma_is_permitted(struct onehost *onehost)
             weft_peer_copy(group->peer_table->peers[rank], false, 0, NULL, 0) == WEFT_ERR_UNSUPPORTED)
             refused = true;
     if (refused) return false; /* the transport logs the warning */
-    if (!has_changed(&onehost->credentials)) return true;
+    if (!has_changed(&onehost->setup.credentials)) return true;
     weft_log(group->env, WEFT_LOG_WARN, "collective",
              "group %u rank %u: the user, group or dumpable flag of this process has changed since start, so "
              "its peers may be refused "
@@ -47,6 +47,6 @@ bool onehost_cma_is_permitted(struct onehost *onehost)
 
 void onehost_cma_disable(struct onehost *onehost)
 {
-    onehost->all_cma = false;
+    onehost->setup.all_cma = false;
     onehost_prepared_invalidate(onehost); /* prepared calls that rely on it */
 }

@@ -28,10 +28,12 @@ bool onehost_core_migration_choose(const cpu_set_t *allowed, const uint32_t *pro
 /* The wait after a move at `now_ns`. */
 static uint64_t next_wait_ns(const struct onehost *onehost, uint64_t now_ns)
 {
-    if (onehost->migration.wait_ns == 0 ||
-        weft_elapsed_ns(onehost->migration.moved_ns, now_ns) > SOON * onehost->migration.wait_ns)
+    if (onehost->scheduling.migration.wait_ns == 0 ||
+        weft_elapsed_ns(onehost->scheduling.migration.moved_ns, now_ns) >
+            SOON * onehost->scheduling.migration.wait_ns)
         return WAIT_NS_MIN;
-    return onehost->migration.wait_ns < WAIT_NS_MAX / 2 ? 2 * onehost->migration.wait_ns : WAIT_NS_MAX;
+    return onehost->scheduling.migration.wait_ns < WAIT_NS_MAX / 2 ? 2 * onehost->scheduling.migration.wait_ns
+                                                                   : WAIT_NS_MAX;
 }
 
 /* A thread without affinity must not be bound to the cores of today: the kernel would keep it there when its
@@ -63,14 +65,16 @@ static void move(struct onehost *onehost)
 
 void onehost_core_migration(struct onehost *onehost)
 {
-    if (onehost->is_oversubscribed || onehost->group->keeps_affinity || ++onehost->migration.polls < POLLS)
+    if (onehost->is_oversubscribed || onehost->group->modes.keeps_affinity ||
+        ++onehost->scheduling.migration.polls < POLLS)
         return;
-    onehost->migration.polls = 0;
+    onehost->scheduling.migration.polls = 0;
     uint64_t now_ns = weft_now_ns(onehost->group->env);
-    if (onehost->migration.wait_ns > 0 &&
-        weft_elapsed_ns(onehost->migration.moved_ns, now_ns) < onehost->migration.wait_ns)
+    if (onehost->scheduling.migration.wait_ns > 0 &&
+        weft_elapsed_ns(onehost->scheduling.migration.moved_ns, now_ns) <
+            onehost->scheduling.migration.wait_ns)
         return;
-    onehost->migration.wait_ns = next_wait_ns(onehost, now_ns);
-    onehost->migration.moved_ns = now_ns;
+    onehost->scheduling.migration.wait_ns = next_wait_ns(onehost, now_ns);
+    onehost->scheduling.migration.moved_ns = now_ns;
     move(onehost);
 }

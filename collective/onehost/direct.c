@@ -42,7 +42,7 @@ struct onehost_range onehost_slice_of(const struct weft_coll *coll, uint32_t ran
     if (coll->args.kind == WEFT_COLL_REDUCE_SCATTER || coll->args.kind == WEFT_COLL_ALL_GATHER)
         return (struct onehost_range){0, onehost_piece_of(coll, rank).count};
     uint64_t count = coll->args.count, ranks = coll->group->ranks;
-    uint64_t unit = ONEHOST_SLICE_ALIGN_BYTES / coll->elem_bytes;
+    uint64_t unit = ONEHOST_SLICE_ALIGN_BYTES / coll->data.elem_bytes;
     while (unit > 1 && count / unit < 8 * ranks) unit /= 2;
     uint64_t units = count / unit; /* the last slice includes the remainder */
     uint64_t first = units / ranks * rank + units % ranks * rank / ranks,
@@ -209,7 +209,7 @@ void onehost_reduce(const struct weft_coll *coll, const uint8_t *const *sources,
                     uint32_t out_count, uint64_t count)
 {
     struct onehost_reduce sum; /* large: only used fields are set */
-    sum.elements = coll->sum;
+    sum.elements = coll->data.sum;
     sum.source_count = coll->group->ranks;
     sum.out_count = out_count;
     sum.stream = false;
@@ -360,16 +360,18 @@ struct cma_scratch {
 };
 static struct cma_scratch cma_scratch(const struct weft_coll *coll)
 {
-    const uint8_t *cuts = (const uint8_t *)coll->cursor.args.displs_in;
-    bool aside = coll->input_elems_to_prepare > 0 && coll->in != coll->args.out; /* the scaled input */
-    if (!cuts && !aside) return (struct cma_scratch){coll->scratch, coll->scratch_bytes};
-    const uint8_t *end = aside ? coll->in + coll->input_elems_to_prepare * coll->elem_bytes
+    const uint8_t *cuts = (const uint8_t *)coll->steps.cursor.args.displs_in;
+    bool aside =
+        coll->data.input_elems_to_prepare > 0 && coll->data.in != coll->args.out; /* the scaled input */
+    if (!cuts && !aside) return (struct cma_scratch){coll->buffers.scratch, coll->buffers.scratch_bytes};
+    const uint8_t *end = aside ? coll->data.in + coll->data.input_elems_to_prepare * coll->data.elem_bytes
                                : cuts + (coll->group->ranks + 1) * sizeof(uint64_t);
-    size_t before = (size_t)((cuts ? cuts : coll->in) - coll->scratch),
-           used = ((size_t)(end - coll->scratch) + LINE - 1) & ~(size_t)(LINE - 1);
-    WEFT_ASSERT(used <= coll->scratch_bytes);
-    if (coll->scratch_bytes - used < before) return (struct cma_scratch){coll->scratch, before};
-    return (struct cma_scratch){coll->scratch + used, coll->scratch_bytes - used};
+    size_t before = (size_t)((cuts ? cuts : coll->data.in) - coll->buffers.scratch),
+           used = ((size_t)(end - coll->buffers.scratch) + LINE - 1) & ~(size_t)(LINE - 1);
+    WEFT_ASSERT(used <= coll->buffers.scratch_bytes);
+    if (coll->buffers.scratch_bytes - used < before)
+        return (struct cma_scratch){coll->buffers.scratch, before};
+    return (struct cma_scratch){coll->buffers.scratch + used, coll->buffers.scratch_bytes - used};
 }
 
 /* Elements per step: all CMA sources fit into the scratch. */
@@ -378,7 +380,7 @@ static uint64_t piece_elems(const struct weft_coll *coll, struct cma_scratch scr
     size_t bytes = scratch.bytes / cma_count;
     if (bytes > ONEHOST_CMA_CHUNK_BYTES) bytes = ONEHOST_CMA_CHUNK_BYTES;
     if (bytes > 4096) bytes &= ~(size_t)4095;
-    return bytes / coll->elem_bytes;
+    return bytes / coll->data.elem_bytes;
 }
 
 static enum weft_status reduce_cma(const struct job *job, struct onehost_reduce *sum, uint64_t in_at,
@@ -387,7 +389,7 @@ static enum weft_status reduce_cma(const struct job *job, struct onehost_reduce 
     const struct weft_coll_args *args = &job->coll->args;
     const struct onehost_buffers *peers = job->onehost->buffers;
     uint32_t ranks = job->coll->group->ranks;
-    size_t elem_bytes = job->coll->elem_bytes;
+    size_t elem_bytes = job->coll->data.elem_bytes;
     const struct cma_scratch scratch = cma_scratch(job->coll);
     uint64_t piece = piece_elems(job->coll, scratch, cma_count + (sum->out_count == 0));
     WEFT_ASSERT(piece > 0);
@@ -424,7 +426,8 @@ enum weft_status onehost_direct_work(struct onehost *onehost, struct weft_coll *
     const struct job job = {onehost, coll, culprit_out};
     const struct weft_coll_args *args = &coll->args;
     uint32_t ranks = coll->group->ranks, owner = coll->group->rank, cma_count = 0;
-    size_t elem_bytes = coll->elem_bytes, at = range.first * elem_bytes, bytes = range.count * elem_bytes;
+    size_t elem_bytes = coll->data.elem_bytes, at = range.first * elem_bytes,
+           bytes = range.count * elem_bytes;
     size_t owner_piece = onehost_piece_of(coll, owner).first * elem_bytes;
     if (onehost_is_personalized(args->kind)) return onehost_pieces_work(onehost, coll, range, culprit_out);
     if (args->kind == WEFT_COLL_BROADCAST) return broadcast(&job, at, bytes);
@@ -434,7 +437,7 @@ enum weft_status onehost_direct_work(struct onehost *onehost, struct weft_coll *
     bool piece = args->kind == WEFT_COLL_REDUCE_SCATTER, is_disjoint = true;
     size_t in_at = at + (piece ? owner_piece : 0);
     struct onehost_reduce sum; /* large: only used fields are set */
-    sum.elements = coll->sum;
+    sum.elements = coll->data.sum;
     sum.source_count = ranks;
     sum.out_count = 0;
     sum.max_bits = onehost_checks_sum(coll) ? &coll->onehost.max_bits : NULL;

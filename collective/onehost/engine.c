@@ -20,22 +20,22 @@
 
 static struct weft_coll *queue_first(const struct onehost *onehost)
 {
-    return weft_list_empty(&onehost->queue)
+    return weft_list_empty(&onehost->polling.queue)
                ? NULL
-               : weft_list_first(&onehost->queue, struct weft_coll, onehost.link);
+               : weft_list_first(&onehost->polling.queue, struct weft_coll, onehost.link);
 }
 
 /* ---- queue ---- */
 
 static uint64_t loaded_bytes(const struct weft_coll *coll)
 {
-    return coll->args.count * coll->elem_bytes;
+    return coll->args.count * coll->data.elem_bytes;
 }
 
 /* Unmapped buffers that can go by CMA or staged: does this rank ask for staged? */
 static bool should_stage(struct onehost *onehost, struct weft_coll *coll)
 {
-    if (!onehost->all_cma) return true;
+    if (!onehost->setup.all_cma) return true;
     /* staged would copy each byte twice, one system call copies it once */
     if (!coll->onehost.uses_cma || coll->args.kind == WEFT_COLL_GATHER ||
         coll->args.kind == WEFT_COLL_SCATTER)
@@ -50,9 +50,9 @@ static bool should_stage(struct onehost *onehost, struct weft_coll *coll)
  * piece alone. By messages the two ranks of a piece share them, which pays for long pieces. */
 static bool should_use_messages(const struct weft_coll *coll)
 {
-    const struct weft_plan_args *plan = &coll->cursor.args;
+    const struct weft_plan_args *plan = &coll->steps.cursor.args;
     return coll->onehost.uses_cma && plan->displs_in && !plan->own_lengths &&
-           plan->displs_in[plan->ranks] * coll->elem_bytes > ONEHOST_UNEQUAL_CMA_BYTES_MAX;
+           plan->displs_in[plan->ranks] * coll->data.elem_bytes > ONEHOST_UNEQUAL_CMA_BYTES_MAX;
 }
 
 /* How peers can access this rank's buffers. Ranks may differ. */
@@ -62,17 +62,17 @@ static void select_methods(struct onehost *onehost, struct weft_coll *coll)
     bool unequal = onehost_is_unequal(coll);
     bool uses_input_copy =
         unequal && coll->args.kind == WEFT_COLL_ALL_TO_ALL && coll->args.in == coll->args.out;
-    if (coll->onehost.uses_cma && onehost->all_cma && !onehost_cma_is_permitted(onehost))
+    if (coll->onehost.uses_cma && onehost->setup.all_cma && !onehost_cma_is_permitted(onehost))
         onehost_cma_disable(onehost);
     coll->onehost.flags = uses_input_copy || should_use_messages(coll) ? 0
                           : !coll->onehost.uses_cma                    ? ONEHOST_DIRECT
-                          : onehost->all_cma                           ? ONEHOST_CMA
+                          : onehost->setup.all_cma                           ? ONEHOST_CMA
                                                                        : 0;
     onehost->buffers = onehost_buffers_acquire(group);
     if (!onehost->buffers) coll->onehost.flags = 0;
     else if (!unequal && should_stage(onehost, coll)) coll->onehost.stage = onehost_stage_acquire(group);
     if (unequal) coll->onehost.flags |= ONEHOST_UNEQUAL;
-    if (!onehost->all_cma) coll->onehost.flags |= ONEHOST_CMA_REFUSED;
+    if (!onehost->setup.all_cma) coll->onehost.flags |= ONEHOST_CMA_REFUSED;
     /* also if it cannot reach the peers' buffers: peers learn that this rank does not copy in */
     if (coll->onehost.prefers_direct) coll->onehost.flags |= ONEHOST_PREFERS_DIRECT;
     if (onehost_is_personalized(coll->args.kind) && onehost_has_local_piece(coll))
@@ -101,7 +101,7 @@ static bool try_publish(struct onehost *onehost, struct weft_coll *coll)
 static void set_poll_cost(struct onehost *onehost)
 {
     const struct weft_coll *coll = queue_first(onehost);
-    onehost->pollable.quick =
+    onehost->polling.pollable.quick =
         coll && coll->onehost.phase != ONEHOST_WORKING && coll->onehost.phase != ONEHOST_SCALING;
 }
 
@@ -126,7 +126,7 @@ static void start_first(struct onehost *onehost)
     if (coll->onehost.phase == ONEHOST_SCALING) return;
     onehost->awaited_rank = 0;
     if (!coll->onehost.is_copyin) select_methods(onehost, coll);
-    coll->record.plan = coll->header.plan;
+    coll->launch.record.plan = coll->header.plan;
     coll_record_start(coll, coll->posted_ns); /* without reading the clock */
     (void)try_publish(onehost, coll);
 }
@@ -137,13 +137,14 @@ static enum weft_status onehost_arm(struct weft_pollable *pollable);
 static void queue_append(struct onehost *onehost, struct weft_coll *coll)
 {
     coll->header.plan = WEFT_PLAN_ONE_HOST;
-    weft_list_append(&onehost->queue, &coll->onehost.link);
-    if (!onehost->is_registered) {
-        onehost->pollable = (struct weft_pollable){
+    weft_list_append(&onehost->polling.queue, &coll->onehost.link);
+    if (!onehost->polling.is_registered) {
+        onehost->polling.pollable = (struct weft_pollable){
             .fd = WEFT_POLLABLE_NO_FD, .progress = onehost_progress, .arm = onehost_arm};
-        weft_list_init(&onehost->pollable.link);
+        weft_list_init(&onehost->polling.pollable.link);
         /* cannot fail without a descriptor */
-        onehost->is_registered = weft_loop_add(onehost->group->loop, &onehost->pollable) == WEFT_OK;
+        onehost->polling.is_registered =
+            weft_loop_add(onehost->group->loop, &onehost->polling.pollable) == WEFT_OK;
     }
     set_poll_cost(onehost);
 }
@@ -151,7 +152,7 @@ static void queue_append(struct onehost *onehost, struct weft_coll *coll)
 static void enqueue(struct onehost *onehost, struct weft_coll *coll)
 {
     coll->onehost.phase = ONEHOST_QUEUED;
-    if (needs_scaling(coll)) coll->args.in = coll->in; /* the scaled copy */
+    if (needs_scaling(coll)) coll->args.in = coll->data.in; /* the scaled copy */
     coll->onehost.is_copyin = onehost_uses_copyin(coll->group, &coll->args);
     coll->onehost.can_prefer_direct = onehost_can_prefer_direct(coll->group, &coll->args);
     coll->onehost.modes_differ = false;
@@ -163,7 +164,7 @@ static void enqueue(struct onehost *onehost, struct weft_coll *coll)
 
 bool onehost_starts_immediately(const struct onehost *onehost)
 {
-    return onehost->state == ONEHOST_ENABLED && weft_list_empty(&onehost->queue);
+    return onehost->state == ONEHOST_ENABLED && weft_list_empty(&onehost->polling.queue);
 }
 
 /* The operation was begun by the fast path: first in the queue and published. */
@@ -171,7 +172,7 @@ static void resume(struct onehost *onehost, struct weft_coll *coll)
 {
     onehost->awaited_rank = 0;
     queue_append(onehost, coll);
-    coll->record.plan = coll->header.plan;
+    coll->launch.record.plan = coll->header.plan;
     coll_record_start(coll, coll->posted_ns);
 }
 
@@ -189,18 +190,18 @@ void onehost_launch(struct weft_coll *coll)
 static void fall_back_to_messages(struct weft_coll *coll)
 {
     onehost_unlink(coll);
-    coll->header.plan = coll->record.plan = (uint8_t)coll->cursor.args.plan;
+    coll->header.plan = coll->launch.record.plan = (uint8_t)coll->steps.cursor.args.plan;
     coll_mark_ready(coll);
 }
 
 void onehost_vote_complete(struct onehost *onehost)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach (node, spare, &onehost->group->active) {
+    weft_list_foreach (node, spare, &onehost->group->ops.active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         if (coll->onehost.phase != ONEHOST_VOTE_PENDING || coll->phase != COLL_RUNNING) continue;
         if (onehost->state != ONEHOST_ENABLED) fall_back_to_messages(coll);
-        else if (coll->is_sendrecv) onehost_sendrecv_launch(coll);
+        else if (coll->flags.is_sendrecv) onehost_sendrecv_launch(coll);
         else enqueue(onehost, coll);
     }
     if (onehost->state != ONEHOST_ENABLED) onehost->next_seq = 0; /* no operation uses the path */
@@ -212,15 +213,15 @@ void onehost_unlink(struct weft_coll *coll)
     bool was_first = coll->onehost.phase > ONEHOST_VOTE_PENDING && queue_first(onehost) == coll;
     /* else it has ended early, alone or with the group */
     bool was_published = coll->onehost.phase > ONEHOST_VERIFYING;
-    if (!was_published && !coll->is_sendrecv && onehost->run_ahead.cancelled_seq <= coll->onehost.seq)
+    if (!was_published && !coll->flags.is_sendrecv && onehost->run_ahead.cancelled_seq <= coll->onehost.seq)
         onehost->run_ahead.cancelled_seq = coll->onehost.seq + 1;
     onehost_set_phase(coll, ONEHOST_BY_MESSAGES);
     weft_loop_set_wait_core(coll->group->loop,
                             onehost->is_oversubscribed ? WEFT_WAIT_SAME_CORE : WEFT_WAIT_UNKNOWN);
     weft_list_remove(&coll->onehost.link);
-    onehost_stage_release(coll->group->op_pool, coll->onehost.stage);
+    onehost_stage_release(coll->group->ops.op_pool, coll->onehost.stage);
     if (was_first) {
-        onehost_buffers_release(coll->group->op_pool, onehost->buffers);
+        onehost_buffers_release(coll->group->ops.op_pool, onehost->buffers);
         onehost->buffers = NULL;
     }
     coll->onehost.stage = NULL;
@@ -229,7 +230,7 @@ void onehost_unlink(struct weft_coll *coll)
         start_first(onehost);
     }
     set_poll_cost(onehost);
-    if (weft_list_empty(&onehost->queue)) onehost_sleep_end(onehost);
+    if (weft_list_empty(&onehost->polling.queue)) onehost_sleep_end(onehost);
 }
 
 /* ---- phases ---- */
@@ -248,7 +249,7 @@ static struct coll_header header_of_descriptor(const struct weft_coll *coll, uin
     header.sequence = descriptor->sequence;
     const bool is_unequal = descriptor->flags & ONEHOST_UNEQUAL;
     if (is_unequal != onehost_is_unequal(coll)) header.cuts = is_unequal ? ~header.cuts : 0;
-    else if (onehost_is_unequal(coll) && !coll->cursor.args.own_lengths)
+    else if (onehost_is_unequal(coll) && !coll->steps.cursor.args.own_lengths)
         memcpy(&header.cuts, descriptor->inline_data, sizeof header.cuts);
     return header;
 }
@@ -320,7 +321,7 @@ static bool accept_descriptor(struct onehost *onehost, struct weft_coll *coll, u
     coll->onehost.all_flags &= descriptor->flags;
     if (descriptor->flags & ONEHOST_CMA_REFUSED) {
         coll->onehost.cma_refused = true;
-        if (onehost->all_cma) onehost_cma_disable(onehost);
+        if (onehost->setup.all_cma) onehost_cma_disable(onehost);
     }
     return accept_buffers(onehost, coll, rank, descriptor);
 }
@@ -413,7 +414,7 @@ static void report_finite(const struct onehost *onehost, const struct weft_coll 
 static void work_step(struct onehost *onehost, struct weft_coll *coll)
 {
     struct onehost_range *rest = &coll->onehost.remaining;
-    uint64_t most = ONEHOST_STEP_BYTES / 2 / coll->group->ranks / coll->elem_bytes;
+    uint64_t most = ONEHOST_STEP_BYTES / 2 / coll->group->ranks / coll->data.elem_bytes;
     struct onehost_range now = {rest->first, rest->count < most ? rest->count : most};
     if (now.count > 0) {
         /* a peer has ended it; the reason follows by message */
@@ -498,10 +499,10 @@ static bool verify_step(struct onehost *onehost, struct weft_coll *coll)
 void onehost_verify_idle(struct weft_group *group)
 {
     struct onehost *onehost = group->onehost;
-    if (!onehost || onehost->state != ONEHOST_ENABLED || !weft_list_empty(&onehost->queue) ||
+    if (!onehost || onehost->state != ONEHOST_ENABLED || !weft_list_empty(&onehost->polling.queue) ||
         onehost_verify(onehost, onehost->next_seq))
         return;
-    (void)check_waiting_call(onehost, weft_list_first(&group->active, struct weft_coll, link));
+    (void)check_waiting_call(onehost, weft_list_first(&group->ops.active, struct weft_coll, link));
 }
 
 static bool peer_is_ready(const struct onehost *onehost, const struct weft_coll *coll, uint32_t rank)
@@ -575,14 +576,14 @@ static void finish(struct weft_coll *coll)
     if (coll->onehost.method_stats) record_method(coll);
     if (coll->onehost.is_checked) report_finite(group->onehost, coll);
     group->onehost->moved_bytes += onehost_moved_bytes(coll);
-    group->outstanding++; /* keeps the group while the callback runs */
+    group->sending.outstanding++; /* keeps the group while the callback runs */
     coll_finish(coll, 0);
     group_transport_op_done(group);
 }
 
 static int onehost_progress(struct weft_pollable *pollable, int budget)
 {
-    struct onehost *onehost = weft_container_of(pollable, struct onehost, pollable);
+    struct onehost *onehost = weft_container_of(pollable, struct onehost, polling.pollable);
     onehost_sleep_end(onehost);
     struct weft_coll *coll = queue_first(onehost);
     if (!coll || coll->phase != COLL_RUNNING) return 0;
@@ -621,7 +622,7 @@ static bool is_still_waiting(const struct onehost *onehost)
 
 static enum weft_status onehost_arm(struct weft_pollable *pollable)
 {
-    struct onehost *onehost = weft_container_of(pollable, struct onehost, pollable);
+    struct onehost *onehost = weft_container_of(pollable, struct onehost, polling.pollable);
     struct weft_coll *coll = queue_first(onehost);
     if (!coll || coll->phase != COLL_RUNNING) return WEFT_OK;
     if (coll->onehost.phase == ONEHOST_WORKING || coll->onehost.phase == ONEHOST_SCALING)
@@ -659,7 +660,7 @@ bool onehost_waits_for(const struct weft_coll *coll, uint32_t *rank_out, const c
     case ONEHOST_VOTE_PENDING:
         *phase_out = "meeting";
         for (rank = 0; rank < coll->group->ranks; rank++)
-            if (rank != coll->group->rank && !(onehost->voted_ranks >> rank & 1)) break;
+            if (rank != coll->group->rank && !(onehost->setup.voted_ranks >> rank & 1)) break;
         break;
     default: *phase_out = "queued"; return false;
     }

@@ -27,10 +27,11 @@ static bool is_idle(const struct weft_group *group)
 {
     const struct onehost *onehost = group->onehost;
     return onehost && onehost->state == ONEHOST_ENABLED &&
-           group->active_count + group->prepared_count + group->left_count == 0 &&
-           group->fail_status == WEFT_OK && !group->lost && !group->is_closing && !group->timing_only &&
-           !group->retune && weft_list_empty(&onehost->queue) && weft_list_empty(&group->computing) &&
-           !weft_list_empty(&group->op_pool->idle) && weft_timer_is_running(&group->timer);
+           group->ops.active_count + group->ops.prepared_count + group->departures.left_count == 0 &&
+           group->failure.fail_status == WEFT_OK && !group->departures.lost && !group->progress.is_closing &&
+           !group->modes.timing_only && !group->planning.retune && weft_list_empty(&onehost->polling.queue) &&
+           weft_list_empty(&group->ops.computing) && !weft_list_empty(&group->ops.op_pool->idle) &&
+           weft_timer_is_running(&group->progress.timer);
 }
 
 static bool same_call(const struct weft_coll_args *a, const struct weft_coll_args *b)
@@ -170,7 +171,7 @@ static uint64_t record(struct onehost *onehost, struct weft_record *record, uint
     record->sequence = sequence;
     record->posted_ns = record->started_ns = now_ns;
     record->ended_ns = ended_ns;
-    return weft_recorder_add(onehost->group->recorder, record);
+    return weft_recorder_add(onehost->group->observers.recorder, record);
 }
 
 bool onehost_descriptor_matches(const struct onehost_descriptor *descriptor, const struct onehost_call *call,
@@ -186,10 +187,10 @@ bool onehost_descriptor_matches(const struct onehost_descriptor *descriptor, con
 static bool poll_timed_out(struct onehost *onehost)
 {
     uint64_t now_ns = weft_now_ns(onehost->group->env);
-    if (onehost->poll_until_ns == 0)
-        onehost->poll_until_ns =
+    if (onehost->fast_wait.poll_until_ns == 0)
+        onehost->fast_wait.poll_until_ns =
             now_ns + (onehost->is_oversubscribed ? POLL_TIMEOUT_OVERSUBSCRIBED_NS : POLL_TIMEOUT_NS);
-    return now_ns > onehost->poll_until_ns;
+    return now_ns > onehost->fast_wait.poll_until_ns;
 }
 
 bool onehost_fastpath_poll_pause(struct onehost *onehost, bool shares, uint32_t polls)
@@ -204,7 +205,7 @@ bool onehost_fastpath_poll_pause(struct onehost *onehost, bool shares, uint32_t 
 bool onehost_fastpath_wait_arrival(struct onehost *onehost, uint32_t rank, uint64_t seq)
 {
     if (onehost_peer_has_arrived(onehost, rank, seq)) return true;
-    onehost->has_waited = true;
+    onehost->fast_wait.has_waited = true;
     for (uint32_t polls = 1; !onehost_peer_has_arrived(onehost, rank, seq); polls++)
         if (!onehost_fastpath_poll_pause(onehost, onehost_peer_shares_core(onehost, rank), polls))
             return false;
@@ -272,7 +273,7 @@ void onehost_fall_back_to_queue(struct weft_group *group, const struct weft_coll
     args.posted_ns = started->now_ns < late_ns ? started->now_ns : late_ns;
     weft_loop_guard_thread(group->loop);
     group->onehost->next_seq = started->seq;
-    group->sequence--;
+    group->ops.sequence--;
     enum weft_status status =
         coll_prepare(group, &args, true, 0, after->done, after->context, after->coll_out, &error);
     WEFT_ASSERT(status == WEFT_OK); /* validated before, and an idle record was there */
@@ -280,7 +281,7 @@ void onehost_fall_back_to_queue(struct weft_group *group, const struct weft_coll
     if (so_far) coll->onehost = so_far->onehost;
     weft_list_init(&coll->onehost.link);
     coll->path.is_published = true;
-    coll->record_number = started->record_number;
+    coll->launch.record_number = started->record_number;
     group_schedule_at(group, coll->posted_ns, coll->deadline_ns); /* the timer runs already */
     coll_launch(coll, true, coll->posted_ns);
 }
@@ -289,8 +290,8 @@ static void event(const struct onehost *onehost, const struct onehost_prepared *
                   enum weft_event_phase phase, uint64_t sequence, uint64_t now_ns)
 {
     const struct weft_group *group = onehost->group;
-    weft_event_ring_add_at(group->events, now_ns, prepared->name, phase, coll_event_id(group, sequence),
-                           UINT32_MAX, prepared->event_bytes, WEFT_OK);
+    weft_event_ring_add_at(group->observers.events, now_ns, prepared->name, phase,
+                           coll_event_id(group, sequence), UINT32_MAX, prepared->event_bytes, WEFT_OK);
 }
 
 static void work(struct onehost *onehost, const struct onehost_prepared *prepared, uint64_t seq)
@@ -334,8 +335,8 @@ struct onehost_started onehost_fastpath_begin(struct onehost *onehost, struct on
     struct onehost_started started = {seq, sequence, now_ns,
                                       record(onehost, &prepared->begin_record, sequence, now_ns, 0)};
     onehost_wake_peers(onehost);
-    onehost->has_waited = false;
-    onehost->poll_until_ns = 0;
+    onehost->fast_wait.has_waited = false;
+    onehost->fast_wait.poll_until_ns = 0;
     return started;
 }
 
@@ -344,11 +345,11 @@ void onehost_fastpath_end(struct onehost *onehost, const struct onehost_prepared
 {
     onehost_retire(onehost, started->seq);
     uint64_t ended_ns =
-        prepared->is_small && !onehost->has_waited
+        prepared->is_small && !onehost->fast_wait.has_waited
             ? started->now_ns
             : later_ns(started->now_ns, weft_timestamp_ns(&onehost->stamp, onehost->group->env));
     event(onehost, prepared, WEFT_EVENT_END, started->sequence, ended_ns);
-    weft_recorder_end(onehost->group->recorder, started->record_number, ended_ns);
+    weft_recorder_end(onehost->group->observers.recorder, started->record_number, ended_ns);
 }
 
 /* Published, but a rank that it depends on was not there. */
@@ -397,7 +398,7 @@ static enum weft_status start_copyin(struct weft_group *group, struct onehost_pr
     if (!onehost_can_publish(onehost, prepared->completes_early, prepared->bytes)) return WEFT_ERR_AGAIN;
     prepared->args.in = in;
     prepared->args.out = out;
-    uint64_t seq = onehost->next_seq++, sequence = group->sequence++;
+    uint64_t seq = onehost->next_seq++, sequence = group->ops.sequence++;
     if (prepared->is_rooted) trail_call(group, &prepared->call, sequence);
     onehost_publish_copyin(onehost, &prepared->call, prepared->call.kind == WEFT_COLL_BROADCAST ? out : in,
                            prepared->bytes, seq, sequence);

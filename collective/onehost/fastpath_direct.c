@@ -30,7 +30,7 @@ bool onehost_fastpath_direct_accepts(const struct weft_group *group, const struc
 {
     const struct onehost *onehost = group->onehost;
     /* without CMA a rank also offers a stage */
-    if (!is_of_kind(args->kind) || args->counts || args->count == 0 || !onehost->all_cma) return false;
+    if (!is_of_kind(args->kind) || args->counts || args->count == 0 || !onehost->setup.all_cma) return false;
     bool pieces = args->kind == WEFT_COLL_REDUCE_SCATTER || args->kind == WEFT_COLL_ALL_GATHER;
     return args->count <= VECTOR_BYTES / weft_dtype_bytes(args->dtype) / (pieces ? group->ranks : 1) &&
            (!onehost_uses_copyin(group, args) || onehost_can_prefer_direct(group, args));
@@ -86,7 +86,7 @@ static bool can_begin(struct onehost *onehost, const struct onehost_prepared *pr
 static void begin(struct onehost *onehost, struct weft_coll *coll)
 {
     coll->onehost.seq = onehost->next_seq++;
-    coll->sequence = coll->header.sequence = onehost->group->sequence++;
+    coll->sequence = coll->header.sequence = onehost->group->ops.sequence++;
     if (coll_has_root(coll->args.kind)) call_digest_add(onehost->group, &coll->header);
     coll->onehost.flags = coll->onehost.all_flags =
         ONEHOST_DIRECT | (coll->onehost.prefers_direct ? ONEHOST_PREFERS_DIRECT : 0);
@@ -155,7 +155,7 @@ static bool wait_slice_done(struct onehost *onehost, const struct weft_coll *col
 
 static bool wait_all_done(struct onehost *onehost, const struct weft_coll *coll)
 {
-    onehost->poll_until_ns = 0;
+    onehost->fast_wait.poll_until_ns = 0;
     for (uint32_t rank = 0; rank < onehost->group->ranks; rank++)
         if (rank != onehost->group->rank && !wait_slice_done(onehost, coll, rank)) return false;
     return true;
@@ -178,7 +178,7 @@ enum weft_status onehost_fastpath_direct(struct weft_group *group, struct onehos
         onehost_fall_back_to_queue(group, &prepared->args, &started, coll, after);
         return WEFT_IN_PROGRESS;
     }
-    onehost_buffers_release(group->op_pool, onehost->buffers);
+    onehost_buffers_release(group->ops.op_pool, onehost->buffers);
     onehost->buffers = NULL;
     onehost_fastpath_end(onehost, prepared, &started);
     onehost->moved_bytes += onehost_moved_bytes(coll);

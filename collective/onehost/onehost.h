@@ -202,22 +202,50 @@ enum onehost_state { ONEHOST_VOTING = 1, ONEHOST_ENABLED, ONEHOST_DISABLED };
 enum onehost_vote { ONEHOST_VOTE_YES = 1, ONEHOST_VOTE_CMA = 2 }; /* neither bit: no, or not voted yet */
 enum onehost_slot_class { ONEHOST_SMALL, ONEHOST_LARGE, ONEHOST_SLOT_CLASSES };
 
-struct onehost {
-    struct weft_group *group;
-    enum onehost_state state;
+/* Addresses and votes of the ranks while the path is set up. */
+struct onehost_setup {
     bool all_mappable;                      /* every address received so far could be mapped */
     bool all_cma;                           /* no rank has reported that the kernel refuses CMA */
     struct onehost_credentials credentials; /* of this process at setup */
-    /* more ranks than cores that they may use; the same on all ranks */
-    bool is_oversubscribed;
+    uint32_t offer_count, vote_count;
+    uint64_t offered_ranks, voted_ranks; /* bit per rank */
+    struct onehost_segment_address offer;
+    uint8_t vote;                /* own vote, enum onehost_vote */
+};
+/* cache_policy.c: last-level cache; private caches of all cores in use. */
+struct onehost_caches {
     /* cache_policy.c: last-level cache; private caches of all cores in use */
     uint64_t last_cache_bytes, core_cache_bytes;
+};
+/* Sleeping, and moving to another core. */
+struct onehost_scheduling {
     bool sleeping;
     uint32_t processor; /* copy of segment->processor */
     struct {            /* core_migration.c */
         uint32_t polls;
         uint64_t moved_ns, wait_ns; /* time of the last move; minimum time until the next one */
     } migration;
+};
+/* The queue and its poll. */
+struct onehost_polling {
+    struct weft_list queue; /* struct weft_coll.onehost.link, by seq */
+    struct weft_pollable pollable;
+    bool is_registered;
+};
+/* Wait of the current fast-path call. */
+struct onehost_fast_wait {
+    bool has_waited;             /* the current fast-path call has waited for a peer */
+    uint64_t poll_until_ns;      /* end of that wait; 0: the clock was not read yet */
+};
+
+struct onehost {
+    struct weft_group *group;
+    enum onehost_state state;
+    struct onehost_setup setup;
+    /* more ranks than cores that they may use; the same on all ranks */
+    bool is_oversubscribed;
+    struct onehost_caches caches;
+    struct onehost_scheduling scheduling;
     struct onehost_segment *segment; /* own; in memory that peers map */
     uint64_t salt;
     struct onehost_message_calls *message_calls; /* own; in memory that peers map; NULL: none yet */
@@ -232,9 +260,6 @@ struct onehost {
     uint64_t *large_slot_seqs;
     /* (ranks,) of the first operation in the queue; NULL: not needed, or no memory */
     struct onehost_buffers *buffers;
-    uint32_t offer_count, vote_count;
-    uint64_t offered_ranks, voted_ranks; /* bit per rank */
-    struct onehost_segment_address offer;
     uint64_t next_seq; /* seq of the next operation */
     struct {           /* sequence.c; all bounds exclusive unless stated */
         /* operations below are complete here, and all peers called the same; at most next_seq */
@@ -249,13 +274,9 @@ struct onehost {
     uint32_t awaited_rank;
     /* low half of the seq from which on small slots are used in order from slot 0 */
     uint32_t small_slots_first_seq;
-    struct weft_list queue; /* struct weft_coll.onehost.link, by seq */
-    struct weft_pollable pollable;
-    bool is_registered;
-    uint8_t vote;                /* own vote, enum onehost_vote */
+    struct onehost_polling polling;
     uint8_t small_slots_limit;   /* slot of the operation before small_slots_first_seq */
-    bool has_waited;             /* the current fast-path call has waited for a peer */
-    uint64_t poll_until_ns;      /* end of that wait; 0: the clock was not read yet */
+    struct onehost_fast_wait fast_wait;
     struct weft_timestamp stamp; /* of flight recorder entries */
     /* last fast-path call of each kind; NULL: none yet */
     struct onehost_prepared *prepared[WEFT_COLL_KIND_COUNT];
@@ -269,7 +290,7 @@ bool onehost_can_map_all(const struct weft_group *group); /* all ranks can map e
 /* Allocates group->onehost if it may exist and does not. Errors: no memory; the group then has none for
  * good. */
 enum weft_status onehost_open(struct weft_group *group);
-/* last_vote: onehost->vote of a rank that has left */
+/* last_vote: setup.vote of a rank that has left */
 void onehost_peer_left(struct weft_group *group, uint32_t rank, uint64_t last_vote);
 void onehost_address_received(struct weft_group *group, uint32_t rank, const void *payload, size_t bytes);
 void onehost_vote_received(struct weft_group *group, uint32_t rank, enum weft_status opinion, bool copies);
@@ -575,7 +596,7 @@ enum weft_status onehost_direct_work(struct onehost *onehost, struct weft_coll *
 struct onehost_range onehost_piece_of(const struct weft_coll *coll, uint32_t rank);
 static inline bool onehost_is_unequal(const struct weft_coll *coll)
 {
-    return coll->cursor.args.own_lengths || coll->cursor.args.displs_in;
+    return coll->steps.cursor.args.own_lengths || coll->steps.cursor.args.displs_in;
 }
 static inline bool onehost_is_personalized(enum weft_coll_kind kind)
 {

@@ -31,13 +31,13 @@ static void control(struct weft_group *group, uint32_t rank, const struct coll_h
 
 static size_t address(const struct weft_group *group, const void **payload_out)
 {
-    *payload_out = &group->onehost->offer;
-    return sizeof group->onehost->offer;
+    *payload_out = &group->onehost->setup.offer;
+    return sizeof group->onehost->setup.offer;
 }
 
 static uint64_t vote(const struct weft_group *group)
 {
-    return group->onehost ? group->onehost->vote : 0;
+    return group->onehost ? group->onehost->setup.vote : 0;
 }
 
 /* ---- memory shared by groups ---- */
@@ -103,7 +103,7 @@ static bool starts_immediately(const struct weft_group *group)
 
 static void launch(struct weft_coll *coll)
 {
-    if (coll->is_sendrecv) onehost_sendrecv_launch(coll);
+    if (coll->flags.is_sendrecv) onehost_sendrecv_launch(coll);
     else onehost_launch(coll);
 }
 

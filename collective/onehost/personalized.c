@@ -26,7 +26,7 @@ static struct onehost_range piece_of(const uint64_t *cuts, uint64_t count, uint3
 
 struct onehost_range onehost_piece_of(const struct weft_coll *coll, uint32_t rank)
 {
-    return piece_of(coll->cursor.args.displs_in, coll->args.count, rank);
+    return piece_of(coll->steps.cursor.args.displs_in, coll->args.count, rank);
 }
 
 /* The piece between this rank and `rank` in a vector with these cuts. at_root: the kind whose root has one
@@ -44,12 +44,12 @@ static struct onehost_range piece_with(const struct weft_coll *coll, enum weft_c
 
 struct onehost_range onehost_piece_sent(const struct weft_coll *coll, uint32_t rank)
 {
-    return piece_with(coll, WEFT_COLL_SCATTER, coll->cursor.args.displs_in, rank);
+    return piece_with(coll, WEFT_COLL_SCATTER, coll->steps.cursor.args.displs_in, rank);
 }
 
 struct onehost_range onehost_piece_received(const struct weft_coll *coll, uint32_t rank)
 {
-    return piece_with(coll, WEFT_COLL_GATHER, coll->cursor.args.displs_out, rank);
+    return piece_with(coll, WEFT_COLL_GATHER, coll->steps.cursor.args.displs_out, rank);
 }
 
 bool onehost_has_local_piece(const struct weft_coll *coll)
@@ -57,8 +57,8 @@ bool onehost_has_local_piece(const struct weft_coll *coll)
     const struct weft_coll_args *args = &coll->args;
     uint32_t own = coll->group->rank;
     struct onehost_range sent = onehost_piece_sent(coll, own), received = onehost_piece_received(coll, own);
-    return received.count > 0 && (const uint8_t *)args->in + sent.first * coll->elem_bytes !=
-                                     (uint8_t *)args->out + received.first * coll->elem_bytes;
+    return received.count > 0 && (const uint8_t *)args->in + sent.first * coll->data.elem_bytes !=
+                                     (uint8_t *)args->out + received.first * coll->data.elem_bytes;
 }
 
 /* ---- unequal pieces ---- */
@@ -70,7 +70,7 @@ bool onehost_publishes_cuts(const struct weft_group *group, const struct weft_co
 
 uint64_t onehost_publish_lengths(struct onehost *onehost, const struct weft_coll *coll, uint64_t seq)
 {
-    const struct weft_plan_args *plan = &coll->cursor.args;
+    const struct weft_plan_args *plan = &coll->steps.cursor.args;
     uint32_t ranks = onehost->group->ranks;
     /* all ranks know all lengths: a hash that differs if they disagree */
     if (!plan->own_lengths) return coll->header.cuts;
@@ -109,7 +109,7 @@ static bool peer_pieces(const struct onehost *onehost, const struct weft_coll *c
     uint64_t published;
     memcpy(&published, descriptor->inline_data, sizeof published);
     *sends = *receives = (struct onehost_range){0, 0};
-    if (!coll->cursor.args.own_lengths) {
+    if (!coll->steps.cursor.args.own_lengths) {
         if (exchanges || (rank == root && !gathers)) *sends = piece_of(NULL, coll->args.count, own);
         else if (gathers && own == root) sends->count = coll->args.count;
         if (exchanges || (rank == root && gathers)) *receives = piece_of(NULL, coll->args.count, own);
@@ -145,15 +145,15 @@ bool onehost_pieces_check(const struct onehost *onehost, struct weft_coll *coll,
     if (!*fits_out) return true;
     bool sends_other = sends.count != received.count, receives_other = receives.count != sent.count;
     if (sends_other)
-        coll_report_lengths(coll, rank, true, sends.count * coll->elem_bytes,
-                            received.count * coll->elem_bytes);
+        coll_report_lengths(coll, rank, true, sends.count * coll->data.elem_bytes,
+                            received.count * coll->data.elem_bytes);
     else if (receives_other)
-        coll_report_lengths(coll, rank, false, sent.count * coll->elem_bytes,
-                            receives.count * coll->elem_bytes);
+        coll_report_lengths(coll, rank, false, sent.count * coll->data.elem_bytes,
+                            receives.count * coll->data.elem_bytes);
     if (sends_other || receives_other) return false;
     if (descriptor->flags & ONEHOST_DIRECT)
-        *fits_out = vector_fits(bytes, descriptor->in, sends, coll->elem_bytes) &&
-                    vector_fits(bytes, descriptor->out, receives, coll->elem_bytes);
+        *fits_out = vector_fits(bytes, descriptor->in, sends, coll->data.elem_bytes) &&
+                    vector_fits(bytes, descriptor->out, receives, coll->data.elem_bytes);
     buffers->in_first = sends.first;
     buffers->out_first = receives.first;
     buffers->has_local_piece = descriptor->flags & ONEHOST_HAS_LOCAL_PIECE;
@@ -168,7 +168,7 @@ static struct onehost_range share_of(const struct onehost *onehost, const struct
 {
     uint32_t own = onehost->group->rank, ranks = onehost->group->ranks, root = coll->args.root;
     bool exchanges = coll->args.kind == WEFT_COLL_ALL_TO_ALL;
-    uint64_t unit = ONEHOST_SLICE_ALIGN_BYTES / coll->elem_bytes,
+    uint64_t unit = ONEHOST_SLICE_ALIGN_BYTES / coll->data.elem_bytes,
              half = exchanges                                ? count - count / 2
                     : onehost->buffers[root].has_local_piece ? count
                                                              : count - count / ranks;
@@ -250,7 +250,7 @@ static enum weft_status exchange(const struct job *job, struct onehost_range ran
 {
     struct weft_coll *coll = job->coll;
     const struct onehost_buffers *buffers = &job->onehost->buffers[job->rank];
-    size_t elem_bytes = coll->elem_bytes;
+    size_t elem_bytes = coll->data.elem_bytes;
     struct onehost_range sent = onehost_piece_sent(coll, job->rank),
                          received = onehost_piece_received(coll, job->rank);
     struct onehost_range put_range = intersect(range, share_of(job->onehost, coll, job->rank, sent.count)),
@@ -284,9 +284,10 @@ enum weft_status onehost_pieces_work(struct onehost *onehost, struct weft_coll *
                          own_range = intersect(range, (struct onehost_range){0, received.count});
     struct job job = {onehost, coll, own};
     if (onehost->buffers[own].has_local_piece && own_range.count > 0) {
-        const uint8_t *from = (const uint8_t *)args->in + (sent.first + own_range.first) * coll->elem_bytes;
-        memcpy((uint8_t *)args->out + (received.first + own_range.first) * coll->elem_bytes, from,
-               own_range.count * coll->elem_bytes);
+        const uint8_t *from =
+            (const uint8_t *)args->in + (sent.first + own_range.first) * coll->data.elem_bytes;
+        memcpy((uint8_t *)args->out + (received.first + own_range.first) * coll->data.elem_bytes, from,
+               own_range.count * coll->data.elem_bytes);
     }
     for (uint32_t distance = 1; distance < ranks; distance++) {
         job.rank = *culprit_out = (own + distance) % ranks;

@@ -183,7 +183,7 @@ static bool may_still_read(const struct onehost *onehost, uint32_t rank)
 static bool is_idle(const struct onehost *onehost)
 {
     const struct weft_group *group = onehost->group;
-    if (group->active_count + group->prepared_count > 0) return false;
+    if (group->ops.active_count + group->ops.prepared_count > 0) return false;
     for (uint32_t rank = 0; rank < group->ranks; rank++)
         if (may_still_read(onehost, rank)) return false;
     return true;
@@ -224,7 +224,7 @@ static uint8_t *slots_create(size_t bytes)
 
 bool onehost_slots_acquire(struct onehost *onehost, enum onehost_slot_class slot_class)
 {
-    struct onehost_slot_pool *pool = &onehost->group->op_pool->copyin_slots[slot_class];
+    struct onehost_slot_pool *pool = &onehost->group->ops.op_pool->copyin_slots[slot_class];
     struct onehost_copyin_slots *copyin_slots = &onehost->copyin_slots[slot_class];
     if (copyin_slots->memory) return true;
     weft_loop_guard_thread(onehost->group->loop);
@@ -255,7 +255,7 @@ uint8_t *onehost_slots_detach(struct onehost *onehost, enum onehost_slot_class s
     if (!memory) return NULL;
     weft_list_remove(&copyin_slots->link);
     copyin_slots->memory = NULL;
-    onehost->group->op_pool->copyin_slots[slot_class].count--;
+    onehost->group->ops.op_pool->copyin_slots[slot_class].count--;
     return memory;
 }
 
@@ -276,8 +276,8 @@ struct idle_buffers {
 
 struct onehost_buffers *onehost_buffers_acquire(struct weft_group *group)
 {
-    struct idle_buffers *idle = group->op_pool->idle_buffers;
-    if (idle) group->op_pool->idle_buffers = idle->next;
+    struct idle_buffers *idle = group->ops.op_pool->idle_buffers;
+    if (idle) group->ops.op_pool->idle_buffers = idle->next;
     return idle ? (struct onehost_buffers *)idle
                 : weft_alloc_array(group->env, ONEHOST_RANKS_MAX, sizeof(struct onehost_buffers));
 }

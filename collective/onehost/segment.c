@@ -53,15 +53,15 @@ static inline struct onehost_call call_of(const struct weft_coll *coll)
 void onehost_publish_processor(struct onehost *onehost)
 {
     int processor = sched_getcpu();
-    if (processor < 0 || (uint32_t)processor == onehost->processor) return;
-    onehost->processor = (uint32_t)processor;
-    atomic_store_explicit(&onehost->segment->processor, onehost->processor, memory_order_relaxed);
+    if (processor < 0 || (uint32_t)processor == onehost->scheduling.processor) return;
+    onehost->scheduling.processor = (uint32_t)processor;
+    atomic_store_explicit(&onehost->segment->processor, onehost->scheduling.processor, memory_order_relaxed);
 }
 
 bool onehost_peer_shares_core(const struct onehost *onehost, uint32_t rank)
 {
     return atomic_load_explicit(&onehost->peers[rank].segment->processor, memory_order_relaxed) ==
-           onehost->processor;
+           onehost->scheduling.processor;
 }
 
 static inline void descriptor_publish(struct onehost *onehost, struct onehost_descriptor *descriptor,
@@ -315,14 +315,14 @@ bool onehost_buffers_have_peer(const struct onehost *onehost)
 
 void onehost_sleep(struct onehost *onehost)
 {
-    onehost->sleeping = true;
+    onehost->scheduling.sleeping = true;
     atomic_store_explicit(&onehost->segment->sleeping, 1, memory_order_seq_cst);
     atomic_thread_fence(memory_order_seq_cst); /* before the loads of what is waited for */
 }
 
 void onehost_sleep_end(struct onehost *onehost)
 {
-    if (!onehost->sleeping) return;
-    onehost->sleeping = false;
+    if (!onehost->scheduling.sleeping) return;
+    onehost->scheduling.sleeping = false;
     atomic_store_explicit(&onehost->segment->sleeping, 0, memory_order_relaxed);
 }

@@ -452,8 +452,8 @@ static uint64_t count_running_recvs(const struct onehost_channel *channel)
 static void finish(struct weft_coll *coll)
 {
     struct weft_group *group = coll->group;
-    coll->plan_ended = true;
-    group->outstanding++; /* keeps the group while the callback runs */
+    coll->steps.plan_ended = true;
+    group->sending.outstanding++; /* keeps the group while the callback runs */
     coll_finish(coll, 0);
     group_transport_op_done(group);
 }
@@ -492,18 +492,18 @@ static void check_sender(struct onehost *onehost, struct onehost_channel *channe
 {
     struct weft_group *group = onehost->group;
     const bool left = peer_state_of(group, channel->rank).has_left,
-               lost = group->lost && group->lost_rank == channel->rank;
+               lost = group->departures.lost && group->departures.lost_rank == channel->rank;
     if (!lost && !left) return;
     if (delivery_next(onehost, channel) != NOT_ARRIVED) return;
     char name[128];
     group_describe(group, channel->rank, name, sizeof name);
     if (left) {
-        group->ended_by_leave = true;
+        group->departures.ended_by_leave = true;
         group_end(group, WEFT_ERR_PEER_LOST, true, "%s left the group before a recv", name);
         return;
     }
-    group_end(group, group->lost_status, true, "lost %s during a recv: %s", name,
-              weft_reason_text(group->lost_status));
+    group_end(group, group->departures.lost_status, true, "lost %s during a recv: %s", name,
+              weft_reason_text(group->departures.lost_status));
 }
 
 /* true: something has happened, and the group may be freed. */
@@ -568,7 +568,7 @@ static void start_send(struct onehost *onehost, struct weft_coll *coll)
     onehost_set_phase(coll, ONEHOST_BY_MESSAGES);
     if (can_carry(onehost, channel, &coll->args, bytes)) {
         slot_post(onehost, channel, &coll->args, EAGER, bytes);
-        coll->plan_ended = true; /* complete, but `done` runs from the loop */
+        coll->steps.plan_ended = true; /* complete, but `done` runs from the loop */
     } else {
         if (has_slot(onehost, channel, 0)) slot_post(onehost, channel, &coll->args, BY_MESSAGE, bytes);
         else spill(onehost, channel);
@@ -606,9 +606,10 @@ bool onehost_send_has_arrived(const struct weft_group *group, const struct weft_
 {
     struct onehost *onehost = group->onehost;
     bool may = args->kind == WEFT_COLL_RECV && onehost && onehost->state == ONEHOST_ENABLED &&
-               !group->is_closing && group->fail_status == WEFT_OK && !group->lost;
-    if (!may || group->left_count == 0 || args->root >= group->ranks || args->root == group->rank ||
-        !onehost_sendrecv_reserve(onehost, args->root, false))
+               !group->progress.is_closing && group->failure.fail_status == WEFT_OK &&
+               !group->departures.lost;
+    if (!may || group->departures.left_count == 0 || args->root >= group->ranks ||
+        args->root == group->rank || !onehost_sendrecv_reserve(onehost, args->root, false))
         return false;
     struct onehost_channel *channel = onehost->sendrecv->of[args->root];
     return delivery_behind(onehost, channel, count_running_recvs(channel)) != NOT_ARRIVED;
@@ -631,10 +632,10 @@ bool onehost_recv_is_matched(const struct weft_coll *coll)
 static bool can_try_fastpath(const struct weft_group *group, const struct weft_coll_args *args)
 {
     const struct onehost *onehost = group->onehost;
-    return onehost && onehost->state == ONEHOST_ENABLED && group->fail_status == WEFT_OK &&
-           !group->is_closing && !group->lost && group->left_count == 0 && !group->timing_only &&
-           args->root < group->ranks && args->root != group->rank && args->count <= EAGER_BYTES_MAX &&
-           (args->kind == WEFT_COLL_SEND ? args->in : args->out);
+    return onehost && onehost->state == ONEHOST_ENABLED && group->failure.fail_status == WEFT_OK &&
+           !group->progress.is_closing && !group->departures.lost && group->departures.left_count == 0 &&
+           !group->modes.timing_only && args->root < group->ranks && args->root != group->rank &&
+           args->count <= EAGER_BYTES_MAX && (args->kind == WEFT_COLL_SEND ? args->in : args->out);
 }
 
 /* Flight recorder and event of a transfer that completed at once. Constant fields are written only if they
@@ -654,7 +655,7 @@ static void record(struct onehost *onehost, struct onehost_channel *channel,
     }
     record->count = args->count;
     record->posted_ns = record->started_ns = record->ended_ns = now_ns;
-    weft_recorder_add(group->recorder, record);
+    weft_recorder_add(group->observers.recorder, record);
     coll_event(group, args->kind, WEFT_EVENT_BOTH, WEFT_COLL_SEQUENCE_PAIR, bytes, WEFT_OK, now_ns);
 }
 

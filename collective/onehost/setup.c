@@ -154,16 +154,16 @@ uint32_t onehost_processor_count(const struct onehost_peer *peers, uint32_t rank
 static enum weft_status segment_create(struct onehost *onehost)
 {
     void *memory;
-    WEFT_TRY(onehost_block_alloc(sizeof *onehost->segment, &memory, &onehost->offer.at));
+    WEFT_TRY(onehost_block_alloc(sizeof *onehost->segment, &memory, &onehost->setup.offer.at));
     onehost->segment = memory;
     onehost->salt = weft_random_u64(onehost->group->env);
     atomic_store(&onehost->segment->retired_seq, onehost->salt);
     atomic_store(&onehost->segment->processor, ONEHOST_NO_PROCESSOR);
-    onehost->processor = ONEHOST_NO_PROCESSOR;
+    onehost->scheduling.processor = ONEHOST_NO_PROCESSOR;
     publish_cpus(onehost->segment);
-    onehost->offer.magic = OFFER_MAGIC;
-    onehost->offer.layout = sizeof *onehost->segment;
-    onehost->offer.salt = onehost->salt;
+    onehost->setup.offer.magic = OFFER_MAGIC;
+    onehost->setup.offer.layout = sizeof *onehost->segment;
+    onehost->setup.offer.salt = onehost->salt;
     onehost->peers[onehost->group->rank].segment = onehost->segment;
     onehost->peers[onehost->group->rank].salt = onehost->salt;
     return WEFT_OK;
@@ -178,8 +178,8 @@ enum weft_status onehost_open(struct weft_group *group)
         weft_alloc_zero(group->env, sizeof *onehost + group->ranks * sizeof onehost->peers[0]);
     if (!onehost) return WEFT_ERR_NO_MEMORY;
     onehost->group = group;
-    weft_list_init(&onehost->queue);
-    weft_list_init(&onehost->pollable.link);
+    weft_list_init(&onehost->polling.queue);
+    weft_list_init(&onehost->polling.pollable.link);
     for (int slot_class = 0; slot_class < ONEHOST_SLOT_CLASSES; slot_class++)
         weft_list_init(&onehost->copyin_slots[slot_class].link);
     enum weft_status status = segment_create(onehost);
@@ -189,12 +189,12 @@ enum weft_status onehost_open(struct weft_group *group)
         return status == WEFT_ERR_UNSUPPORTED ? WEFT_OK : status;
     }
     onehost->state = ONEHOST_VOTING;
-    onehost->all_mappable = onehost->all_cma = true;
-    onehost->credentials = onehost_credentials_read();
+    onehost->setup.all_mappable = onehost->setup.all_cma = true;
+    onehost->setup.credentials = onehost_credentials_read();
     /* the first reading; the second one gives the clock rate */
     weft_timestamp_read_clock(&onehost->stamp, group->env);
     group->onehost = onehost;
-    group_control_broadcast(&group->offer, group, COLL_MESSAGE_ONEHOST_SEGMENT, 0, WEFT_OK);
+    group_control_broadcast(&group->control.offer, group, COLL_MESSAGE_ONEHOST_SEGMENT, 0, WEFT_OK);
     return WEFT_OK;
 }
 
@@ -204,10 +204,10 @@ static void vote(struct weft_group *group, enum weft_status opinion)
     for (uint32_t rank = 0; rank < group->ranks; rank++)
         if (rank != group->rank && weft_peer_copy(group->peer_table->peers[rank], false, 0, NULL, 0) < 0)
             copies = false;
-    if (group->onehost && !copies) group->onehost->all_cma = false;
+    if (group->onehost && !copies) group->onehost->setup.all_cma = false;
     if (group->onehost && opinion == WEFT_OK)
-        group->onehost->vote = copies ? ONEHOST_VOTE_YES | ONEHOST_VOTE_CMA : ONEHOST_VOTE_YES;
-    group_control_broadcast(&group->vote, group, COLL_MESSAGE_ONEHOST_VOTE, copies, opinion);
+        group->onehost->setup.vote = copies ? ONEHOST_VOTE_YES | ONEHOST_VOTE_CMA : ONEHOST_VOTE_YES;
+    group_control_broadcast(&group->control.vote, group, COLL_MESSAGE_ONEHOST_VOTE, copies, opinion);
 }
 
 static void set_state(struct onehost *onehost, enum onehost_state state)
@@ -242,8 +242,8 @@ static void disable(struct onehost *onehost, uint32_t rank)
 
 static void check_votes(struct onehost *onehost)
 {
-    if (onehost->state == ONEHOST_VOTING && onehost->offer_count == onehost->group->ranks - 1 &&
-        onehost->vote_count == onehost->group->ranks - 1 && onehost->all_mappable)
+    if (onehost->state == ONEHOST_VOTING && onehost->setup.offer_count == onehost->group->ranks - 1 &&
+        onehost->setup.vote_count == onehost->group->ranks - 1 && onehost->setup.all_mappable)
         set_state(onehost, ONEHOST_ENABLED);
 }
 
@@ -272,13 +272,13 @@ void onehost_address_received(struct weft_group *group, uint32_t rank, const voi
         return;
     }
     struct onehost_peer *peer = &onehost->peers[rank];
-    if (onehost->offered_ranks >> rank & 1 || onehost->state != ONEHOST_VOTING) return;
-    onehost->offered_ranks |= (uint64_t)1 << rank;
-    onehost->offer_count++;
-    if (!peer_map(peer, group->peer_table->peers[rank], payload, bytes)) onehost->all_mappable = false;
-    if (onehost->offer_count < group->ranks - 1) return;
-    vote(group, onehost->all_mappable ? WEFT_OK : WEFT_ERR_UNSUPPORTED);
-    if (!onehost->all_mappable) disable(onehost, group->rank);
+    if (onehost->setup.offered_ranks >> rank & 1 || onehost->state != ONEHOST_VOTING) return;
+    onehost->setup.offered_ranks |= (uint64_t)1 << rank;
+    onehost->setup.offer_count++;
+    if (!peer_map(peer, group->peer_table->peers[rank], payload, bytes)) onehost->setup.all_mappable = false;
+    if (onehost->setup.offer_count < group->ranks - 1) return;
+    vote(group, onehost->setup.all_mappable ? WEFT_OK : WEFT_ERR_UNSUPPORTED);
+    if (!onehost->setup.all_mappable) disable(onehost, group->rank);
     check_votes(onehost);
 }
 
@@ -287,12 +287,12 @@ void onehost_vote_received(struct weft_group *group, uint32_t rank, enum weft_st
     struct onehost *onehost = group->onehost;
     /* a peer's answer to the offer of another rank */
     if (!onehost && opinion < 0) group->may_open_onehost = false;
-    if (!onehost || onehost->voted_ranks >> rank & 1) return;
-    onehost->voted_ranks |= (uint64_t)1 << rank;
-    onehost->vote_count++;
-    if (!copies) onehost->all_cma = false;
+    if (!onehost || onehost->setup.voted_ranks >> rank & 1) return;
+    onehost->setup.voted_ranks |= (uint64_t)1 << rank;
+    onehost->setup.vote_count++;
+    if (!copies) onehost->setup.all_cma = false;
     if (opinion < 0) {
-        if (onehost->state == ONEHOST_VOTING && onehost->offer_count < group->ranks - 1)
+        if (onehost->state == ONEHOST_VOTING && onehost->setup.offer_count < group->ranks - 1)
             vote(group, WEFT_ERR_UNSUPPORTED);
         disable(onehost, rank);
     }
@@ -303,7 +303,7 @@ void onehost_peer_left(struct weft_group *group, uint32_t rank, uint64_t last_vo
 {
     struct onehost *onehost = group->onehost;
     group->may_open_onehost = false;
-    if (!onehost || onehost->voted_ranks >> rank & 1) return;
+    if (!onehost || onehost->setup.voted_ranks >> rank & 1) return;
     onehost_vote_received(group, rank, last_vote & ONEHOST_VOTE_YES ? WEFT_OK : WEFT_ERR_UNSUPPORTED,
                           last_vote & ONEHOST_VOTE_CMA);
 }
@@ -329,7 +329,7 @@ void onehost_free(struct weft_group *group)
     struct onehost *onehost = group->onehost;
     if (!onehost) return;
     group->onehost = NULL;
-    if (onehost->is_registered) weft_loop_remove(group->loop, &onehost->pollable);
+    if (onehost->polling.is_registered) weft_loop_remove(group->loop, &onehost->polling.pollable);
     onehost_sendrecv_detach(onehost->sendrecv);
     onehost_publish_retired(onehost, ONEHOST_SEQ_ENDED);
     release_dead_peers(onehost);
@@ -342,10 +342,10 @@ void onehost_free(struct weft_group *group)
         onehost_sendrecv_free(onehost->sendrecv);
         for (int i = 0; i < ONEHOST_SLOT_CLASSES; i++) {
             enum onehost_slot_class slot_class = (enum onehost_slot_class)i;
-            onehost_slots_release(group->op_pool, slot_class, onehost_slots_detach(onehost, slot_class));
+            onehost_slots_release(group->ops.op_pool, slot_class, onehost_slots_detach(onehost, slot_class));
         }
     }
-    onehost_buffers_release(group->op_pool, onehost->buffers);
+    onehost_buffers_release(group->ops.op_pool, onehost->buffers);
     peer_memories_release(onehost->peers, group->ranks);
     onehost_prepared_free(onehost);
     weft_free_bytes(group->env, onehost->large_slot_seqs);

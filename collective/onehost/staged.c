@@ -44,9 +44,9 @@ struct idle_stage_memory {
 
 uint8_t *onehost_stage_acquire(struct weft_group *group)
 {
-    struct idle_stage_memory *idle = group->op_pool->idle_stages;
+    struct idle_stage_memory *idle = group->ops.op_pool->idle_stages;
     if (idle) {
-        group->op_pool->idle_stages = idle->next;
+        group->ops.op_pool->idle_stages = idle->next;
         return (uint8_t *)idle;
     }
     void *memory;
@@ -113,7 +113,7 @@ static bool has_action(const struct weft_coll *coll, uint32_t rank, enum onehost
 /* Several rounds, so that ranks work at the same time. */
 void onehost_stage_begin(struct weft_coll *coll)
 {
-    uint64_t ranks = coll->group->ranks, bytes = coll->args.count * coll->elem_bytes,
+    uint64_t ranks = coll->group->ranks, bytes = coll->args.count * coll->data.elem_bytes,
              parts = has_cells(coll) ? ranks : 1;
     if (has_input_pieces(coll)) bytes *= ranks;
     uint64_t block = bytes / 4, most = coll->onehost.stage_info.block;
@@ -121,7 +121,7 @@ void onehost_stage_begin(struct weft_coll *coll)
     if (block > most) block = most;
     uint64_t cell = block / parts / CELL_BYTES * CELL_BYTES;
     if (cell < CELL_BYTES) cell = CELL_BYTES;
-    coll->onehost.cell = cell / coll->elem_bytes;
+    coll->onehost.cell = cell / coll->data.elem_bytes;
     uint64_t elems = coll->onehost.cell * (shares_vector(coll) ? ranks : 1);
     coll->onehost.rounds = (coll->args.count + elems - 1) / elems;
     for (int action = 0; action < ONEHOST_STAGE_ACTIONS; action++)
@@ -139,7 +139,7 @@ static struct onehost_range cell_range_of(const struct weft_coll *coll, uint64_t
     }
     uint64_t first = round * cell * ranks, left = count - first, share = cell;
     if (left < cell * ranks) { /* the last round is split among all ranks */
-        uint64_t line = LINE / coll->elem_bytes;
+        uint64_t line = LINE / coll->data.elem_bytes;
         share = (left + ranks * line - 1) / (ranks * line) * line;
     }
     uint64_t from = rank * share < left ? rank * share : left, to = from + share < left ? from + share : left;
@@ -149,7 +149,7 @@ static struct onehost_range cell_range_of(const struct weft_coll *coll, uint64_t
 static uint8_t *cell_of(const struct weft_coll *coll, uint8_t *stage, uint64_t round, uint32_t rank)
 {
     return stage + SKEW_BYTES + round % STAGE_SLOTS * STAGE_SLOT_BYTES +
-           (has_cells(coll) ? rank * coll->onehost.cell * coll->elem_bytes : 0);
+           (has_cells(coll) ? rank * coll->onehost.cell * coll->data.elem_bytes : 0);
 }
 
 /* ---- actions ---- */
@@ -170,10 +170,11 @@ static void copy_own(const struct weft_coll *coll, uint64_t round)
     struct onehost_range cell_range = cell_range_of(coll, round, own);
     const uint8_t *in =
         (const uint8_t *)args->in +
-        ((has_input_pieces(coll) ? own * args->count : 0) + cell_range.first) * coll->elem_bytes;
-    uint8_t *out = (uint8_t *)args->out +
-                   ((has_output_pieces(coll) ? own * args->count : 0) + cell_range.first) * coll->elem_bytes;
-    if (in != out) store_out(coll, out, in, cell_range.count * coll->elem_bytes);
+        ((has_input_pieces(coll) ? own * args->count : 0) + cell_range.first) * coll->data.elem_bytes;
+    uint8_t *out =
+        (uint8_t *)args->out +
+        ((has_output_pieces(coll) ? own * args->count : 0) + cell_range.first) * coll->data.elem_bytes;
+    if (in != out) store_out(coll, out, in, cell_range.count * coll->data.elem_bytes);
 }
 
 static void copy_in(struct weft_coll *coll, uint64_t round)
@@ -185,8 +186,8 @@ static void copy_in(struct weft_coll *coll, uint64_t round)
     for (uint32_t r = 0; r < ranks; r++) {
         if (has_cells(coll) ? r == own : r != own) continue;
         struct onehost_range cell_range = cell_range_of(coll, round, r);
-        const uint8_t *from = in + (r * piece + cell_range.first) * coll->elem_bytes;
-        memcpy(cell_of(coll, coll->onehost.stage, round, r), from, cell_range.count * coll->elem_bytes);
+        const uint8_t *from = in + (r * piece + cell_range.first) * coll->data.elem_bytes;
+        memcpy(cell_of(coll, coll->onehost.stage, round, r), from, cell_range.count * coll->data.elem_bytes);
     }
     if (args->kind == WEFT_COLL_ALL_GATHER || args->kind == WEFT_COLL_ALL_TO_ALL ||
         args->kind == WEFT_COLL_SCATTER)
@@ -201,17 +202,17 @@ static void reduce_step(struct onehost *onehost, struct weft_coll *coll, uint64_
     struct onehost_range cell_range = cell_range_of(coll, round, own);
     const uint8_t *sources[ONEHOST_RANKS_MAX];
     for (uint32_t r = 0; r < ranks; r++)
-        sources[r] = r == own ? (const uint8_t *)args->in + (piece + cell_range.first) * coll->elem_bytes
+        sources[r] = r == own ? (const uint8_t *)args->in + (piece + cell_range.first) * coll->data.elem_bytes
                               : cell_of(coll, onehost->buffers[r].stage, round, own);
     bool for_root = args->kind == WEFT_COLL_REDUCE && args->root != own;
     uint8_t *outs[2];
     uint32_t out_count = 0;
-    if (!for_root) outs[out_count++] = (uint8_t *)args->out + cell_range.first * coll->elem_bytes;
+    if (!for_root) outs[out_count++] = (uint8_t *)args->out + cell_range.first * coll->data.elem_bytes;
     if (for_root || args->kind == WEFT_COLL_ALL_REDUCE)
         outs[out_count++] = cell_of(coll, coll->onehost.stage, round, own);
     onehost_reduce(coll, sources, outs, out_count, cell_range.count);
     for (uint32_t r = 0; r < ranks; r++)
-        if (r != own) weft_claim_lines(sources[r], cell_range.count * coll->elem_bytes);
+        if (r != own) weft_claim_lines(sources[r], cell_range.count * coll->data.elem_bytes);
 }
 
 static void copy_out(struct onehost *onehost, struct weft_coll *coll, uint64_t round)
@@ -223,12 +224,12 @@ static void copy_out(struct onehost *onehost, struct weft_coll *coll, uint64_t r
         if (r == coll->group->rank || !has_action(coll, r, sums(coll) ? ONEHOST_REDUCE : ONEHOST_COPY_IN))
             continue;
         struct onehost_range cell_range = cell_range_of(coll, round, r);
-        uint8_t *to = (uint8_t *)args->out + (r * piece + cell_range.first) * coll->elem_bytes;
+        uint8_t *to = (uint8_t *)args->out + (r * piece + cell_range.first) * coll->data.elem_bytes;
         const uint8_t *from =
             cell_of(coll, onehost->buffers[r].stage, round, sums(coll) ? r : coll->group->rank);
-        store_out(coll, to, from, cell_range.count * coll->elem_bytes);
+        store_out(coll, to, from, cell_range.count * coll->data.elem_bytes);
         if (onehost_has_single_reader(coll->group, args->kind))
-            weft_claim_lines(from, cell_range.count * coll->elem_bytes);
+            weft_claim_lines(from, cell_range.count * coll->data.elem_bytes);
     }
 }
 

@@ -52,7 +52,7 @@ enum weft_status coll_group_create(struct coll_comm *comm, struct weft_error *er
     options.operations_max = COLL_REQUESTS;
     options.deadline_ns = net_process()->deadline_ns;
     options.release_timeout_ns = RELEASE_NS;
-    options.keeps_affinity = true; /* the thread is NCCL's */
+    options.modes.keeps_affinity = true; /* the thread is NCCL's */
     enum weft_status status = weft_group_create(env(), &options, &comm->group, error);
     weft_free_bytes(env(), ids);
     return status;

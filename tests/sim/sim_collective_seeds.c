@@ -123,7 +123,7 @@ static void set_credit(struct weft_group *group)
 {
     if (run.world->seed % 3 > 0) return;
     send_credit_open(group);
-    if (group->send_credit) group->send_credit->is_least = true;
+    if (group->sending.send_credit) group->sending.send_credit->is_least = true;
 }
 
 /* Posts what the script allows. A refusal counts as the result of the operation. */

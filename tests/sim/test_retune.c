@@ -342,7 +342,7 @@ static void a_report_before_the_first_call(void **state)
     struct world *world = world_create(weft_env_system(), 3, 1, network);
     assert_non_null(world);
     assert_int_equal(world_group(world, NULL, 3, 7, &options, groups), WEFT_OK);
-    const struct retune *retune = groups[0]->retune;
+    const struct retune *retune = groups[0]->planning.retune;
     struct coll_header report = {.type = COLL_MESSAGE_RETUNE_REPORT, .rank = 1, .count = 5000};
     static const uint64_t wrong[] = {0, 1 << 19, 64 << 8 | WEFT_COLL_BROADCAST,
                                      (uint64_t)1 << 32 | WEFT_COLL_BROADCAST};

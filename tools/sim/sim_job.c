@@ -202,8 +202,8 @@ static enum weft_status make_group(struct sim_job *job, uint32_t index, const ui
     options.inflight_max = job->settings.inflight;
     options.operations_max = 1;
     options.deadline_ns = LIMIT_NS;
-    options.timing_only = job->settings.timing_only;
-    options.rank_modulus = job->count < job->settings.ranks ? job->count : 0;
+    options.modes.timing_only = job->settings.timing_only;
+    options.modes.rank_modulus = job->count < job->settings.ranks ? job->count : 0;
     options.cost = &job->cost;
     options.local_cost = &job->local;
     return weft_group_create(weft_sim_env(job->sim, sim_job_host(job, index)), &options, &rank->group, error);

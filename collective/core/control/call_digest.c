@@ -18,7 +18,7 @@
 
 void call_digest_add(struct weft_group *group, const struct coll_header *called)
 {
-    struct call_digest *call_digest = &group->call_digest;
+    struct call_digest *call_digest = &group->checks.call_digest;
     if (called->sequence < call_digest->next) return; /* counted by the fast path before it fell back */
     uint64_t digest = call_digest->next > 0 ? call_digest->last.digest : WEFT_FNV_BASIS;
     digest = weft_fnv(digest, called->sequence);
@@ -37,8 +37,8 @@ void call_digest_add(struct weft_group *group, const struct coll_header *called)
 void sendrecv_count_add(struct weft_group *group, enum weft_coll_kind kind, uint32_t rank)
 {
     struct peer_state *peer_state = peer_state_get(group, rank);
-    if (kind == WEFT_COLL_SEND) group->last_op_is_unverified = true;
-    if (!peer_state) group->pair_counts_lost = true;
+    if (kind == WEFT_COLL_SEND) group->checks.last_op_is_unverified = true;
+    if (!peer_state) group->checks.pair_counts_lost = true;
     else if (kind == WEFT_COLL_SEND) peer_state->message_counts.sent++;
     else peer_state->message_counts.received++;
 }
@@ -61,14 +61,14 @@ static struct coll_sendrecv_counts counts_with_peer(const struct weft_group *gro
 bool peer_has_unreceived_sends(const struct weft_group *group, uint32_t rank)
 {
     const struct peer_state peer_state = peer_state_of(group, rank);
-    return peer_state.pair_counts_known && !group->pair_counts_lost &&
+    return peer_state.pair_counts_known && !group->checks.pair_counts_lost &&
            (uint32_t)counts_with_peer(group, rank).received != (uint32_t)peer_state.pair_counts.sent;
 }
 
 void call_digest_write(const struct weft_group *group, uint32_t rank, struct coll_header *header)
 {
     const struct coll_sendrecv_counts counts = counts_with_peer(group, rank);
-    const struct call_digest_state *last = &group->call_digest.last;
+    const struct call_digest_state *last = &group->checks.call_digest.last;
     header->kind = last->kind;
     header->dtype = last->dtype;
     header->op = last->op;
@@ -78,7 +78,7 @@ void call_digest_write(const struct weft_group *group, uint32_t rank, struct col
     header->cuts = last->digest;
     header->message = (uint32_t)counts.sent;
     header->status = (int32_t)(uint32_t)counts.received;
-    header->lanes = group->pair_counts_lost ? CALL_DIGEST_NO_PAIR_COUNTS : CALL_DIGEST_VERSION;
+    header->lanes = group->checks.pair_counts_lost ? CALL_DIGEST_NO_PAIR_COUNTS : CALL_DIGEST_VERSION;
 }
 
 void call_digest_read(struct peer_state *peer_state, const struct coll_header *header)
@@ -118,8 +118,8 @@ static void describe(const struct call_digest_state *state, uint64_t posted, cha
 static bool digests_agree(const struct weft_group *group, const struct peer_state *peer_state)
 {
     return !peer_state->call_digest_known ||
-           (peer_state->left_after_seq == group->sequence &&
-            peer_state->call_digest.digest == group->call_digest.last.digest);
+           (peer_state->left_after_seq == group->ops.sequence &&
+            peer_state->call_digest.digest == group->checks.call_digest.last.digest);
 }
 
 static enum weft_status report_difference(const struct weft_group *group, uint32_t rank,
@@ -129,7 +129,7 @@ static enum weft_status report_difference(const struct weft_group *group, uint32
     group_describe(group, rank, theirs, sizeof theirs);
     group_describe(group, group->rank, mine, sizeof mine);
     describe(&peer_state->call_digest, peer_state->left_after_seq, their_call, sizeof their_call);
-    describe(&group->call_digest.last, group->sequence, my_call, sizeof my_call);
+    describe(&group->checks.call_digest.last, group->ops.sequence, my_call, sizeof my_call);
     return (enum weft_status)weft_error_set(
         error, WEFT_ERR_MISMATCH,
         "operations differ, as ranks leave: %.60s called %.150s; %.60s called %.150s%s", theirs, their_call,
@@ -139,8 +139,9 @@ static enum weft_status report_difference(const struct weft_group *group, uint32
 
 bool weft_group_has_unverified_calls(const struct weft_group *group)
 {
-    if (group->last_op_is_unverified || coll_path.has_unreceived_sends(group)) return true;
-    return group->ranks > 1 && group->sequence > 0 && group->call_digest.next == group->sequence;
+    if (group->checks.last_op_is_unverified || coll_path.has_unreceived_sends(group)) return true;
+    return group->ranks > 1 && group->ops.sequence > 0 &&
+           group->checks.call_digest.next == group->ops.sequence;
 }
 
 /* Finds a send that completed by a copy and that the peer never received. */
@@ -151,7 +152,8 @@ static enum weft_status compare_pairs(const struct weft_group *group, uint32_t r
     const uint32_t lost_here = (uint32_t)peer_state->pair_counts.sent - (uint32_t)own.received,
                    lost_there = (uint32_t)own.sent - (uint32_t)peer_state->pair_counts.received;
     char theirs[128], mine[128];
-    if (!peer_state->pair_counts_known || group->pair_counts_lost || (lost_here == 0 && lost_there == 0))
+    if (!peer_state->pair_counts_known || group->checks.pair_counts_lost ||
+        (lost_here == 0 && lost_there == 0))
         return WEFT_OK;
     group_describe(group, rank, theirs, sizeof theirs);
     group_describe(group, group->rank, mine, sizeof mine);
@@ -168,8 +170,9 @@ static enum weft_status compare_pairs(const struct weft_group *group, uint32_t r
 enum weft_status weft_group_compare_leavers(const struct weft_group *group, struct weft_error *error)
 {
     bool all = true;
-    if (group->fail_status < 0)
-        return (enum weft_status)weft_error_set(error, group->fail_status, "%s", group->fail_text);
+    if (group->failure.fail_status < 0)
+        return (enum weft_status)weft_error_set(error, group->failure.fail_status, "%s",
+                                                group->failure.fail_text);
     for (uint32_t rank = 0; rank < group->ranks; rank++) {
         const struct peer_state peer_state = peer_state_of(group, rank);
         if (rank == group->rank) continue;
@@ -178,5 +181,5 @@ enum weft_status weft_group_compare_leavers(const struct weft_group *group, stru
         if (peer_state.has_left) WEFT_TRY(compare_pairs(group, rank, &peer_state, error));
         all &= peer_state.has_left;
     }
-    return all || group->lost ? WEFT_OK : WEFT_IN_PROGRESS;
+    return all || group->departures.lost ? WEFT_OK : WEFT_IN_PROGRESS;
 }

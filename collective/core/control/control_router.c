@@ -48,7 +48,7 @@ static struct weft_group *group_of(const struct control_router *control_router, 
 {
     const struct weft_list *bucket = &control_router->buckets[(tag >> 32 & GROUP_ID_MAX) % BUCKETS];
     for (const struct weft_list *node = bucket->next; node != bucket; node = node->next) {
-        struct weft_group *group = weft_container_of(node, struct weft_group, control_router_link);
+        struct weft_group *group = weft_container_of(node, struct weft_group, control.control_router_link);
         if (group->group_id == (tag >> 32 & GROUP_ID_MAX) && has_epoch(control_router, group, tag))
             return group;
     }
@@ -60,7 +60,7 @@ static bool has_ended(void *context, uint64_t tag)
 {
     const struct control_router *control_router = context;
     const struct weft_group *group = group_of(control_router, tag);
-    if (group) return group->fail_status < 0;
+    if (group) return group->failure.fail_status < 0;
     if (!control_router->ids_increase) return false;
     const int8_t newer = epochs_newer(control_router, tag);
     return newer < 0 || (newer == 0 && (tag >> 32 & GROUP_ID_MAX) <= control_router->last_group_id);
@@ -87,17 +87,17 @@ static void peer_lost(void *context, uint32_t peer_id, enum weft_status status)
     struct weft_list *node, *spare;
     for (unsigned i = 0; i < BUCKETS; i++)
         weft_list_foreach (node, spare, &control_router->buckets[i])
-            group_control_peer_lost(weft_container_of(node, struct weft_group, control_router_link), peer_id,
-                                    status);
+            group_control_peer_lost(weft_container_of(node, struct weft_group, control.control_router_link),
+                                    peer_id, status);
 }
 
 void control_router_each_group(const struct weft_group *group,
                                void (*fn)(void *context, const struct weft_group *group), void *context)
 {
-    for (unsigned i = 0; group->control_router && i < BUCKETS; i++)
-        for (const struct weft_list *node = group->control_router->buckets[i].next;
-             node != &group->control_router->buckets[i]; node = node->next)
-            fn(context, weft_container_of(node, struct weft_group, control_router_link));
+    for (unsigned i = 0; group->control.control_router && i < BUCKETS; i++)
+        for (const struct weft_list *node = group->control.control_router->buckets[i].next;
+             node != &group->control.control_router->buckets[i]; node = node->next)
+            fn(context, weft_container_of(node, struct weft_group, control.control_router_link));
 }
 
 static void set_handlers(struct control_router *control_router, bool on)
@@ -158,7 +158,7 @@ void weft_groups_set_wait(struct weft_transport *transport, uint32_t peer_id, ui
 
 uint32_t control_router_awaited_peer(const struct weft_group *group)
 {
-    const struct control_router *control_router = group->control_router;
+    const struct control_router *control_router = group->control.control_router;
     return control_router && weft_now_ns(group->env) >= control_router->awaited_from_ns
                ? control_router->awaited_peer_id
                : WEFT_ANY_PEER;
@@ -169,10 +169,11 @@ enum weft_status control_router_add(struct weft_group *group)
     struct control_router *control_router =
         weft_transport_handler_context(group->transport, WEFT_CHANNEL_GROUP_CONTROL);
     if (!control_router && !(control_router = router_create(group))) return WEFT_ERR_NO_MEMORY;
-    group->control_router = control_router;
+    group->control.control_router = control_router;
     control_router->group_count++;
-    weft_list_append(&control_router->buckets[group->group_id % BUCKETS], &group->control_router_link);
-    if (!group->ids_increase) return WEFT_OK;
+    weft_list_append(&control_router->buckets[group->group_id % BUCKETS],
+                     &group->control.control_router_link);
+    if (!group->modes.ids_increase) return WEFT_OK;
     advance_epoch(control_router, group->epoch);
     if (group->epoch == control_router->epoch && group->group_id > control_router->last_group_id)
         control_router->last_group_id = group->group_id;
@@ -182,7 +183,7 @@ enum weft_status control_router_add(struct weft_group *group)
 /* Delivers the messages that arrived before the group was made. */
 void control_router_deliver_early(struct weft_group *group)
 {
-    struct control_router *control_router = group->control_router;
+    struct control_router *control_router = group->control.control_router;
     struct weft_list *node, *spare;
     weft_list_foreach(node, spare, &control_router->early) {
         struct weft_arrival *arrival = weft_container_of(node, struct weft_arrival, link);
@@ -195,10 +196,10 @@ void control_router_deliver_early(struct weft_group *group)
 
 void control_router_remove(struct weft_group *group)
 {
-    struct control_router *control_router = group->control_router;
+    struct control_router *control_router = group->control.control_router;
     if (!control_router) return;
-    group->control_router = NULL;
-    weft_list_remove(&group->control_router_link);
+    group->control.control_router = NULL;
+    weft_list_remove(&group->control.control_router_link);
     if (--control_router->group_count > 0) return;
     set_handlers(control_router, false);
     while (!weft_list_empty(&control_router->early)) {

@@ -30,9 +30,9 @@
 static struct weft_coll *oldest_running(const struct weft_group *group)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &group->active) {
+    weft_list_foreach(node, spare, &group->ops.active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
-        if (coll->phase == COLL_RUNNING && !coll->is_sendrecv) return coll;
+        if (coll->phase == COLL_RUNNING && !coll->flags.is_sendrecv) return coll;
     }
     return NULL;
 }
@@ -40,9 +40,10 @@ static struct weft_coll *oldest_running(const struct weft_group *group)
 static struct weft_coll *expired_sendrecv(const struct weft_group *group, uint64_t now_ns)
 {
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &group->active) {
+    weft_list_foreach(node, spare, &group->ops.active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
-        if (coll->phase == COLL_RUNNING && coll->is_sendrecv && coll->deadline_ns <= now_ns) return coll;
+        if (coll->phase == COLL_RUNNING && coll->flags.is_sendrecv && coll->deadline_ns <= now_ns)
+            return coll;
     }
     return NULL;
 }
@@ -203,7 +204,7 @@ static void name_wait_chain_end(const struct weft_group *group, const struct wef
                                                       : GROUP_RANK_NONE;
         const struct peer_state peer_state = peer_state_of(group, at);
         const struct progress done = at == group->rank
-                                         ? (struct progress){coll->sequence, coll->tail}
+                                         ? (struct progress){coll->sequence, coll->steps.tail}
                                          : (struct progress){peer_state.reply_op_seq, peer_state.reply_steps};
         /* after group->ranks hops the walk is inside the cycle */
         if (hops >= group->ranks && is_behind(done, fewest)) fewest = done, least = at;
@@ -271,7 +272,7 @@ static void find_oldest_in_group(void *context, const struct weft_group *group)
 {
     struct other_group *other_group = context;
     const struct weft_coll *coll =
-        group != other_group->group && group->fail_status == WEFT_OK ? oldest_running(group) : NULL;
+        group != other_group->group && group->failure.fail_status == WEFT_OK ? oldest_running(group) : NULL;
     if (!coll || weft_now_ns(group->env) < coll->posted_ns + (coll->deadline_ns - coll->posted_ns) / 2)
         return;
     if (!other_group->oldest || coll->posted_ns < other_group->oldest->posted_ns) other_group->oldest = coll;
@@ -304,20 +305,20 @@ void deadline_fill_reply(const struct weft_group *group, uint64_t sequence, stru
 {
     const struct weft_coll *found = NULL;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &group->active) {
+    weft_list_foreach(node, spare, &group->ops.active) {
         const struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
-        if (coll->sequence == sequence && !coll->is_sendrecv) found = coll;
+        if (coll->sequence == sequence && !coll->flags.is_sendrecv) found = coll;
     }
     /* not called yet; the oldest operation may be the reason */
-    if (!found && sequence >= group->sequence) found = oldest_running(group);
+    if (!found && sequence >= group->ops.sequence) found = oldest_running(group);
     const char *phase;
     uint32_t awaited;
     if (found) header->root = coll_waits_for(found, &awaited, &phase) ? awaited : GROUP_RANK_NONE;
-    else header->root = sequence >= group->sequence ? other_group_wait(group) : GROUP_RANK_NONE;
+    else header->root = sequence >= group->ops.sequence ? other_group_wait(group) : GROUP_RANK_NONE;
     header->chunk = found ? found->sequence : sequence;
     /* not found: it has completed */
     header->lanes = !found                     ? REPLY_NOT_ACTIVE
-                    : found->tail < UINT32_MAX ? (uint32_t)found->tail
+                    : found->steps.tail < UINT32_MAX ? (uint32_t)found->steps.tail
                                                : UINT32_MAX - 1;
 }
 
@@ -375,29 +376,30 @@ static void report_sendrecv_deadline(struct weft_group *group, const struct weft
  * this rank has called then reports it. */
 static void request_status(struct weft_group *group, const struct weft_coll *coll, uint64_t now_ns)
 {
-    group->diagnosis = DIAGNOSIS_REQUESTING;
-    group->diagnosis_is_sendrecv = coll->is_sendrecv;
-    group->diagnosis_seq = coll->is_sendrecv ? group->sequence : coll->sequence;
-    group->diagnosis_until_ns = now_ns + GROUP_STATUS_TIMEOUT_NS;
+    group->late_op.diagnosis = DIAGNOSIS_REQUESTING;
+    group->late_op.diagnosis_is_sendrecv = coll->flags.is_sendrecv;
+    group->late_op.diagnosis_seq = coll->flags.is_sendrecv ? group->ops.sequence : coll->sequence;
+    group->late_op.diagnosis_until_ns = now_ns + GROUP_STATUS_TIMEOUT_NS;
     for (uint32_t rank = 0; group->peer_states && rank < group->ranks; rank++)
         group->peer_states[rank].has_replied = false;
-    group_control_broadcast(&group->status_request, group, COLL_MESSAGE_STATUS_REQUEST, group->diagnosis_seq,
-                            WEFT_OK);
+    group_control_broadcast(&group->control.status_request, group, COLL_MESSAGE_STATUS_REQUEST,
+                            group->late_op.diagnosis_seq, WEFT_OK);
 }
 
 void deadline_request_received(struct weft_group *group, uint64_t sequence)
 {
-    if (group->diagnosis != DIAGNOSIS_NONE || group->fail_status < 0) return;
-    group->diagnosis = DIAGNOSIS_DEFERRED;
-    group->diagnosis_seq = sequence;
-    group->diagnosis_until_ns = weft_now_ns(group->env) + 2 * GROUP_STATUS_TIMEOUT_NS;
+    if (group->late_op.diagnosis != DIAGNOSIS_NONE || group->failure.fail_status < 0) return;
+    group->late_op.diagnosis = DIAGNOSIS_DEFERRED;
+    group->late_op.diagnosis_seq = sequence;
+    group->late_op.diagnosis_until_ns = weft_now_ns(group->env) + 2 * GROUP_STATUS_TIMEOUT_NS;
 }
 
 /* The sender is authenticated, its content is UNTRUSTED. Without memory for the peer state the rank counts
  * as silent. */
 void deadline_reply_received(struct weft_group *group, uint32_t rank, const struct coll_header *header)
 {
-    if (group->diagnosis != DIAGNOSIS_REQUESTING || header->sequence != group->diagnosis_seq) return;
+    if (group->late_op.diagnosis != DIAGNOSIS_REQUESTING || header->sequence != group->late_op.diagnosis_seq)
+        return;
     struct peer_state *peer_state = peer_state_get(group, rank);
     if (!peer_state) return;
     peer_state->has_replied = true;
@@ -407,7 +409,7 @@ void deadline_reply_received(struct weft_group *group, uint32_t rank, const stru
     peer_state->reply_steps = header->lanes;
     for (uint32_t other = 0; other < group->ranks; other++)
         if (other != group->rank && !group->peer_states[other].has_replied) return;
-    group->diagnosis_until_ns = weft_now_ns(group->env); /* all replies are here */
+    group->late_op.diagnosis_until_ns = weft_now_ns(group->env); /* all replies are here */
     group_schedule(group);
 }
 
@@ -418,7 +420,7 @@ static void warn(struct weft_group *group, struct weft_coll *coll)
     char name[128] = "no rank", call[COLL_CALL_BYTES], title[48];
     if (coll_waits_for(coll, &awaited, &phase)) group_describe(group, awaited, name, sizeof name);
     group_describe_call(group, &coll->header, call, sizeof call);
-    coll->warned = true;
+    coll->flags.warned = true;
     weft_log(group->env, WEFT_LOG_WARN, "collective",
              "group %u rank %u: %s (%s) waits for %s since %" PRIu64 " s, phase %s", group->group_id,
              group->rank, coll_title(coll, coll->sequence, title), call, name,
@@ -435,22 +437,22 @@ static uint64_t query_time_ns(const struct weft_coll *coll)
 
 uint64_t deadline_check(struct weft_group *group, uint64_t now_ns)
 {
-    if (group->lost) {
-        if (now_ns < group->lost_until_ns) return group->lost_until_ns;
+    if (group->departures.lost) {
+        if (now_ns < group->departures.lost_until_ns) return group->departures.lost_until_ns;
         group_control_end_lost(group);
         return now_ns + GROUP_RELEASE_TIMEOUT_NS;
     }
-    if (group->diagnosis != DIAGNOSIS_NONE) {
-        if (now_ns < group->diagnosis_until_ns) return group->diagnosis_until_ns;
-        const bool asked = group->diagnosis == DIAGNOSIS_REQUESTING,
-                   is_sendrecv = asked && group->diagnosis_is_sendrecv;
+    if (group->late_op.diagnosis != DIAGNOSIS_NONE) {
+        if (now_ns < group->late_op.diagnosis_until_ns) return group->late_op.diagnosis_until_ns;
+        const bool asked = group->late_op.diagnosis == DIAGNOSIS_REQUESTING,
+                   is_sendrecv = asked && group->late_op.diagnosis_is_sendrecv;
         struct weft_coll *coll = is_sendrecv ? expired_sendrecv(group, now_ns) : oldest_running(group);
-        group->diagnosis = DIAGNOSIS_NONE;
+        group->late_op.diagnosis = DIAGNOSIS_NONE;
         if (is_sendrecv && coll) {
             report_sendrecv_deadline(group, coll);
             return now_ns + GROUP_RELEASE_TIMEOUT_NS;
         }
-        if (asked && !is_sendrecv && coll && coll->sequence <= group->diagnosis_seq &&
+        if (asked && !is_sendrecv && coll && coll->sequence <= group->late_op.diagnosis_seq &&
             coll->deadline_ns <= now_ns) {
             report_deadline(group, coll);
             return now_ns + GROUP_RELEASE_TIMEOUT_NS;
@@ -458,14 +460,14 @@ uint64_t deadline_check(struct weft_group *group, uint64_t now_ns)
     }
     uint64_t next_ns = WEFT_NEVER;
     struct weft_list *node, *spare;
-    weft_list_foreach(node, spare, &group->active) {
+    weft_list_foreach(node, spare, &group->ops.active) {
         struct weft_coll *coll = weft_container_of(node, struct weft_coll, link);
         if (coll->phase != COLL_RUNNING) continue;
         /* the post may be later than now_ns */
-        if (!coll->warned && now_ns >= coll->posted_ns + WARN_AFTER_NS) warn(group, coll);
+        if (!coll->flags.warned && now_ns >= coll->posted_ns + WARN_AFTER_NS) warn(group, coll);
         if (now_ns >= query_time_ns(coll)) {
             request_status(group, coll, now_ns);
-            return group->diagnosis_until_ns;
+            return group->late_op.diagnosis_until_ns;
         }
         if (query_time_ns(coll) < next_ns) next_ns = query_time_ns(coll);
     }

@@ -37,7 +37,7 @@ static struct coll_header header_of(const struct broadcast *broadcast)
                                  .rank = group->rank,
                                  .status = broadcast->status,
                                  .sequence = broadcast->sequence};
-    if (broadcast->type == COLL_MESSAGE_FAIL) header.count = group->ended_by_leave;
+    if (broadcast->type == COLL_MESSAGE_FAIL) header.count = group->departures.ended_by_leave;
     if (broadcast->type == COLL_MESSAGE_LEAVE) header.count = coll_path.vote(group);
     return header;
 }
@@ -47,7 +47,7 @@ static size_t payload_of(const struct broadcast *broadcast, const void **payload
 {
     const struct weft_group *group = broadcast->group;
     if (broadcast->header) return 0;
-    if (broadcast->type == COLL_MESSAGE_FAIL) return strlen(*payload_out = group->fail_text);
+    if (broadcast->type == COLL_MESSAGE_FAIL) return strlen(*payload_out = group->failure.fail_text);
     if (broadcast->type != COLL_MESSAGE_ONEHOST_SEGMENT) return 0;
     return coll_path.address(group, payload_out);
 }
@@ -79,7 +79,7 @@ static void broadcast_continue(struct broadcast *broadcast)
             enum weft_status status =
                 weft_transport_send(group->peer_table->peers[rank], &message, &broadcast->completion);
             if (status == WEFT_ERR_AGAIN || status == WEFT_ERR_NO_MEMORY) {
-                group->needs_retry = true;
+                group->progress.needs_retry = true;
                 group_schedule(group);
                 return;
             }
@@ -100,7 +100,7 @@ static void broadcast_start(struct broadcast *broadcast, struct weft_group *grou
     broadcast->next_rank = 0;
     broadcast->busy = true;
     weft_completion_init(&broadcast->completion, group->ranks - 1, broadcast_sent);
-    group->outstanding++;
+    group->sending.outstanding++;
     broadcast_continue(broadcast);
 }
 
@@ -125,12 +125,12 @@ void group_control_broadcast_header(struct broadcast *broadcast, struct weft_gro
 #define BROADCASTS 7u
 static size_t broadcasts_of(struct weft_group *group, struct broadcast *all[BROADCASTS])
 {
-    struct broadcast *always[] = {&group->fail, &group->status_request, &group->leave, &group->offer,
-                                  &group->vote};
+    struct broadcast *always[] = {&group->control.fail, &group->control.status_request, &group->control.leave,
+                                  &group->control.offer, &group->control.vote};
     memcpy(all, always, sizeof always);
-    if (!group->retune) return 5;
-    all[5] = &group->retune->table;
-    all[6] = &group->retune->commit;
+    if (!group->planning.retune) return 5;
+    all[5] = &group->planning.retune->table;
+    all[6] = &group->planning.retune->commit;
     return 7;
 }
 
@@ -161,7 +161,7 @@ static void reply_sent(struct weft_completion *completion, enum weft_status stat
     struct status_reply *status_reply = weft_container_of(completion, struct status_reply, completion);
     struct weft_group *group = status_reply->group;
     status_reply->busy = false;
-    if (!group->is_closing && group->fail_status == WEFT_OK) replies_send(group);
+    if (!group->progress.is_closing && group->failure.fail_status == WEFT_OK) replies_send(group);
     group_transport_op_done(group);
 }
 
@@ -173,7 +173,7 @@ static bool reply_send(struct weft_group *group, struct status_reply *status_rep
                                  .epoch = group->epoch,
                                  .rank = group->rank,
                                  .sequence = group->peer_states[rank].reply_for_seq,
-                                 .count = group->sequence};
+                                 .count = group->ops.sequence};
     deadline_fill_reply(group, header.sequence, &header);
     uint8_t bytes[COLL_HEADER_BYTES];
     coll_header_write(bytes, &header);
@@ -186,27 +186,27 @@ static bool reply_send(struct weft_group *group, struct status_reply *status_rep
     if (status != WEFT_IN_PROGRESS) return true;
     status_reply->group = group;
     status_reply->busy = true;
-    group->outstanding++;
+    group->sending.outstanding++;
     return true;
 }
 
 static void replies_send(struct weft_group *group)
 {
-    for (uint32_t i = 0; i < GROUP_REPLIES_MAX && group->reply_queue_first != GROUP_RANK_NONE; i++) {
-        struct status_reply *status_reply = &group->op_pool->replies[i];
-        while (!status_reply->busy && group->reply_queue_first != GROUP_RANK_NONE) {
-            struct peer_state *peer_state = &group->peer_states[group->reply_queue_first];
-            if (!reply_send(group, status_reply, group->reply_queue_first)) {
-                group->needs_retry = true;
+    for (uint32_t i = 0; i < GROUP_REPLIES_MAX && group->control.reply_queue_first != GROUP_RANK_NONE; i++) {
+        struct status_reply *status_reply = &group->ops.op_pool->replies[i];
+        while (!status_reply->busy && group->control.reply_queue_first != GROUP_RANK_NONE) {
+            struct peer_state *peer_state = &group->peer_states[group->control.reply_queue_first];
+            if (!reply_send(group, status_reply, group->control.reply_queue_first)) {
+                group->progress.needs_retry = true;
                 group_schedule(group);
                 return;
             }
-            group->reply_queue_first = peer_state->reply_queue_next;
+            group->control.reply_queue_first = peer_state->reply_queue_next;
             peer_state->reply_is_wanted = false;
         }
     }
-    if (group->reply_queue_first == GROUP_RANK_NONE) return;
-    group->needs_retry = true; /* all replies are in flight, perhaps for other groups */
+    if (group->control.reply_queue_first == GROUP_RANK_NONE) return;
+    group->progress.needs_retry = true; /* all replies are in flight, perhaps for other groups */
     group_schedule(group);
 }
 
@@ -220,9 +220,9 @@ static void handle_status_request(struct weft_group *group, uint32_t rank, uint6
     if (!peer_state->reply_is_wanted) {
         peer_state->reply_is_wanted = true;
         peer_state->reply_queue_next = GROUP_RANK_NONE;
-        if (group->reply_queue_first == GROUP_RANK_NONE) group->reply_queue_first = rank;
-        else group->peer_states[group->reply_queue_last].reply_queue_next = rank;
-        group->reply_queue_last = rank;
+        if (group->control.reply_queue_first == GROUP_RANK_NONE) group->control.reply_queue_first = rank;
+        else group->peer_states[group->control.reply_queue_last].reply_queue_next = rank;
+        group->control.reply_queue_last = rank;
     }
     replies_send(group);
 }
@@ -230,16 +230,17 @@ static void handle_status_request(struct weft_group *group, uint32_t rank, uint6
 /* ---- received messages ---- */
 bool group_control_require_all(struct weft_group *group, uint64_t sequence)
 {
-    if (group->lost && sequence >= group->sequence) { /* a new operation needs all ranks */
+    if (group->departures.lost && sequence >= group->ops.sequence) { /* a new operation needs all ranks */
         group_control_end_lost(group);
         return false;
     }
-    for (uint32_t rank = 0; rank < group->ranks && group->left_count > 0; rank++) {
+    for (uint32_t rank = 0; rank < group->ranks && group->departures.left_count > 0; rank++) {
         if (!group->peer_states[rank].has_left || group->peer_states[rank].left_after_seq > sequence)
             continue;
         char name[128];
         group_describe(group, rank, name, sizeof name);
-        group->ended_by_leave = group->fail_status == WEFT_OK && !group->is_closing;
+        group->departures.ended_by_leave =
+            group->failure.fail_status == WEFT_OK && !group->progress.is_closing;
         group_end(group, WEFT_ERR_PEER_LOST, true, "%s left the group before operation %llu", name,
                   (unsigned long long)sequence);
         return false;
@@ -249,7 +250,7 @@ bool group_control_require_all(struct weft_group *group, uint64_t sequence)
 
 bool group_control_require_peer(struct weft_group *group, uint32_t rank, enum weft_coll_kind kind)
 {
-    if (group->lost) { /* the loss of any rank ends the group */
+    if (group->departures.lost) { /* the loss of any rank ends the group */
         group_control_end_lost(group);
         return false;
     }
@@ -258,7 +259,7 @@ bool group_control_require_peer(struct weft_group *group, uint32_t rank, enum we
     if (kind == WEFT_COLL_RECV && peer_has_unreceived_sends(group, rank)) return true;
     char name[128];
     group_describe(group, rank, name, sizeof name);
-    group->ended_by_leave = group->fail_status == WEFT_OK && !group->is_closing;
+    group->departures.ended_by_leave = group->failure.fail_status == WEFT_OK && !group->progress.is_closing;
     group_end(group, WEFT_ERR_PEER_LOST, true, "%s left the group before a %s", name,
               weft_coll_kind_name(kind));
     return false;
@@ -269,7 +270,7 @@ bool weft_group_peer_has_left(const struct weft_group *group, uint32_t rank)
     return rank < group->ranks && peer_state_of(group, rank).has_left;
 }
 
-bool weft_group_ended_by_leave(const struct weft_group *group) { return group->ended_by_leave; }
+bool weft_group_ended_by_leave(const struct weft_group *group) { return group->departures.ended_by_leave; }
 
 static void handle_leave(struct weft_group *group, const struct coll_header *header)
 {
@@ -282,14 +283,15 @@ static void handle_leave(struct weft_group *group, const struct coll_header *hea
                   name);
         return;
     }
-    if (!peer_state->has_left) group->left_count++;
+    if (!peer_state->has_left) group->departures.left_count++;
     peer_state->has_left = true;
     peer_state->left_after_seq = header->sequence;
     call_digest_read(peer_state, header);
     retune_peer_left(group, rank);
     coll_path.control(group, rank, header, NULL, 0);
     /* every posted operation needs the rank */
-    if (group->active_count > 0 && group->sequence > 0) group_control_require_all(group, group->sequence - 1);
+    if (group->ops.active_count > 0 && group->ops.sequence > 0)
+        group_control_require_all(group, group->ops.sequence - 1);
 }
 
 /* text is UNTRUSTED. */
@@ -299,8 +301,9 @@ static void end_with_remote_failure(struct weft_group *group, enum weft_status s
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < ' ') *c = ' ';
     bool known = status < 0 && status > -100;
-    group->failed_remotely = group->fail_status == WEFT_OK;
-    if (group->fail_status == WEFT_OK) group->ended_by_leave = by_leave && status == WEFT_ERR_PEER_LOST;
+    group->failure.failed_remotely = group->failure.fail_status == WEFT_OK;
+    if (group->failure.fail_status == WEFT_OK)
+        group->departures.ended_by_leave = by_leave && status == WEFT_ERR_PEER_LOST;
     group_end(group, known ? status : WEFT_ERR_ABORTED, false, "%s",
               text[0] ? text : "another rank ended the group");
 }
@@ -310,7 +313,7 @@ static void remote_failure_received(struct weft_completion *completion, enum wef
     struct remote_failure *remote_failure = weft_container_of(completion, struct remote_failure, completion);
     struct weft_group *group = remote_failure->group;
     if (status < 0) remote_failure->text[0] = 0;
-    if (!group->is_closing)
+    if (!group->progress.is_closing)
         end_with_remote_failure(group, remote_failure->status, remote_failure->by_leave,
                                 remote_failure->text);
     group_transport_op_done(group);
@@ -322,9 +325,9 @@ static bool remote_failure_receive_text(struct weft_group *group, struct weft_ar
 {
     size_t bytes = arrival->payload_bytes;
     if (bytes == 0 || bytes >= GROUP_TEXT_BYTES ||
-        !(group->remote_failure = weft_alloc_zero(group->env, sizeof *group->remote_failure)))
+        !(group->control.remote_failure = weft_alloc_zero(group->env, sizeof *group->control.remote_failure)))
         return false;
-    struct remote_failure *remote_failure = group->remote_failure;
+    struct remote_failure *remote_failure = group->control.remote_failure;
     remote_failure->group = group;
     remote_failure->status = status;
     remote_failure->by_leave = by_leave;
@@ -332,7 +335,7 @@ static bool remote_failure_receive_text(struct weft_group *group, struct weft_ar
     if (weft_transport_accept(group->transport, arrival, remote_failure->text, bytes,
                               &remote_failure->completion) != WEFT_IN_PROGRESS)
         return false;
-    group->outstanding++;
+    group->sending.outstanding++;
     return true;
 }
 
@@ -340,11 +343,11 @@ static bool remote_failure_receive_text(struct weft_group *group, struct weft_ar
 static void handle_fail(struct weft_group *group, struct weft_arrival *arrival,
                         const struct coll_header *header, const uint8_t *tail, size_t tail_bytes)
 {
-    if (group->remote_failure) { /* another FAIL is being received */
+    if (group->control.remote_failure) { /* another FAIL is being received */
         weft_transport_discard(group->transport, arrival);
         return;
     }
-    group->fail_rank = header->rank;
+    group->failure.fail_rank = header->rank;
     const enum weft_status status = header->status < 0 ? (enum weft_status)header->status : WEFT_ERR_ABORTED;
     const bool by_leave = header->count == 1;
     if (remote_failure_receive_text(group, arrival, status, by_leave)) return;
@@ -370,12 +373,13 @@ void group_control_receive(struct weft_group *group, struct weft_arrival *arriva
         weft_log(group->env, WEFT_LOG_WARN, "collective",
                  "group %u: ignored a message of endpoint %u that is none of this group and epoch",
                  group->group_id, arrival->peer_id);
-    if (fits && header.type == COLL_MESSAGE_FAIL && group->fail_status == WEFT_OK && !group->is_closing) {
+    if (fits && header.type == COLL_MESSAGE_FAIL && group->failure.fail_status == WEFT_OK &&
+        !group->progress.is_closing) {
         handle_fail(group, arrival, &header, tail, tail_bytes);
         return;
     }
     weft_transport_discard(group->transport, arrival);
-    if (!fits || group->fail_status < 0 || group->is_closing) return;
+    if (!fits || group->failure.fail_status < 0 || group->progress.is_closing) return;
     switch (header.type) {
     case COLL_MESSAGE_STATUS_REQUEST: handle_status_request(group, header.rank, header.sequence); break;
     case COLL_MESSAGE_STATUS_REPLY: deadline_reply_received(group, header.rank, &header); break;
@@ -394,12 +398,13 @@ void group_control_receive(struct weft_group *group, struct weft_arrival *arriva
  * others get GROUP_LOST_DELAY_NS to complete without it. */
 static void note_lost_rank(struct weft_group *group, uint32_t rank, enum weft_status status)
 {
-    if (peer_state_of(group, rank).has_left || group->lost || group->is_closing || group->fail_status < 0)
+    if (peer_state_of(group, rank).has_left || group->departures.lost || group->progress.is_closing ||
+        group->failure.fail_status < 0)
         return;
-    group->lost = true;
-    group->lost_rank = rank;
-    group->lost_status = status;
-    group->lost_until_ns = weft_now_ns(group->env) + GROUP_LOST_DELAY_NS;
+    group->departures.lost = true;
+    group->departures.lost_rank = rank;
+    group->departures.lost_status = status;
+    group->departures.lost_until_ns = weft_now_ns(group->env) + GROUP_LOST_DELAY_NS;
     group_schedule(group);
 }
 
@@ -414,30 +419,31 @@ void group_control_peer_lost(struct weft_group *group, uint32_t peer_id, enum we
 void group_control_end_lost(struct weft_group *group)
 {
     char name[128];
-    group_describe(group, group->lost_rank, name, sizeof name);
+    group_describe(group, group->departures.lost_rank, name, sizeof name);
     struct weft_coll *oldest =
-        group->active_count > 0 ? weft_list_first(&group->active, struct weft_coll, link) : NULL;
-    if (oldest && oldest->is_sendrecv) {
-        group_end(group, group->lost_status, true, "lost %s during a %s: %s", name,
-                  weft_coll_kind_name(oldest->args.kind), weft_reason_text(group->lost_status));
+        group->ops.active_count > 0 ? weft_list_first(&group->ops.active, struct weft_coll, link) : NULL;
+    if (oldest && oldest->flags.is_sendrecv) {
+        group_end(group, group->departures.lost_status, true, "lost %s during a %s: %s", name,
+                  weft_coll_kind_name(oldest->args.kind), weft_reason_text(group->departures.lost_status));
         return;
     }
-    group_end(group, group->lost_status, true, "lost %s %s operation %llu: %s", name,
-              oldest ? "during" : "before", (unsigned long long)(oldest ? oldest->sequence : group->sequence),
-              weft_reason_text(group->lost_status));
+    group_end(group, group->departures.lost_status, true, "lost %s %s operation %llu: %s", name,
+              oldest ? "during" : "before",
+              (unsigned long long)(oldest ? oldest->sequence : group->ops.sequence),
+              weft_reason_text(group->departures.lost_status));
 }
 
 enum weft_status group_control_start(struct weft_group *group, bool defers_peer_loss,
                                      struct weft_error *error)
 {
-    group->reply_queue_first = GROUP_RANK_NONE;
+    group->control.reply_queue_first = GROUP_RANK_NONE;
     enum weft_status status = control_router_add(group);
     if (status < 0) return weft_error_set(error, status, "no memory for a group of %u ranks", group->ranks);
-    for (uint32_t rank = 0; rank < group->ranks && !group->lost; rank++) {
+    for (uint32_t rank = 0; rank < group->ranks && !group->departures.lost; rank++) {
         struct weft_peer *peer = group->peer_table->peers[rank];
         if (peer && weft_peer_status(peer) < 0) note_lost_rank(group, rank, weft_peer_status(peer));
     }
-    if (group->lost) group_control_end_lost(group);
-    if (group->fail_status == WEFT_OK || defers_peer_loss) return WEFT_OK;
-    return weft_error_set(error, group->fail_status, "%s", group->fail_text);
+    if (group->departures.lost) group_control_end_lost(group);
+    if (group->failure.fail_status == WEFT_OK || defers_peer_loss) return WEFT_OK;
+    return weft_error_set(error, group->failure.fail_status, "%s", group->failure.fail_text);
 }

@@ -18,14 +18,14 @@ static bool are_equal(const struct peer_table *a, const struct peer_table *b)
 /* Takes ownership of `candidate`. Returns the table of an older group if it is equal. */
 static struct peer_table *find_or_add(struct weft_group *group, struct peer_table *candidate)
 {
-    for (struct peer_table *peer_table = group->op_pool->peer_tables; peer_table;
+    for (struct peer_table *peer_table = group->ops.op_pool->peer_tables; peer_table;
          peer_table = peer_table->next) {
         if (!are_equal(peer_table, candidate)) continue;
         weft_free_bytes(group->env, candidate);
         return peer_table;
     }
-    candidate->next = group->op_pool->peer_tables;
-    return group->op_pool->peer_tables = candidate;
+    candidate->next = group->ops.op_pool->peer_tables;
+    return group->ops.op_pool->peer_tables = candidate;
 }
 
 enum weft_status peer_table_acquire(struct weft_group *group, const uint32_t *endpoint_ids,
@@ -58,7 +58,7 @@ void peer_table_release(struct weft_group *group)
     group->peer_states = NULL;
     group->peer_table = NULL;
     if (!peer_table || --peer_table->groups > 0) return;
-    struct peer_table **at = &group->op_pool->peer_tables;
+    struct peer_table **at = &group->ops.op_pool->peer_tables;
     while (*at != peer_table) at = &(*at)->next;
     *at = peer_table->next;
     weft_free_bytes(group->env, peer_table->method_table);

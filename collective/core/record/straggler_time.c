@@ -60,7 +60,7 @@ void weft_straggler_time_add(struct weft_straggler_time *straggler_time, uint64_
 
 void straggler_wait_begin(struct weft_coll *coll)
 {
-    struct weft_straggler_time *straggler_time = coll->group->straggler_time;
+    struct weft_straggler_time *straggler_time = coll->group->observers.straggler_time;
     if (!straggler_time || coll->straggler_time.counts ||
         !atomic_load_explicit(&straggler_time->is_enabled, memory_order_relaxed))
         return;
@@ -75,7 +75,7 @@ void straggler_wait_begin(struct weft_coll *coll)
 
 void straggler_wait_end(struct weft_coll *coll)
 {
-    struct weft_straggler_time *straggler_time = coll->group->straggler_time;
+    struct weft_straggler_time *straggler_time = coll->group->observers.straggler_time;
     if (!coll->straggler_time.counts) return;
     const uint64_t now_ns = weft_now_ns(coll->group->env);
     coll->straggler_time.counts = false;
@@ -93,11 +93,11 @@ bool straggler_recv_posted(struct weft_coll *coll, const struct weft_action *act
     const uint8_t plan = coll->header.plan;
     const bool own_rounds = plan == WEFT_PLAN_DIRECT || plan == WEFT_PLAN_DOUBLING ||
                             plan == WEFT_PLAN_HALVING || action->kind == WEFT_ACTION_RECV_SUM;
-    const bool is_short = action->count * coll->elem_bytes <= STRAGGLER_MESSAGE_BYTES_MAX;
+    const bool is_short = action->count * coll->data.elem_bytes <= STRAGGLER_MESSAGE_BYTES_MAX;
     const bool first =
         coll->straggler_time.asked == 0 || (own_rounds && is_short && !(coll->straggler_time.asked & bit));
     coll->straggler_time.asked |= bit;
-    if (!first || !coll->group->straggler_time) return false;
+    if (!first || !coll->group->observers.straggler_time) return false;
     if (coll->straggler_time.awaited++ == 0) straggler_wait_begin(coll);
     return true;
 }
@@ -115,7 +115,7 @@ int32_t straggler_delay_us(const struct weft_coll *coll)
 
 void straggler_merge_delay(struct weft_coll *coll, int32_t late_us)
 {
-    struct weft_straggler_time *straggler_time = coll->group->straggler_time;
+    struct weft_straggler_time *straggler_time = coll->group->observers.straggler_time;
     if (!straggler_time || late_us <= 0 || (uint64_t)late_us * 1000 <= coll->straggler_time.late_ns) return;
     if (!atomic_load_explicit(&straggler_time->is_enabled, memory_order_relaxed)) return;
     const uint64_t now_ns = weft_now_ns(coll->group->env),

@@ -116,7 +116,7 @@ static void train(struct crowd *crowd, struct weft_session *session, uint32_t ra
         for (uint32_t t = 0; t < TENSORS; t++)
             memcpy(run->results[rank][step][t], t % 4 == 3 ? grads[t] : out[t], elems_of(t) * sizeof(float));
     }
-    if (rank == 0) run->operations = session->engine->group->sequence;
+    if (rank == 0) run->operations = session->engine->group->ops.sequence;
     free(grads);
     free(out);
 }
@@ -190,7 +190,7 @@ static void push_small(struct crowd *crowd, struct weft_session *session, uint32
         declare_f32(crowd, session, &(struct kind){"s", 8, 0, crowd->user != NULL}, t, &tensors[t]);
         for (uint32_t i = 0; i < 8; i++) grads[rank][t][i] = (float)(t + rank * 2);
     }
-    const uint64_t before = session->engine->group->sequence;
+    const uint64_t before = session->engine->group->ops.sequence;
     CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 1, .weight = 1}));
     /* all are pushed before one starts */
     CROWD_OK(crowd, session, weft_loop_acquire(session->loop, WEFT_NEVER));
@@ -200,7 +200,7 @@ static void push_small(struct crowd *crowd, struct weft_session *session, uint32
     CROWD_OK(crowd, session, weft_step_end(session));
     for (uint32_t t = 0; t < SMALL; t++) CROWD_CHECK(crowd, session, grads[rank][t][7] == (float)(t + 1));
     /* the record, two agreements, the first tensor, a bucket, the comparison of the tensors */
-    const uint64_t operations = session->engine->group->sequence - before;
+    const uint64_t operations = session->engine->group->ops.sequence - before;
     CROWD_CHECK(crowd, session, crowd->user ? operations >= SMALL : operations <= 6);
 }
 
@@ -381,7 +381,7 @@ enum { FLIGHT = 6, FLIGHT_ELEMS = 128 << 10 };
 static uint64_t sequence_of(struct crowd *crowd, struct weft_session *session)
 {
     CROWD_OK(crowd, session, weft_loop_acquire(session->loop, WEFT_NEVER));
-    const uint64_t sequence = session->engine->group->sequence;
+    const uint64_t sequence = session->engine->group->ops.sequence;
     weft_loop_release(session->loop);
     return sequence;
 }
@@ -446,7 +446,7 @@ static void measure_latency(struct crowd *crowd, struct weft_session *session)
     uint64_t latency_ns;
     do {
         CROWD_OK(crowd, session, weft_loop_acquire(session->loop, WEFT_NEVER));
-        latency_ns = session->engine->group->send_credit->latency_ns;
+        latency_ns = session->engine->group->sending.send_credit->latency_ns;
         weft_loop_release(session->loop);
         if (latency_ns == 0) latency_ns = WEFT_NEVER; /* not measured */
         struct weft_request request = {{0}};

@@ -32,7 +32,7 @@ static void open_groups_in(struct weft_env *env, uint32_t ranks)
     world = world_create(env, ranks, 99, NULL);
     struct weft_group_options options;
     weft_group_options_init(&options);
-    options.describe = describe;
+    options.names.describe = describe;
     options.chunk_bytes = 65536;
     options.hosts = hosts;
     assert_int_equal(world_group(world, NULL, ranks, 3, &options, groups), WEFT_OK);
@@ -542,8 +542,8 @@ static struct weft_group *make_in_epoch(uint32_t rank, uint32_t ranks, uint32_t 
     options.endpoint_ids = ids;
     options.group_id = group_id;
     options.epoch = epoch;
-    options.describe = describe;
-    options.ids_increase = true;
+    options.names.describe = describe;
+    options.modes.ids_increase = true;
     assert_int_equal(weft_group_create(world->envs[rank], &options, &group, NULL), WEFT_OK);
     return group;
 }

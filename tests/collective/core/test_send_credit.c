@@ -93,7 +93,7 @@ static void open_groups(const struct link *link, uint32_t ranks, bool link_is_kn
     world = world_create_eager(weft_env_system(), ranks, 5, set_link, is_eager ? 512u << 10 : 0);
     assert_non_null(world);
     weft_group_options_init(&options);
-    options.timing_only = true;
+    options.modes.timing_only = true;
     if (link_is_known) options.cost = &cost;
     assert_int_equal(world_group(world, NULL, ranks, 3, &options, groups), WEFT_OK);
     pending = 0;
@@ -251,7 +251,7 @@ static void one_seed(uint64_t seed)
     open_groups(&link, ranks, false, mix(seed + 2) % 2);
     for (uint32_t rank = 0; rank < ranks; rank++) {
         send_credit_open(groups[rank]);
-        groups[rank]->send_credit->is_least = true;
+        groups[rank]->sending.send_credit->is_least = true;
     }
     for (uint32_t index = 0; index < OPERATIONS_MAX; index++) {
         const uint64_t bytes = 4 + mix(seed * 7 + index) % (3u << 20);
@@ -263,8 +263,8 @@ static void one_seed(uint64_t seed)
         fail_msg("seed %llu: %u operations did not end", (unsigned long long)seed, pending);
     for (uint32_t rank = 0; rank < ranks; rank++) {
         for (uint32_t peer = 0; peer < ranks; peer++)
-            assert_int_equal(groups[rank]->send_credit->peers[peer].in_flight, 0);
-        assert_int_equal(groups[rank]->send_credit->held_count, 0);
+            assert_int_equal(groups[rank]->sending.send_credit->peers[peer].in_flight, 0);
+        assert_int_equal(groups[rank]->sending.send_credit->held_count, 0);
     }
     close_groups(ranks);
 }

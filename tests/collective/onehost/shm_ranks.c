@@ -29,7 +29,7 @@ void shm_ranks_group(struct shm_ranks *h, uint32_t group_id, uint64_t deadline_n
         options.endpoint_ids = ids;
         options.group_id = group_id;
         options.chunk_bytes = 4096;
-        options.opens_onehost_later = h->opens_onehost_later;
+        options.modes.opens_onehost_later = h->opens_onehost_later;
         if (deadline_ns) options.deadline_ns = deadline_ns;
         assert_int_equal(
             weft_group_create(h->env ? h->env : weft_env_system(), &options, &h->groups[r], NULL), WEFT_OK);

@@ -433,8 +433,8 @@ static void large_slots_are_shared(void **state)
             }
         }
         for (uint32_t r = 0; r < RANKS_MAX; r++) {
-            const uint32_t large_pools = groups[0][r]->op_pool->copyin_slots[ONEHOST_LARGE].count,
-                           small_pools = groups[0][r]->op_pool->copyin_slots[ONEHOST_SMALL].count;
+            const uint32_t large_pools = groups[0][r]->ops.op_pool->copyin_slots[ONEHOST_LARGE].count,
+                           small_pools = groups[0][r]->ops.op_pool->copyin_slots[ONEHOST_SMALL].count;
             if (large_pools > 2 || small_pools > 16)
                 fail_msg("after %s in %u groups rank %u has %u large and %u small slots",
                          weft_coll_kind_name(last[k]), GROUPS, r, large_pools, small_pools);

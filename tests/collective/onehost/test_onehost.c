@@ -318,7 +318,7 @@ static void both_ways(void **state)
         buffers_open(ranks);
         run_barrier(WEFT_PLAN_DIRECT);
         struct onehost *onehost = shm_ranks.groups[0]->onehost;
-        for (uint32_t i = 0; i < 6 * 2 * 6 && onehost->all_cma; i++) {
+        for (uint32_t i = 0; i < 6 * 2 * 6 && onehost->setup.all_cma; i++) {
             /* a container can refuse CMA */
             struct call call = {.kind = either[i / 12],
                                 .dtype = WEFT_F32,
@@ -1102,7 +1102,7 @@ static void many_groups(void **state)
     for (uint32_t g = 0; g < GROUPS; g++)
         held += groups[g][0]->onehost->copyin_slots[ONEHOST_SMALL].memory != NULL;
     assert_in_range(held, 1, ROOMS);
-    assert_int_equal(groups[0][0]->op_pool->copyin_slots[ONEHOST_SMALL].count, held);
+    assert_int_equal(groups[0][0]->ops.op_pool->copyin_slots[ONEHOST_SMALL].count, held);
     for (uint32_t g = 1; g < GROUPS; g++)
         for (uint32_t r = 0; r < RANKS; r++) weft_group_free(groups[g][r]);
     memcpy(shm_ranks.groups, groups[0], sizeof groups[0]);
@@ -1311,7 +1311,7 @@ static void copy_in(void **state)
                          WEFT_PLAN_ONE_HOST);
             }
         }
-        assert_int_equal(shm_ranks.groups[0]->op_pool->copyin_slots[ONEHOST_LARGE].count, 1);
+        assert_int_equal(shm_ranks.groups[0]->ops.op_pool->copyin_slots[ONEHOST_LARGE].count, 1);
         buffers_close(count_ranks);
         shm_ranks_close(&shm_ranks);
         if (alone) assert_int_equal(sched_setaffinity(0, sizeof whole, &whole), 0);
