@@ -276,9 +276,9 @@ struct weft_takeover_next {
     uint64_t reign;                          /* of that coordinator */
     struct weft_coordinator_options options; /* then: of the job, which the caller completes */
 };
-/* Waits until another process coordinates the job of the store, or may_coordinate and the right is free. reign:
- * of the lost coordinator; 0: none was reached. WEFT_ERR_DEADLINE: neither until until_ns. WEFT_ERR_STALE: the
- * job has begun or ended. Blocks. Any thread without a loop. */
+/* Waits until another process coordinates the job of the store, or may_coordinate and the right is free.
+ * reign: of the lost coordinator; 0: none was reached. WEFT_ERR_DEADLINE: neither until until_ns.
+ * WEFT_ERR_STALE: the job has begun or ended. Blocks. Any thread without a loop. */
 enum weft_status weft_takeover_next(struct weft_env *env, const char *path, const char *job, uint64_t reign,
                                     bool may_coordinate, uint64_t until_ns,
                                     struct weft_takeover_next *next_out, struct weft_error *error);

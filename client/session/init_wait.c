@@ -8,8 +8,8 @@
  * The error at the deadline names the same members. */
 #include <stdatomic.h>
 
-#include "client/session/begin_again.h"
 #include "client/session/control.h"
+#include "client/session/control/begin_again.h"
 #include "client/session/failure.h"
 #include "client/session/session.h"
 #include "client/session/settings.h"

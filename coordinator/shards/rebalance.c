@@ -10,8 +10,8 @@
  * the bytes that are led, or with the same leaders that of the copies: the steps end, and then each pair of
  * endpoints differs by at most one slot that could move between them. Moves under way count as done.
  *
- * By load the squares are divided by the speed of the shard (rebalance_load.c). At the lowest sum the bytes of
- * a shard are in proportion to its speed. */
+ * By load the squares are divided by the speed of the shard (rebalance_load.c). At the lowest sum the bytes
+ * of a shard are in proportion to its speed. */
 #include "coordinator/coordinator_state.h"
 
 /* Bytes at each endpoint when all moves have ended. */

@@ -202,8 +202,8 @@ static void abandon(struct weft_candidate *candidate, const char *why)
         (void)weft_store_revoke(candidate->reign->store, candidate->reign->lease);
 }
 
-/* Returns whether the store has a job to continue: one that has begun and not ended. If it has not begun, this
- * process joins it again, or coordinates from the begin. */
+/* Returns whether the store has a job to continue: one that has begun and not ended. If it has not begun,
+ * this process joins it again, or coordinates from the begin. */
 static bool has_job(struct weft_candidate *candidate, struct coordinator_loaded *loaded)
 {
     const enum weft_status status = coordinator_records_load(candidate->reign, loaded);

@@ -142,8 +142,8 @@ struct weftd_outcome {
     atomic_bool stopped;
 };
 
-/* To reach a coordinator: that the store names, so that it listens or is lost; that was given, in a job with a
- * store; and that was given, in all. */
+/* To reach a coordinator: that the store names, so that it listens or is lost; that was given, in a job with
+ * a store; and that was given, in all. */
 #define WEFTD_REACH_NEXT_NS WEFT_SECONDS(2)
 #define WEFTD_REACH_NS WEFT_SECONDS(10)
 #define WEFTD_REACH_ALL_NS WEFT_SECONDS(30)

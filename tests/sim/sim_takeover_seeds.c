@@ -15,9 +15,9 @@
  * --elastic: jobs that continue without lost workers. Workers die at any time, with the coordinator, or
  * after it, and a worker may join, also at the next coordinator.
  *
- * --early: a shard dies soon after it has joined, before the job begins or after that, at once or silently; or
- * the coordinator dies, or is stopped, before the job begins or soon after that. At least two shards are left:
- * the job begins, and ends in order. Workers read the store, and some start when the coordinator is dead.
+ * --early: a shard dies soon after it has joined, before the job begins or after that, at once or silently;
+ * or the coordinator dies, or is stopped, before the job begins or soon after that. At least two shards are
+ * left: the job begins, and ends in order. Workers read the store; some start when the coordinator is dead.
  *
  * Checks: a job of which any worker has begun ends in order on all of them; each result equals the sum, so no
  * push is lost or counted twice; no program hangs; each snapshot on disk is whole, and has the weights of its

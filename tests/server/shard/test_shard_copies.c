@@ -181,7 +181,7 @@ static void a_copy_with_other_bits(void **state)
     fleet_free(fleet);
 }
 
-/* At 2,000 bytes a second the 800 bytes of the first chunk and its state take 400 ms of the next one's time. */
+/* At 2,000 bytes a second the 800 bytes of the first chunk and its state delay the next one by 400 ms. */
 static void new_copies_keep_their_rate(void **state)
 {
     static const struct fleet_tensor_spec spec[] = {

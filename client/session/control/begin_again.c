@@ -1,9 +1,9 @@
 /* begin_again.c - see begin_again.h.
  *
- *     no Go yet, and the coordinator is lost -> the store (server.store) -> the next one -> weft_init from the begin
+ *     no Go yet, and the coordinator is lost -> the store (server.store) -> the next one -> weft_init again
  *
  * Without server.store in its environment a worker cannot find the next coordinator. */
-#include "client/session/begin_again.h"
+#include "client/session/control/begin_again.h"
 
 #include <stdio.h>
 #include <string.h>
