@@ -454,7 +454,8 @@ static enum weft_status scatter_pieces(struct weft_session *session, uint32_t ra
                                        struct weft_request *request)
 {
     static const uint64_t counts[][2] = {{3, 4}, {5, 4}};
-    return weft_reduce_scatter_v(session, field, field + 16 * (rank + 1), counts[rank], WEFT_F32, WEFT_SUM, request);
+    return weft_reduce_scatter_v(session, field, field + 16 * (rank + 1), counts[rank], WEFT_F32, WEFT_SUM,
+                                 request);
 }
 
 static enum weft_status weight_by_one(struct weft_session *session, uint32_t rank,

@@ -55,7 +55,8 @@ static void others_show_nothing(void **state)
         assert_false(coll_layout_find(cuts, 50, own, coll_layout_hash(counts, 50), &found, &count));
     }
     (void)fill(2, 3);
-    const uint64_t one = coll_layout_hash((uint64_t[]){3, 4}, 2), other = coll_layout_hash((uint64_t[]){4, 3}, 2);
+    const uint64_t one = coll_layout_hash((uint64_t[]){3, 4}, 2),
+                   other = coll_layout_hash((uint64_t[]){4, 3}, 2);
     assert_int_not_equal(one, other);
 }
 
