@@ -6,8 +6,8 @@ torch takes seconds to load, so one job runs several functions.
 import pytest
 
 torch = pytest.importorskip("torch")
-if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
-    pytest.skip("torch is older than 2.1", allow_module_level=True)
+# PyTorch before 2.3 has no GradScaler and not all 16-bit operations on the CPU.
+IS_OLD = not hasattr(torch.amp, "GradScaler")
 
 
 def network(seed=1):
@@ -160,6 +160,8 @@ def test_missing_gradients_are_named(job):
 def scaled(session, way):
     from weft.torch import optim
 
+    if IS_OLD:
+        return
     model = network()
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
     if way == "library":
@@ -320,7 +322,7 @@ def server_mode():
 
     with weft.init() as session:
         kinds = ("dtype", torch.bfloat16), ("dtype", torch.float16), ("pull_dtype", torch.bfloat16)
-        trains = [sixteen_bits(session, kind, dtype) for kind, dtype in kinds]
+        trains = [sixteen_bits(session, kind, dtype) for kind, dtype in kinds if not IS_OLD]
         library(session, "server", 8)
         for train in trains:
             train(10)

@@ -8,10 +8,8 @@ import pathlib
 import pytest
 
 torch = pytest.importorskip("torch")
-if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
-    pytest.skip("torch is older than 2.1", allow_module_level=True)
 
-from test_torch_optim import Branches, batch, compare, loss_of, mine, network  # noqa: E402
+from test_torch_optim import IS_OLD, Branches, batch, compare, loss_of, mine, network  # noqa: E402
 
 CLIP = 0.2
 
@@ -143,6 +141,8 @@ def all_reduce_rules():
 
     with weft.init() as session:
         runs = [grouped(session), unused_and_scaled(session), asked_to_skip(session, "library"), asked_to_skip(session, "torch")]
+        if IS_OLD:
+            del runs[1]
         for run in runs:
             next(run)
         for run in runs:

@@ -50,7 +50,13 @@ class WeftBackend(Backend):
     supports_coalescing = False
 
     def __init__(self, session, comm, rank, size, timeout):
-        super().__init__(rank, size)
+        try:
+            super().__init__(rank, size)
+        except TypeError as reason:  # the class has no constructor for Python
+            raise Unsupported(
+                f"PyTorch {torch.__version__} cannot have a backend in Python: use 2.15 or later, or "
+                'weft.torch.init_process_group("gloo") with weft.torch.register_ddp_hook'
+            ) from reason
         self._session, self._comm, self._rank, self._size = session, comm, rank, size
         self._timeout = timeout
         self._works = set()
@@ -451,4 +457,7 @@ def register():
     """Register the name "weft" with torch.distributed."""
     # Without a GPU torch's flight recorder fails in a barrier of a group for CUDA. The count initialises nothing.
     devices = ["cpu", "cuda"] if torch.cuda.device_count() > 0 else ["cpu"]
-    dist.Backend.register_backend("weft", make_backend, extended_api=True, devices=devices)
+    try:
+        dist.Backend.register_backend("weft", make_backend, extended_api=True, devices=devices)
+    except TypeError:  # PyTorch 2.0 has no argument `devices`
+        dist.Backend.register_backend("weft", make_backend, extended_api=True)

@@ -6,6 +6,8 @@ import torch
 
 import weft
 
+from ._tensors import on_gradient
+
 
 class GradientExchange:
     """Declares one tensor for each parameter, and pushes each gradient when autograd has accumulated it.
@@ -26,8 +28,9 @@ class GradientExchange:
         self.step_options, self.sample_weight, self.suspended = step_options, 1.0, False
         self._lock = threading.Lock()
         self._reset()
-        self._hooks = [parameter.register_post_accumulate_grad_hook(self._hook(index))
-                       for index, (_, parameter) in enumerate(self.parameters)]  # fmt: skip
+        self._hooks = [
+            on_gradient(parameter, self._hook(index)) for index, (_, parameter) in enumerate(self.parameters)
+        ]
 
     def _reset(self):
         self.ready, self.requests, self.streams = set(), {}, {}

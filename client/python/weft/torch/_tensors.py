@@ -1,4 +1,4 @@
-"""What the hook and the optimizers share about declared tensors: the codec of a parameter, and saved bytes."""
+"""What the hook and the optimizers share about parameters: their codec, their gradients' hooks, and saved bytes."""
 
 import torch
 
@@ -10,6 +10,25 @@ def codec_of(codec, name, parameter):
     if isinstance(codec, dict):
         return codec.get(name)
     return codec
+
+
+class _AccumulatorHook:
+    """As the handle of register_post_accumulate_grad_hook, for PyTorch before 2.1."""
+
+    def __init__(self, parameter, function):
+        with torch.enable_grad():
+            # The hook belongs to this node, which only this object keeps alive between backward passes.
+            self._node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        self._handle = self._node.register_hook(lambda *_: function(parameter))
+
+    def remove(self):
+        self._handle.remove()
+
+
+def on_gradient(parameter, function):
+    """Call function(parameter) each time its gradient has been accumulated; returns a handle with remove()."""
+    register = getattr(parameter, "register_post_accumulate_grad_hook", None)
+    return register(function) if register else _AccumulatorHook(parameter, function)
 
 
 def bytes_to_tensor(data):

@@ -47,7 +47,7 @@ def die_in_backward(model, rank, ranks, kind, *words):
     """Rank 1 is killed inside its third backward pass; rank 0's raises `kind` with these words. model: DDP of mlp."""
     train(model, torch.optim.SGD(model.parameters(), lr=0.1), 2, rank, ranks)
     if rank == 1:
-        model.module[2].weight.register_post_accumulate_grad_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+        model.module[2].weight.register_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
     inputs, labels = batch(2)
     loss = nn.functional.cross_entropy(model(inputs), labels)
     try:
