@@ -124,25 +124,25 @@ static void attack_begin(struct attack *attack, struct victim *victim)
     attack->peer->backend = pair;
     pair->endpoint = endpoint;
     pair->peer = attack->peer;
-    struct weft_list *lists[] = {&pair->queue, &pair->answers, &pair->ops, &pair->blocked, &pair->ending};
+    struct weft_list *lists[] = {&pair->queue, &pair->answers, &pair->ops, &pair->links.blocked, &pair->links.ending};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) weft_list_init(lists[i]);
     shm_doorbell_join(endpoint, pair);
     pair->in.shared = memory_file_create("weft-ring", sizeof *pair->in.shared, true, &fd);
     close(fd);
     pair->out.shared = memory_file_create("weft-ring", sizeof *pair->out.shared, true, &fd);
     close(fd);
-    pair->doorbells = memory_file_map(endpoint->doorbells_fd, sizeof *pair->doorbells, true);
-    pair->window_generations =
-        memory_file_map(endpoint->window_generations_fd, sizeof *pair->window_generations, false);
-    pair->event_fd = fcntl(endpoint->event_fd, F_DUPFD_CLOEXEC, 3);
-    MUST(pair->in.shared && pair->out.shared && pair->doorbells && pair->window_generations &&
-         pair->event_fd >= 0);
-    if (endpoint->allow_maps && memory_arena(&arena))
-        pair->view = memory_view_open(arena.fd, arena.id, arena.bytes);
-    pair->pid = attacker_process();
-    pair->read_by_cma = endpoint->allow_cma;
+    pair->mapped.doorbells = memory_file_map(endpoint->doorbells_fd, sizeof *pair->mapped.doorbells, true);
+    pair->mapped.window_generations =
+        memory_file_map(endpoint->window_generations_fd, sizeof *pair->mapped.window_generations, false);
+    pair->mapped.event_fd = fcntl(endpoint->event_fd, F_DUPFD_CLOEXEC, 3);
+    MUST(pair->in.shared && pair->out.shared && pair->mapped.doorbells && pair->mapped.window_generations &&
+         pair->mapped.event_fd >= 0);
+    if (endpoint->access.allow_maps && memory_arena(&arena))
+        pair->mapped.view = memory_view_open(arena.fd, arena.id, arena.bytes);
+    pair->remote.pid = attacker_process();
+    pair->flags.read_by_cma = endpoint->access.allow_cma;
     pair->state = SHM_PAIR_CONNECTED;
-    weft_list_append(&endpoint->pairs, &pair->link);
+    weft_list_append(&endpoint->lists.pairs, &pair->links.link);
     attack->out.shared = pair->in.shared;
     attack->in.shared = pair->out.shared;
 }
@@ -275,7 +275,7 @@ static void attack_end(struct attack *attack)
         for (size_t i = 0; i < RING_WINDOWS / 64; i++)
             atomic_store(&attack->pair->in.shared->writer.maps[i], 0);
     }
-    attack->pair->dead = true;
+    attack->pair->flags.dead = true;
     weft_transport_fail_peer(victim->transport, attack->peer->id, WEFT_ERR_PEER_LOST,
                              "its process has ended");
     bool all = false;
@@ -288,7 +288,7 @@ static void attack_end(struct attack *attack)
     for (uint32_t k = 0; k < attack->operation_count; k++)
         MUST(attack->operations[k].fired == attack->operations[k].on);
     MUST(attack->peer->operations == 0 && attack->peer->status < 0 && attack->pair->state == SHM_PAIR_CLOSED);
-    MUST(!attack->pair->in.shared && !attack->pair->view); /* nothing of it is mapped */
+    MUST(!attack->pair->in.shared && !attack->pair->mapped.view); /* nothing of it is mapped */
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
@@ -301,8 +301,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     attack.data = data + 2;
     attack.bytes = bytes - 2;
     if (data[1] % 8) { /* most begin validly */
-        attack.pair->answered = true;
-        attack.pair->abilities = data[1] & (SHM_MAPS | SHM_CMA);
+        attack.pair->flags.answered = true;
+        attack.pair->remote.abilities = data[1] & (SHM_MAPS | SHM_CMA);
     }
     while (attack.bytes > 0) run_step(&attack);
     attack_end(&attack);
