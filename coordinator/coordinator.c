@@ -353,9 +353,9 @@ enum weft_status weft_coordinator_create(struct weft_env *env, const struct weft
     bool with_secret = options->secret && options->secret[0];
     coordinator->job = weft_alloc_text(env, options->job);
     coordinator->secret = with_secret ? weft_alloc_text(env, options->secret) : NULL;
-    coordinator->host = weft_alloc_text(env, options->host ? options->host : "");
+    coordinator->host = weft_alloc_text(env, options->process.host ? options->process.host : "");
     coordinator->options.job = coordinator->job;
-    coordinator->options.host = coordinator->host;
+    coordinator->options.process.host = coordinator->host;
     coordinator->options.secret = coordinator->secret;
     uint32_t most = options->workers_max > options->workers ? options->workers_max : options->workers;
     coordinator->membership.member_capacity = most + options->shards;

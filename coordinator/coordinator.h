@@ -61,6 +61,11 @@ struct weft_coordinator_net_calls {
     void (*send_same)(void *context, const Weft__Control__Control *message);
     void (*close)(void *context, uint64_t connection, const char *why);
 };
+/* A member with this host and pid is in the coordinating process: both are lost together. */
+struct weft_coordinator_process {
+    const char *host;
+    uint64_t pid;
+};
 struct weft_coordinator_options {
     size_t size;
     const char *job;          /* members of another job are refused */
@@ -89,10 +94,7 @@ struct weft_coordinator_options {
     uint64_t join_ns;         /* from creation until all members have joined and connected; default 300 s */
     uint32_t newcomers_max;   /* connections that have not joined; at the limit the oldest one is closed;
                                * default 256 */
-    const char *host;         /* of the coordinating process. A member with the same host and pid is in the
-                               * same */
-    uint64_t pid;             /* process, so a lost coordinator means that this member is lost. Default "",
-                               * 0 */
+    struct weft_coordinator_process process; /* the coordinating one; default "", 0 */
     struct weft_coordinator_snapshots snapshots;
     struct weft_coordinator_snapshot_calls snapshot_calls;
     struct weft_coordinator_net_calls net;
@@ -276,11 +278,16 @@ struct weft_takeover_next {
     uint64_t reign;                          /* of that coordinator */
     struct weft_coordinator_options options; /* then: of the job, which the caller completes */
 };
-/* Waits until another process coordinates the job of the store, or may_coordinate and the right is free.
- * reign: of the lost coordinator; 0: none was reached. WEFT_ERR_DEADLINE: neither until until_ns.
- * WEFT_ERR_STALE: the job has begun or ended. Blocks. Any thread without a loop. */
-enum weft_status weft_takeover_next(struct weft_env *env, const char *path, const char *job, uint64_t reign,
-                                    bool may_coordinate, uint64_t until_ns,
+struct weft_takeover_search {
+    const char *store, *job; /* path of the store; name of the job */
+    uint64_t reign;          /* of the lost coordinator; 0: none was reached */
+    bool may_coordinate;     /* this process */
+    uint64_t until_ns;       /* 0: looks once */
+};
+/* Waits until another process coordinates the job of the store, or this one may and the right is free.
+ * WEFT_ERR_DEADLINE: neither until until_ns. WEFT_ERR_STALE: the job has begun or ended. Blocks. Any thread
+ * without a loop. */
+enum weft_status weft_takeover_next(struct weft_env *env, const struct weft_takeover_search *search,
                                     struct weft_takeover_next *next_out, struct weft_error *error);
 /* Time of a member for weft_takeover_next: leases of lost coordinators end, and the next one begins. */
 #define WEFT_TAKEOVER_NEXT_NS WEFT_SECONDS(15)

@@ -451,7 +451,7 @@ static void set_options(struct weft_coordinator_server *server,
     server->beat_ns = beat_period(options->heartbeat_ns);
     *inner = *options;
     if (options->store) server->beat_ns = TICK_NS;
-    inner->pid = (uint64_t)getpid();
+    inner->process.pid = (uint64_t)getpid();
     inner->newcomers_max = newcomers_max(options->newcomers_max);
     inner->beat_ns = server->beat_ns;
     inner->net.send = coordinator_server_send;
@@ -487,7 +487,7 @@ enum weft_status coordinator_server_create(struct weft_env *env, struct weft_net
     }
     if (gethostname(own_host, sizeof own_host - 1) != 0) own_host[0] = 0;
     set_options(server, options, &inner);
-    inner.host = own_host;
+    inner.process.host = own_host;
     enum weft_status status = weft_coordinator_create(env, &inner, &server->coordinator);
     if (status == WEFT_OK) {
         *out = server;

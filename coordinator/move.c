@@ -426,7 +426,8 @@ const char *coordinator_drain_requested(struct weft_coordinator *coordinator, ui
     if (coordinator->state != COORDINATOR_RUNNING) return "the job does not run";
     if (!member) return "the job has no shard of this number";
     if (member->state != MEMBER_READY) return "it is lost or has left";
-    if (options->pid > 0 && member->pid == options->pid && strcmp(member->host, options->host) == 0)
+    if (options->process.pid > 0 && member->pid == options->process.pid &&
+        strcmp(member->host, options->process.host) == 0)
         return "its process has the coordinator; only the other shards can leave";
     return begin_drain(coordinator, member);
 }

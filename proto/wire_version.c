@@ -84,8 +84,8 @@ uint32_t weft_wire_version_of_header(const struct weft_wire_header *header)
                            (weft_wire_contributes(header->kind) || header->kind == WEFT_WIRE_REPLICATE);
     const bool is_finite = header->kind == WEFT_WIRE_RESULT && header->flags & WEFT_WIRE_FINITE;
     const bool is_newer = is_finite || header->kind == WEFT_WIRE_PUSH_HOLD ||
-                          header->kind == WEFT_WIRE_APPLY ||
-                          header->kind == WEFT_WIRE_COMPARE || weft_dtype_is_half(header->dtype) || has_decay ||
+                          header->kind == WEFT_WIRE_APPLY || header->kind == WEFT_WIRE_COMPARE ||
+                          weft_dtype_is_half(header->dtype) || has_decay ||
                           (is_state && header->round == WEFT_WIRE_PART_WEIGHTS);
     return is_newer ? 2 : 1;
 }

@@ -188,12 +188,16 @@ struct weft_shard_oldest_round {
     uint64_t missing; /* workers that have not contributed to it */
     uint64_t rank;    /* a rank that has not contributed to it, plus one; 0: none */
 };
+/* For weft rebalance --by load. */
+struct weft_shard_load {
+    uint64_t bytes; /* of contributions */
+    uint64_t ns;    /* in which a contribution was received, or summed in place */
+};
 struct weft_shard_engine_stats {
     uint64_t chunks, weights_bytes, receive_bytes_used, receive_bytes_peak;
     uint64_t rounds_closed, pushes, pulls, duplicates, refused;
     uint64_t received_bytes, sent_bytes;
-    uint64_t pushed_bytes;                 /* of contributions */
-    uint64_t work_ns;                      /* in which a contribution was received, or summed in place */
+    struct weft_shard_load load;
     uint64_t replicated, replicated_bytes; /* sent to copies */
     uint64_t copied_bytes;                 /* sent to make new copies */
     uint64_t receive_bytes_max;

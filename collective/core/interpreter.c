@@ -128,14 +128,13 @@ static const char *describe_counts(const struct weft_coll *coll, const struct co
     static const char of_piece[] = " (%llu elements in that piece)";
     const uint64_t *cuts = coll->steps.cursor.args.displs_in;
     const uint32_t ranks = coll->group->ranks;
-    uint32_t piece = 0;
-    uint64_t count = 0;
+    struct coll_layout_difference other = {0};
     char counts[128];
     if (!cuts || coll->steps.cursor.args.own_lengths || own->cuts != coll->header.cuts) return what;
-    if (coll_layout_find(cuts, ranks, own->cuts, theirs->cuts, &piece, &count)) {
-        append(own_call, COLL_CALL_BYTES, of_piece, cuts[piece + 1] - cuts[piece]);
-        append(call, COLL_CALL_BYTES, of_piece, count);
-        snprintf(text, COUNT_TEXT_BYTES, "the count of rank %u's piece", piece);
+    if (coll_layout_find(cuts, ranks, own->cuts, theirs->cuts, &other)) {
+        append(own_call, COLL_CALL_BYTES, of_piece, cuts[other.piece + 1] - cuts[other.piece]);
+        append(call, COLL_CALL_BYTES, of_piece, other.count);
+        snprintf(text, COUNT_TEXT_BYTES, "the count of rank %u's piece", other.piece);
         return text;
     }
     coll_layout_format(cuts, ranks, counts, sizeof counts);

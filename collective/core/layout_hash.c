@@ -38,7 +38,7 @@ uint64_t coll_layout_hash(const uint64_t *counts, uint32_t ranks)
 }
 
 bool coll_layout_find(const uint64_t *cuts, uint32_t ranks, uint64_t own, uint64_t theirs,
-                      uint32_t *piece_out, uint64_t *count_out)
+                      struct coll_layout_difference *difference_out)
 {
     uint32_t found = 0;
     for (uint32_t piece = 0; piece < ranks && own != theirs; piece++) {
@@ -46,8 +46,7 @@ bool coll_layout_find(const uint64_t *cuts, uint32_t ranks, uint64_t own, uint64
         const uint64_t other = unmix(own ^ theirs ^ term(piece, count)) - (piece + 1) * GOLDEN;
         if (other >> COUNT_BITS) continue;
         found++;
-        *piece_out = piece;
-        *count_out = other;
+        *difference_out = (struct coll_layout_difference){.piece = piece, .count = other};
     }
     return found == 1;
 }

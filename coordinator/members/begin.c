@@ -23,7 +23,7 @@ static bool all_members_at(const struct weft_coordinator *coordinator, enum coor
  * there is one. */
 static void describe_coordinator(const struct weft_coordinator *coordinator, char *out, size_t out_bytes)
 {
-    unsigned long long pid = coordinator->options.pid;
+    unsigned long long pid = coordinator->options.process.pid;
     snprintf(out, out_bytes, "coordinator (%.200s, pid %llu)", coordinator->host, pid);
     for (uint32_t i = 0; pid && i < coordinator->membership.member_count; i++) {
         const struct coordinator_member *member = coordinator->membership.members[i];
@@ -167,8 +167,9 @@ static bool add_former(struct weft_coordinator *coordinator)
 {
     struct coordinator_member *former;
     uint32_t index = 0;
-    if (!coordinator->options.begins_again || coordinator->membership.shard_count + 1 != coordinator->options.shards ||
-        coordinator->membership.worker_count < coordinator->options.workers || count_live_shards(coordinator) < 2)
+    const struct coordinator_membership *membership = &coordinator->membership;
+    if (!coordinator->options.begins_again || membership->shard_count + 1 != coordinator->options.shards ||
+        membership->worker_count < coordinator->options.workers || count_live_shards(coordinator) < 2)
         return false;
     for (uint32_t i = 0; i < coordinator->membership.member_count; i++)
         if (coordinator->membership.members[i]->state < MEMBER_ADDRESSED) return false;

@@ -30,8 +30,8 @@ static void fill_report(const struct weftd *weftd, Weft__Control__Report *report
         report->received_bytes += figures->transport.received_bytes;
         report->rounds += figures->shard.rounds_closed;
         report->rounds_open += figures->shard.rounds_open;
-        report->pushed_bytes += figures->shard.pushed_bytes;
-        report->work_ns += figures->shard.work_ns;
+        report->pushed_bytes += figures->shard.load.bytes;
+        report->work_ns += figures->shard.load.ns;
         if (figures->shard.oldest_round.ns <= report->round_ns) continue;
         report->round_ns = figures->shard.oldest_round.ns;
         report->missing = figures->shard.oldest_round.missing;

@@ -92,7 +92,8 @@ bool weftd_takeover_is_early(const struct weftd *weftd, const struct weft_error 
                             (error->status == WEFT_ERR_DEADLINE && !weftd->state.joined);
     const bool has_lost_race = error->status == WEFT_ERR_STALE && again->is_due;
     const char *store = weftd->options.config ? weft_config_text(weftd->options.config, "server.store") : "";
-    if (weftd->state.running || weftd->options.joins || !store[0] || !(is_of_loss || has_lost_race)) return false;
+    if (weftd->state.running || weftd->options.joins || !store[0] || !(is_of_loss || has_lost_race))
+        return false;
     const uint64_t reign = weftd->member ? weft_control_client_reign(weftd->member) : 0;
     if (reign > again->reign) again->reign = reign;
     if (again->next.reign > again->reign) again->reign = again->next.reign; /* it could not be reached */
@@ -105,9 +106,13 @@ bool weftd_takeover_begin_again(struct weft_env *env, struct weftd_options *opti
 {
     const char *job = options->job ? options->job : weft_config_text(options->config, "job.name");
     const bool is_first = !again->is_due;
-    if (weft_takeover_next(env, weft_config_text(options->config, "server.store"), job, again->reign, true,
-                           weft_deadline_ns(weft_now_ns(env), WEFT_TAKEOVER_NEXT_NS), &again->next,
-                           NULL) != WEFT_OK)
+    const struct weft_takeover_search search = {
+        .store = weft_config_text(options->config, "server.store"),
+        .job = job,
+        .reign = again->reign,
+        .may_coordinate = true,
+        .until_ns = weft_deadline_ns(weft_now_ns(env), WEFT_TAKEOVER_NEXT_NS)};
+    if (weft_takeover_next(env, &search, &again->next, NULL) != WEFT_OK)
         return again->reign == 0 && weft_elapsed_ns(again->began_ns, weft_now_ns(env)) < WEFTD_REACH_ALL_NS;
     const bool coordinates = again->next.address[0] == 0;
     again->is_due = true;

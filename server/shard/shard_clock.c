@@ -207,9 +207,9 @@ static void clock_advance(struct shard_chunk *chunk, uint32_t worker)
     const enum shard_reply_kind wanted = (enum shard_reply_kind)contribution->reply_wanted;
     shard_clock_move(chunk, worker);
     engine->stats.rounds_closed++;
-    engine->last_round_ns = weft_now_ns(engine->env);
+    engine->work.last_round_ns = weft_now_ns(engine->env);
     weft_histogram_add(&engine->stats.round,
-                       weft_elapsed_ns(contribution->announced_ns, engine->last_round_ns));
+                       weft_elapsed_ns(contribution->announced_ns, engine->work.last_round_ns));
     if (shard_map_leads(chunk)) reply_applied(chunk, worker, wanted);
     contribution_ends(chunk, worker);
     shard_clock_min_update(chunk);
@@ -390,7 +390,7 @@ static void received(struct weft_completion *completion, enum weft_status status
         slot_release(engine, slot);
     } else {
         engine->stats.received_bytes += slot->payload_bytes;
-        engine->stats.pushed_bytes += slot->payload_bytes;
+        engine->stats.load.bytes += slot->payload_bytes;
         weft_histogram_add(&engine->stats.push_receive,
                            weft_elapsed_ns(slot->accepted_ns, weft_now_ns(engine->env)));
         chunk->workers.contributions[slot->worker].state = SHARD_CONTRIBUTION_HELD;

@@ -438,8 +438,8 @@ void weft_shard_engine_stats(const struct weft_shard_engine *engine,
     stats_out->receive_bytes_max = engine->memory.arena.bytes;
     for (const struct weft_list *at = engine->queues.rounds.next; at != &engine->queues.rounds; at = at->next)
         stats_out->rounds_open++;
-    if (engine->last_round_ns > 0)
-        stats_out->last_round_ns = weft_elapsed_ns(engine->last_round_ns, weft_now_ns(engine->env));
+    if (engine->work.last_round_ns > 0)
+        stats_out->last_round_ns = weft_elapsed_ns(engine->work.last_round_ns, weft_now_ns(engine->env));
     if (weft_list_empty(&engine->queues.rounds)) return;
     const struct shard_chunk *oldest =
         weft_list_first(&engine->queues.rounds, struct shard_chunk, links.round);

@@ -513,12 +513,12 @@ struct weft_shard_engine {
     struct shard_timers timers;
     struct shard_snapshot *snapshot; /* owned; NULL: none is armed (shard_snapshot.c) */
     uint64_t newest_step;            /* largest step of an accepted push */
-    uint64_t last_round_ns;  /* last contribution to the round that closed last; 0: none has closed */
     struct shard_end end;
     struct weft_shard_engine_stats stats;
     struct {
         uint32_t active; /* receives and tasks under way */
         uint64_t began_ns;
+        uint64_t last_round_ns; /* last contribution to the round that closed last; 0: none has closed */
     } work;
 };
 

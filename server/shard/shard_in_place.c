@@ -143,7 +143,7 @@ static void summed(struct shard_chunk *chunk)
     for (uint32_t worker = 0; worker < engine->workers; worker++) {
         struct shard_contribution *contribution = &chunk->workers.contributions[worker];
         engine->stats.received_bytes += contribution->arrival->payload_bytes;
-        engine->stats.pushed_bytes += contribution->arrival->payload_bytes;
+        engine->stats.load.bytes += contribution->arrival->payload_bytes;
         weft_transport_discard(engine->transport, contribution->arrival);
         contribution->arrival = NULL;
         contribution->source = NULL;

@@ -85,7 +85,7 @@ static void received(struct weft_completion *completion, enum weft_status status
         return;
     }
     engine->stats.received_bytes += slot->payload_bytes;
-    engine->stats.pushed_bytes += slot->payload_bytes;
+    engine->stats.load.bytes += slot->payload_bytes;
     weft_histogram_add(&engine->stats.push_receive,
                        weft_elapsed_ns(slot->accepted_ns, weft_now_ns(engine->env)));
     contribution->state = SHARD_CONTRIBUTION_HELD;

@@ -141,7 +141,7 @@ void shard_work_end(struct weft_shard_engine *engine)
 {
     WEFT_ASSERT(engine->work.active > 0);
     if (--engine->work.active == 0)
-        engine->stats.work_ns += weft_elapsed_ns(engine->work.began_ns, weft_now_ns(engine->env));
+        engine->stats.load.ns += weft_elapsed_ns(engine->work.began_ns, weft_now_ns(engine->env));
 }
 
 void shard_round_start_task(struct shard_chunk *chunk, void (*run)(struct weft_task *),
@@ -340,7 +340,7 @@ void shard_round_closed(struct shard_chunk *chunk)
     }
     engine->stats.rounds_closed++;
     count_times(engine, chunk);
-    engine->last_round_ns = chunk->open.announced_ns;
+    engine->work.last_round_ns = chunk->open.announced_ns;
     weft_event_ring_add(engine->events, "round", WEFT_EVENT_END, event_id(chunk), UINT32_MAX,
                         chunk->result.bytes, WEFT_OK);
     contributions_reset(chunk, shard_map_leads(chunk));

@@ -71,8 +71,8 @@ static struct harness *harness_alloc(uint32_t workers, uint32_t shards)
     harness->options.job = "mnist";
     harness->options.workers = workers;
     harness->options.shards = shards;
-    harness->options.host = "hostb"; /* the first connection's process */
-    harness->options.pid = 41;
+    harness->options.process.host = "hostb"; /* the first connection's process */
+    harness->options.process.pid = 41;
     harness->options.net.send = on_send;
     harness->options.net.send_same = on_send_same;
     harness->options.net.close = on_close;

@@ -419,15 +419,18 @@ static bool error_fits(const struct world *world, const struct fleet_worker *wor
     case CALM: return false;
     case WORKER_DIES:
         snprintf(expected, sizeof expected, "rank %d is lost", world->lost_worker);
-        return worker->training.failure == WEFT_ERR_PEER_LOST && strcmp(worker->training.failure_text, expected) == 0;
+        return worker->training.failure == WEFT_ERR_PEER_LOST &&
+               strcmp(worker->training.failure_text, expected) == 0;
     case SHARD_GIVEN_UP: return false;
     case SHARD_DIES: return !with_copies && worker->training.failure == WEFT_ERR_PEER_LOST;
     case SHORT_DEADLINE:
-        return worker->training.failure == WEFT_ERR_DEADLINE && (strstr(worker->training.failure_text, "no push from rank") ||
-                                                        strstr(worker->training.failure_text, "all pushed"));
+        return worker->training.failure == WEFT_ERR_DEADLINE &&
+               (strstr(worker->training.failure_text, "no push from rank") ||
+                strstr(worker->training.failure_text, "all pushed"));
     case OTHER_LR:
         snprintf(expected, sizeof expected, "rank %u has ", world->options.faults.other_lr_rank);
-        return worker->training.failure == WEFT_ERR_MISMATCH && strstr(worker->training.failure_text, expected);
+        return worker->training.failure == WEFT_ERR_MISMATCH &&
+               strstr(worker->training.failure_text, expected);
     }
     return false;
 }
@@ -520,8 +523,9 @@ static int run_seed(uint64_t seed, bool verbose)
                bad ? "BAD" : "good", (double)ended_ns / 1e9, (double)fleet->counts.longest_step_ns / 1e9,
                trouble_names[world.trouble], fleet->counts.repeats);
         for (uint32_t w = 0; w < world.options.workers; w++)
-            printf("  rank %u step %llu left %u %s %s\n", w, (unsigned long long)fleet->worker[w].training.step,
-                   fleet->worker[w].training.left, weft_status_name(fleet->worker[w].training.failure),
+            printf("  rank %u step %llu left %u %s %s\n", w,
+                   (unsigned long long)fleet->worker[w].training.step, fleet->worker[w].training.left,
+                   weft_status_name(fleet->worker[w].training.failure),
                    fleet->worker[w].training.failure_text);
     }
     if (topology) {

@@ -69,7 +69,7 @@ struct run {
     struct weft_env *env;
     struct run_job options;
     bool has_snapshots;                 /* snapshot.folder */
-    char *store; /* owned; server.store: the loss of shard 0, which coordinates, does not end it; NULL: none */
+    char *store; /* owned; server.store: the job outlives shard 0, which coordinates; NULL: none */
     struct run_losses losses;
     struct run_core *cores; /* (core_count,); NULL without --bind */
     uint32_t core_count;

@@ -55,10 +55,10 @@ bool client_again_is_elsewhere(struct weft_session *session)
     const enum client_phase phase = client_control_phase(&session->control);
     /* from Hello on the reign is known, and is not written any more */
     const uint64_t former = phase >= CLIENT_HELLO_SENT ? session->control.link.reign : 0;
+    const struct weft_takeover_search search = {
+        .store = settings->store, .job = settings->job, .reign = former};
     struct weft_takeover_next next;
-    return has_store(session) &&
-           weft_takeover_next(session->env, settings->store, settings->job, former, false, 0, &next, NULL) ==
-               WEFT_OK &&
+    return has_store(session) && weft_takeover_next(session->env, &search, &next, NULL) == WEFT_OK &&
            (former > 0 || !is_same(settings, next.address));
 }
 
@@ -74,9 +74,11 @@ bool client_again_is_possible(struct weft_session *session, enum weft_status sta
     const uint64_t former = link->reign > again->next.reign ? link->reign : again->next.reign;
     if (former == 0 && !client_again_is_elsewhere(session)) return false;
     if (until_ns > again->until_ns) until_ns = again->until_ns;
-    if (weft_takeover_next(session->env, session->settings.store, session->settings.job, former, false,
-                           until_ns, &again->next, NULL) != WEFT_OK)
-        return false;
+    const struct weft_takeover_search search = {.store = session->settings.store,
+                                                .job = session->settings.job,
+                                                .reign = former,
+                                                .until_ns = until_ns};
+    if (weft_takeover_next(session->env, &search, &again->next, NULL) != WEFT_OK) return false;
     weft_log(session->env, WEFT_LOG_WARN, "client",
              "the coordinator at %s:%u is lost before job %.100s has begun; weft_init joins again at %s",
              session->settings.host, session->settings.port, session->settings.job, again->next.address);

@@ -25,9 +25,9 @@ void shard_compare_send(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
     const uint64_t step = chunk->closed_step;
-    if (engine->settings.hash_every == 0 || step == 0 || step % engine->settings.hash_every != 0 || chunk->clock ||
-        !chunk->values || chunk->work.computing || chunk->compare.is_sending || chunk->compare.step == step ||
-        shard_map_slot(chunk)->copy == 0)
+    if (engine->settings.hash_every == 0 || step == 0 || step % engine->settings.hash_every != 0 ||
+        chunk->clock || !chunk->values || chunk->work.computing || chunk->compare.is_sending ||
+        chunk->compare.step == step || shard_map_slot(chunk)->copy == 0)
         return;
     struct weft_wire_header header = {
         .kind = WEFT_WIRE_COMPARE,
@@ -76,9 +76,10 @@ bool shard_compare_answered(struct shard_chunk *chunk, uint32_t peer_id,
              "made: check the memory of both hosts",
              chunk->tensor->name, chunk->index, (unsigned long long)header->step);
     if (engine->replication.report)
-        engine->replication.report(
-            engine->replication.report_context,
-            &(struct weft_slot_report){
-                .slot = chunk->placement.slot, .term = slot->term, .to = peer_id, .status = WEFT_ERR_DIVERGED});
+        engine->replication.report(engine->replication.report_context,
+                                   &(struct weft_slot_report){.slot = chunk->placement.slot,
+                                                              .term = slot->term,
+                                                              .to = peer_id,
+                                                              .status = WEFT_ERR_DIVERGED});
     return true;
 }

@@ -56,7 +56,8 @@ static void message_sent(struct weft_completion *completion, enum weft_status st
 static uint64_t payload_bytes(struct fleet *fleet, uint32_t number)
 {
     const struct shard_chunk *chunk = fleet_shard_chunk(fleet, number);
-    return chunk->coding.combiner ? weft_combiner_step_bytes_max(chunk->coding.combiner, 1) : chunk->count * sizeof(float);
+    return chunk->coding.combiner ? weft_combiner_step_bytes_max(chunk->coding.combiner, 1)
+                                  : chunk->count * sizeof(float);
 }
 
 /* A part of a chunk, mostly one that it has. */
@@ -76,7 +77,8 @@ static void copy_header(struct fleet *fleet, const uint8_t *field, struct weft_w
     header->flags = field[8] % 16;
     header->skips = field[10] >= 200 ? field[10] % 4 : 0;
     header->incarnation = field[4] % 8 < 6 ? 0 : field[4];
-    header->codec = is_result == (field[9] < 240) ? (uint8_t)chunk->coding.codec.id : (uint8_t)WEFT_CODEC_DENSE;
+    header->codec =
+        is_result == (field[9] < 240) ? (uint8_t)chunk->coding.codec.id : (uint8_t)WEFT_CODEC_DENSE;
     header->epoch = field[9] == 236 ? FLEET_EPOCH + 1 : field[9] == 235 ? FLEET_EPOCH - 1 : FLEET_EPOCH;
     header->payload_bytes = is_result && field[7] < 200 ? 1u + field[7]
                             : field[7] < 240            ? chunk->count * sizeof(float)

@@ -106,7 +106,8 @@ static void address(const uint8_t *data, size_t bytes)
         socket_address_name(&where, name, sizeof name);
         bootstrap.options.id = where.id;
         bootstrap_address_encode(&bootstrap, &where);
-        MUST(bootstrap.own_address.address_bytes == bytes && memcmp(bootstrap.own_address.address, data, bytes) == 0);
+        MUST(bootstrap.own_address.address_bytes == bytes &&
+             memcmp(bootstrap.own_address.address, data, bytes) == 0);
     }
 }
 

@@ -124,7 +124,8 @@ static void attack_begin(struct attack *attack, struct victim *victim)
     attack->peer->backend = pair;
     pair->endpoint = endpoint;
     pair->peer = attack->peer;
-    struct weft_list *lists[] = {&pair->queue, &pair->answers, &pair->ops, &pair->links.blocked, &pair->links.ending};
+    struct weft_list *lists[] = {&pair->queue, &pair->answers, &pair->ops, &pair->links.blocked,
+                                 &pair->links.ending};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) weft_list_init(lists[i]);
     shm_doorbell_join(endpoint, pair);
     pair->in.shared = memory_file_create("weft-ring", sizeof *pair->in.shared, true, &fd);
