@@ -46,22 +46,22 @@ struct plan_choice {
     uint8_t dtype;
     bool reproducible, unequal, averages, keeps_order;
 };
-enum { GROUP_KINDS_CACHED = 16 }; /* Bounds, equal on all ranks. */
+enum { GROUP_KINDS_CACHED = 16 }; /* kinds below it have an entry */
+
+/* Bounds, equal on all ranks. */
 struct group_limits {
-    uint32_t inflight_max, window, operations_max;
+    uint32_t inflight_max, window, operations_max, sparse_shared_ranks;
     size_t chunk_bytes;
     uint64_t deadline_ns;
-    uint32_t sparse_shared_ranks;
 };
 /* As in weft_group_options. */
 struct group_modes {
-    bool timing_only;
-    bool keeps_affinity, ids_increase; /* as in weft_group_options */
-    uint32_t rank_modulus;             /* 0: off; as in weft_group_options */
+    bool timing_only, keeps_affinity, ids_increase;
+    uint32_t rank_modulus; /* 0: off */
 };
 /* Borrowed; may be NULL. */
 struct group_observers {
-    struct weft_straggler_time *straggler_time; /* borrowed, may be NULL */
+    struct weft_straggler_time *straggler_time;
     struct weft_event_ring *events;
     struct weft_recorder *recorder;
 };
@@ -134,14 +134,11 @@ struct group_control_state {
 };
 /* deadline.c: status request before a deadline error. */
 struct group_late_op {
-    /* deadline.c: status request before a deadline error */
     enum { DIAGNOSIS_NONE, DIAGNOSIS_REQUESTING, DIAGNOSIS_DEFERRED } diagnosis;
     /* the late operation is a send or recv; diagnosis_seq is then not its sequence */
     bool diagnosis_is_sendrecv;
     uint64_t diagnosis_seq, diagnosis_until_ns;
 };
-
-/* kinds below it have an entry */
 
 struct weft_group {
     struct weft_env *env;
@@ -153,6 +150,8 @@ struct weft_group {
     /* hash of the endpoint ids in rank order. With id and epoch it names the group in a record */
     uint32_t members_hash;
     struct group_modes modes;
+    /* the one-host path is not set up yet, and no rank has voted against it */
+    bool may_open_onehost;
     struct weft_group_names names;
     struct group_planning planning;
 
@@ -169,8 +168,6 @@ struct weft_group {
     struct group_control_state control;
     /* onehost.h; NULL: not set up yet (may_open_onehost), or the ranks cannot map each other's memory */
     struct onehost *onehost;
-    /* the one-host path is not set up yet, and no rank has voted against it */
-    bool may_open_onehost;
 
     struct group_late_op late_op;
 };

@@ -187,10 +187,10 @@ bool onehost_descriptor_matches(const struct onehost_descriptor *descriptor, con
 static bool poll_timed_out(struct onehost *onehost)
 {
     uint64_t now_ns = weft_now_ns(onehost->group->env);
-    if (onehost->fast_wait.poll_until_ns == 0)
-        onehost->fast_wait.poll_until_ns =
+    if (onehost->polling.fast_poll_until_ns == 0)
+        onehost->polling.fast_poll_until_ns =
             now_ns + (onehost->is_oversubscribed ? POLL_TIMEOUT_OVERSUBSCRIBED_NS : POLL_TIMEOUT_NS);
-    return now_ns > onehost->fast_wait.poll_until_ns;
+    return now_ns > onehost->polling.fast_poll_until_ns;
 }
 
 bool onehost_fastpath_poll_pause(struct onehost *onehost, bool shares, uint32_t polls)
@@ -205,7 +205,7 @@ bool onehost_fastpath_poll_pause(struct onehost *onehost, bool shares, uint32_t 
 bool onehost_fastpath_wait_arrival(struct onehost *onehost, uint32_t rank, uint64_t seq)
 {
     if (onehost_peer_has_arrived(onehost, rank, seq)) return true;
-    onehost->fast_wait.has_waited = true;
+    onehost->polling.fast_has_waited = true;
     for (uint32_t polls = 1; !onehost_peer_has_arrived(onehost, rank, seq); polls++)
         if (!onehost_fastpath_poll_pause(onehost, onehost_peer_shares_core(onehost, rank), polls))
             return false;
@@ -335,8 +335,8 @@ struct onehost_started onehost_fastpath_begin(struct onehost *onehost, struct on
     struct onehost_started started = {seq, sequence, now_ns,
                                       record(onehost, &prepared->begin_record, sequence, now_ns, 0)};
     onehost_wake_peers(onehost);
-    onehost->fast_wait.has_waited = false;
-    onehost->fast_wait.poll_until_ns = 0;
+    onehost->polling.fast_has_waited = false;
+    onehost->polling.fast_poll_until_ns = 0;
     return started;
 }
 
@@ -345,7 +345,7 @@ void onehost_fastpath_end(struct onehost *onehost, const struct onehost_prepared
 {
     onehost_retire(onehost, started->seq);
     uint64_t ended_ns =
-        prepared->is_small && !onehost->fast_wait.has_waited
+        prepared->is_small && !onehost->polling.fast_has_waited
             ? started->now_ns
             : later_ns(started->now_ns, weft_timestamp_ns(&onehost->stamp, onehost->group->env));
     event(onehost, prepared, WEFT_EVENT_END, started->sequence, ended_ns);

@@ -155,7 +155,7 @@ static bool wait_slice_done(struct onehost *onehost, const struct weft_coll *col
 
 static bool wait_all_done(struct onehost *onehost, const struct weft_coll *coll)
 {
-    onehost->fast_wait.poll_until_ns = 0;
+    onehost->polling.fast_poll_until_ns = 0;
     for (uint32_t rank = 0; rank < onehost->group->ranks; rank++)
         if (rank != onehost->group->rank && !wait_slice_done(onehost, coll, rank)) return false;
     return true;

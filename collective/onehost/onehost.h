@@ -206,15 +206,14 @@ enum onehost_slot_class { ONEHOST_SMALL, ONEHOST_LARGE, ONEHOST_SLOT_CLASSES };
 struct onehost_setup {
     bool all_mappable;                      /* every address received so far could be mapped */
     bool all_cma;                           /* no rank has reported that the kernel refuses CMA */
+    uint8_t vote;                           /* own vote, enum onehost_vote */
     struct onehost_credentials credentials; /* of this process at setup */
     uint32_t offer_count, vote_count;
     uint64_t offered_ranks, voted_ranks; /* bit per rank */
     struct onehost_segment_address offer;
-    uint8_t vote;                /* own vote, enum onehost_vote */
 };
 /* cache_policy.c: last-level cache; private caches of all cores in use. */
 struct onehost_caches {
-    /* cache_policy.c: last-level cache; private caches of all cores in use */
     uint64_t last_cache_bytes, core_cache_bytes;
 };
 /* Sleeping, and moving to another core. */
@@ -226,24 +225,22 @@ struct onehost_scheduling {
         uint64_t moved_ns, wait_ns; /* time of the last move; minimum time until the next one */
     } migration;
 };
-/* The queue and its poll. */
+/* The queue, its poll, and the wait of the current fast-path call. */
 struct onehost_polling {
     struct weft_list queue; /* struct weft_coll.onehost.link, by seq */
     struct weft_pollable pollable;
     bool is_registered;
-};
-/* Wait of the current fast-path call. */
-struct onehost_fast_wait {
-    bool has_waited;             /* the current fast-path call has waited for a peer */
-    uint64_t poll_until_ns;      /* end of that wait; 0: the clock was not read yet */
+    bool fast_has_waited;        /* the current fast-path call has waited for a peer */
+    uint64_t fast_poll_until_ns; /* end of that wait; 0: the clock was not read yet */
 };
 
 struct onehost {
     struct weft_group *group;
     enum onehost_state state;
-    struct onehost_setup setup;
     /* more ranks than cores that they may use; the same on all ranks */
     bool is_oversubscribed;
+    uint8_t small_slots_limit; /* slot of the operation before small_slots_first_seq */
+    struct onehost_setup setup;
     struct onehost_caches caches;
     struct onehost_scheduling scheduling;
     struct onehost_segment *segment; /* own; in memory that peers map */
@@ -275,8 +272,6 @@ struct onehost {
     /* low half of the seq from which on small slots are used in order from slot 0 */
     uint32_t small_slots_first_seq;
     struct onehost_polling polling;
-    uint8_t small_slots_limit;   /* slot of the operation before small_slots_first_seq */
-    struct onehost_fast_wait fast_wait;
     struct weft_timestamp stamp; /* of flight recorder entries */
     /* last fast-path call of each kind; NULL: none yet */
     struct onehost_prepared *prepared[WEFT_COLL_KIND_COUNT];

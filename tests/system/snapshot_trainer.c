@@ -6,11 +6,13 @@
  * Each step sets a blob with its number and rank. A restored job prints "rank R: blob of step S, rank B" for
  * each blob that its rank reads, those of ranks R, R + ranks, ... At the end it prints
  * "steps FIRST to LAST: HASH", the FNV-1a of the weights of all tensors. The tensor `frozen` moves in step 1
- * only, and `mean` has no optimizer: with a CONSISTENCY it is not declared. */
+ * only, and `mean` has no optimizer: with a CONSISTENCY it is not declared. SNAPSHOT_TRAINER_AWAITS=STEP:FILE
+ * makes it wait for the file after that step. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 #include <weft/weft.h>
 
 struct model {
@@ -99,6 +101,21 @@ static int train(struct weft_session *session, uint64_t step, uint32_t milliseco
     return weft_step_end(session) < 0 ? fail(session, "step_end") : 0;
 }
 
+static int await_file(uint64_t step)
+{
+    enum { POLLS = 3000 };
+    const struct timespec pause = {.tv_nsec = 10000000};
+    const char *awaited = getenv("SNAPSHOT_TRAINER_AWAITS");
+    char *file;
+    if (!awaited || strtoull(awaited, &file, 10) != step) return 0;
+    for (int poll = 0; poll < POLLS; poll++) {
+        if (access(file + 1, F_OK) == 0) return 0;
+        nanosleep(&pause, NULL);
+    }
+    printf("there is no %s after step %llu\n", file + 1, (unsigned long long)step);
+    return 1;
+}
+
 static uint64_t hash_weights(void)
 {
     uint64_t hash = 1469598103934665603u;
@@ -121,8 +138,10 @@ int main(int argc, char **argv)
     int status = read_blobs(session);
     if (argc > 4) model_count--;
     if (status == 0) status = declare(session, argc > 3 ? argv[3] : "dense", argc > 4 ? argv[4] : "bsp");
-    for (uint64_t step = first; status == 0 && step <= last; step++)
+    for (uint64_t step = first; status == 0 && step <= last; step++) {
         status = train(session, step, milliseconds);
+        if (status == 0) status = await_file(step);
+    }
     if (status == 0)
         printf("steps %llu to %llu: %016llx\n", (unsigned long long)first, (unsigned long long)last,
                (unsigned long long)hash_weights());
