@@ -282,7 +282,7 @@ struct weft_takeover_search {
     const char *store, *job; /* path of the store; name of the job */
     uint64_t reign;          /* of the lost coordinator; 0: none was reached */
     bool may_coordinate;     /* this process */
-    uint64_t until_ns;       /* 0: looks once */
+    uint64_t until_ns;       /* 0: it reads the store once */
 };
 /* Waits until another process coordinates the job of the store, or this one may and the right is free.
  * WEFT_ERR_DEADLINE: neither until until_ns. WEFT_ERR_STALE: the job has begun or ended. Blocks. Any thread

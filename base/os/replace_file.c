@@ -16,7 +16,7 @@
 #define READER_POLL_MS 20
 #define NAMES_MAX 100 /* tries of a name that no file has */
 
-/* /dev/stdout and /dev/fd/1 are links whose target may be a regular file that other output goes to. */
+/* /dev/stdout and /dev/fd/1 are links whose target may be a regular file that receives other output. */
 static bool is_link_to_descriptor(const char *path, const struct stat *named)
 {
     return S_ISLNK(named->st_mode) && (strncmp(path, "/dev/", 5) == 0 || strncmp(path, "/proc/", 6) == 0);

@@ -1,4 +1,4 @@
-/* layout_hash.h - hash of the counts of pieces, which all ranks of a call must know alike. */
+/* layout_hash.h - hash of the counts of pieces, which must be equal on all ranks of a call. */
 #ifndef WEFT_COLLECTIVE_CORE_LAYOUT_HASH_H
 #define WEFT_COLLECTIVE_CORE_LAYOUT_HASH_H
 

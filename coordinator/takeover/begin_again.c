@@ -12,12 +12,12 @@
 #include "coordinator/takeover/records.h"
 #include "coordinator/takeover/reign.h"
 
-#define LOOK_NS WEFT_MS(50)
+#define READ_PERIOD_NS WEFT_MS(50)
 #define SHARDS_MIN 3u /* copies need two; the former coordinator's is lost */
 
-/* WEFT_OK: the next coordinator is found, or this process may coordinate. WEFT_ERR_NOT_FOUND: look again. */
-static enum weft_status look(struct coordinator_reign *reign, const struct weft_takeover_search *search,
-                             struct weft_takeover_next *next_out)
+/* WEFT_OK: the next coordinator is found, or this process may coordinate. WEFT_ERR_NOT_FOUND: not yet. */
+static enum weft_status read_store(struct coordinator_reign *reign, const struct weft_takeover_search *search,
+                                   struct weft_takeover_next *next_out)
 {
     struct coordinator_loaded loaded;
     struct coordinator_reign_view view;
@@ -56,9 +56,9 @@ enum weft_status weft_takeover_next(struct weft_env *env, const struct weft_take
     memset(next_out, 0, sizeof *next_out);
     weft_coordinator_options_init(&next_out->options);
     WEFT_TRY(coordinator_reign_open(env, search->store, &opened, error));
-    while ((status = look(opened, search, next_out)) == WEFT_ERR_NOT_FOUND &&
+    while ((status = read_store(opened, search, next_out)) == WEFT_ERR_NOT_FOUND &&
            weft_now_ns(env) < search->until_ns)
-        weft_pause(env, LOOK_NS);
+        weft_pause(env, READ_PERIOD_NS);
     coordinator_reign_close(opened);
     if (status == WEFT_OK) return WEFT_OK;
     return weft_error_set(error, status == WEFT_ERR_NOT_FOUND ? WEFT_ERR_DEADLINE : status,

@@ -2,7 +2,7 @@
  *
  *     leader: the copy has acknowledged step s, s % hash_every == 0 --> COMPARE(s, hash of the values)
  *     copy:   it has closed s, equal hash: nothing             else --> REPLICATED(s, DIVERGED)
- *     leader: report --> the coordinator takes the copy out of the map, and has another one made
+ *     leader: report --> the coordinator removes the copy from the map, and has another one made
  *
  * Both run the same kernel on the same sums, so a difference is a fault of memory or of a program. Which of
  * the two is wrong is not known here: the workers compare their own weights with the leader's (shard_hash.c).

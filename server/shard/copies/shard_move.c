@@ -429,7 +429,7 @@ void shard_move_on_timer(struct weft_timer *timer)
     shard_engine_resume(weft_container_of(timer, struct weft_shard_engine, replication.move_pace.timer));
 }
 
-/* A chunk that has started goes on: its rounds wait for it. false: the timer continues. */
+/* A chunk that has started continues: its rounds wait for it. false: the timer continues. */
 static bool is_in_pace(const struct shard_chunk_move *at)
 {
     struct weft_shard_engine *engine = at->move->engine;

@@ -117,7 +117,7 @@ static void a_pipe_gets_the_text_and_stays(void **state)
     close(reader);
 }
 
-/* As with /dev/stdout of a command whose output goes to a file. */
+/* As with /dev/stdout of a command whose output is a file. */
 static void a_descriptor_keeps_its_other_output(void **state)
 {
     char name[64];

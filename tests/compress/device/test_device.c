@@ -125,7 +125,7 @@ static void pair_close(struct pair *pair)
     free(pair);
 }
 
-/* As an engine does: asks, and goes on with something else. An encode that is called when nothing is pending
+/* As an engine does: polls, and continues with other work. An encode that is called when nothing is pending
  * completes or queues more. */
 static enum weft_status encode_there(struct pair *pair, uint32_t round, float scale, uint8_t *out,
                                      size_t *bytes)
