@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "base/base.h"
+#include "client/engine/request.h"
 #include "client/nccl/library.h"
 
 struct weft_session;
@@ -31,12 +32,10 @@ struct client_host_call {
     bool is_running;   /* in host_comm.running */
     bool is_held;      /* a request refers to it */
     bool is_completed; /* the engine has completed the request */
-    /* the arguments of the caller; the caller's thread */
-    const void *in;
-    void *out, *stream;
-    uint64_t count;
-    uint8_t reduction, dtype, plan;
-    bool on_stream, reproducible;
+    /* of the caller, because the second phase overwrites those of the request; the caller's thread */
+    struct client_request_args args;
+    void *stream;
+    bool on_stream;
 };
 
 struct host_comm {

@@ -124,23 +124,24 @@ static void *at(const void *memory, uint64_t elems, size_t elem_bytes)
 #define NCCL_TRY(host, call, name) WEFT_TRY(host_comm_answered(host, call, name, error))
 
 static enum weft_status reduce_in_host(struct client_nccl *nccl, const struct client_host_call *call,
-                                       enum weft_dtype dtype, struct weft_error *error)
+                                       struct weft_error *error)
 {
     struct host_comm *host = &nccl->host;
     const struct nccl_api *api = host->api;
-    const struct slices slices = slices_of(nccl, call->count);
+    const struct slices slices = slices_of(nccl, call->args.count);
+    const enum weft_dtype dtype = (enum weft_dtype)call->args.dtype;
     const size_t elem_bytes = weft_dtype_bytes(dtype);
-    const int type = nccl_dtype(dtype), op = call->reduction == WEFT_AVG ? NCCL_API_AVG : NCCL_API_SUM;
+    const int type = nccl_dtype(dtype), op = call->args.reduction == WEFT_AVG ? NCCL_API_AVG : NCCL_API_SUM;
     NCCL_TRY(host, api->group_start(), "ncclGroupStart");
     NCCL_TRY(host,
-             api->reduce_scatter(call->in, at(call->out, host->rank * slices.each, elem_bytes), slices.each,
-                                 type, op, host->comm, host->stream),
+             api->reduce_scatter(call->args.in, at(call->args.out, host->rank * slices.each, elem_bytes),
+                                 slices.each, type, op, host->comm, host->stream),
              "ncclReduceScatter");
     const uint64_t end = host->ranks * slices.each;
     if (slices.rest > 0)
         NCCL_TRY(host,
-                 api->reduce(at(call->in, end, elem_bytes), at(call->out, end, elem_bytes), slices.rest, type,
-                             op, (int)host->ranks - 1, host->comm, host->stream),
+                 api->reduce(at(call->args.in, end, elem_bytes), at(call->args.out, end, elem_bytes),
+                             slices.rest, type, op, (int)host->ranks - 1, host->comm, host->stream),
                  "ncclReduce");
     NCCL_TRY(host, api->group_end(), "ncclGroupEnd");
     return WEFT_OK;
@@ -157,14 +158,14 @@ static enum weft_status exchange_in_host(struct client_nccl *nccl, const struct 
 {
     struct host_comm *host = &nccl->host;
     const struct nccl_api *api = host->api;
-    const struct slices slices = slices_of(nccl, call->count);
+    const struct slices slices = slices_of(nccl, call->args.count);
     const uint64_t mine = piece_of(slice_count(nccl, slices, host->rank), from);
     NCCL_TRY(host, api->group_start(), "ncclGroupStart");
     for (uint32_t peer = 0; peer < host->ranks; peer++) {
         const uint64_t theirs = piece_of(slice_count(nccl, slices, peer), from);
         if (theirs > 0)
             NCCL_TRY(host,
-                     api->send(at(call->in, peer * slices.each + from, sizeof(float)), theirs,
+                     api->send(at(call->args.in, peer * slices.each + from, sizeof(float)), theirs,
                                NCCL_API_FLOAT32, (int)peer, host->comm, host->stream),
                      "ncclSend");
         if (mine > 0)
@@ -182,7 +183,7 @@ static enum weft_status sum_in_host(struct client_nccl *nccl, const struct clien
                                     struct weft_error *error)
 {
     struct host_comm *host = &nccl->host;
-    const struct slices slices = slices_of(nccl, call->count);
+    const struct slices slices = slices_of(nccl, call->args.count);
     const uint64_t mine = slice_count(nccl, slices, host->rank), longest = slices.each + slices.rest;
     const float *sources[NCCL_SUM_SOURCES_MAX];
     for (uint32_t peer = 0; peer < host->ranks; peer++)
@@ -191,7 +192,7 @@ static enum weft_status sum_in_host(struct client_nccl *nccl, const struct clien
         WEFT_TRY(exchange_in_host(nccl, call, from, error));
         const uint64_t count = piece_of(mine, from);
         if (count == 0) continue;
-        float *out = at(call->out, host->rank * slices.each + from, sizeof *out);
+        float *out = at(call->args.out, host->rank * slices.each + from, sizeof *out);
         const enum weft_status status =
             nccl->kernels->sum_tree_f32(&out, 1, sources, host->ranks, 1, count, host->stream);
         if (status < 0)
@@ -201,19 +202,20 @@ static enum weft_status sum_in_host(struct client_nccl *nccl, const struct clien
 }
 
 static enum weft_status gather_in_host(struct client_nccl *nccl, const struct client_host_call *call,
-                                       enum weft_dtype dtype, struct weft_error *error)
+                                       struct weft_error *error)
 {
     struct host_comm *host = &nccl->host;
     const struct nccl_api *api = host->api;
-    const struct slices slices = slices_of(nccl, call->count);
+    const struct slices slices = slices_of(nccl, call->args.count);
+    const enum weft_dtype dtype = (enum weft_dtype)call->args.dtype;
     const size_t elem_bytes = weft_dtype_bytes(dtype);
     NCCL_TRY(host, api->group_start(), "ncclGroupStart");
     NCCL_TRY(host,
-             api->all_gather(at(call->out, host->rank * slices.each, elem_bytes), call->out, slices.each,
-                             nccl_dtype(dtype), host->comm, host->stream),
+             api->all_gather(at(call->args.out, host->rank * slices.each, elem_bytes), call->args.out,
+                             slices.each, nccl_dtype(dtype), host->comm, host->stream),
              "ncclAllGather");
     if (slices.rest > 0) {
-        void *rest = at(call->out, host->ranks * slices.each, elem_bytes);
+        void *rest = at(call->args.out, host->ranks * slices.each, elem_bytes);
         NCCL_TRY(host,
                  api->broadcast(rest, rest, slices.rest, nccl_dtype(dtype), (int)host->ranks - 1, host->comm,
                                 host->stream),
@@ -225,7 +227,7 @@ static enum weft_status gather_in_host(struct client_nccl *nccl, const struct cl
 
 /* First phase, behind the work on the caller's stream. */
 static enum weft_status queue_reduce(struct client_nccl *nccl, struct client_host_call *call,
-                                     const struct client_request *request, struct weft_error *error)
+                                     struct weft_error *error)
 {
     struct host_comm *host = &nccl->host;
     WEFT_TRY(host->ops->wait(host->stream, call->ready, error));
@@ -235,8 +237,7 @@ static enum weft_status queue_reduce(struct client_nccl *nccl, struct client_hos
     pthread_mutex_unlock(&host->lock);
     WEFT_TRY(host_comm_begin(host, error));
     const enum weft_status status =
-        request->args.reproducible ? sum_in_host(nccl, call, error)
-                                   : reduce_in_host(nccl, call, (enum weft_dtype)request->args.dtype, error);
+        call->args.reproducible ? sum_in_host(nccl, call, error) : reduce_in_host(nccl, call, error);
     host_comm_end(host);
     return status;
 }
@@ -246,10 +247,10 @@ static enum weft_status queue_reduce(struct client_nccl *nccl, struct client_hos
 static enum weft_status start_across(struct client_nccl *nccl, const struct client_host_call *call,
                                      struct client_request *request)
 {
-    const struct slices slices = slices_of(nccl, call->count);
+    const struct slices slices = slices_of(nccl, call->args.count);
     request->op.comm = nccl->across;
-    request->args.in = request->args.out =
-        at(call->out, nccl->host.rank * slices.each, weft_dtype_bytes((enum weft_dtype)request->args.dtype));
+    request->args.in = request->args.out = at(call->args.out, nccl->host.rank * slices.each,
+                                              weft_dtype_bytes((enum weft_dtype)request->args.dtype));
     request->args.count = slice_count(nccl, slices, nccl->host.rank);
     request->device.stream = nccl->host.stream;
     request->device.on_stream = true;
@@ -270,18 +271,18 @@ static enum weft_status start_across(struct client_nccl *nccl, const struct clie
 
 /* Third phase, and the order of the caller's stream. */
 static enum weft_status queue_gather(struct client_nccl *nccl, struct client_host_call *call,
-                                     enum weft_dtype dtype, bool reproducible, struct weft_error *error)
+                                     struct weft_error *error)
 {
     struct host_comm *host = &nccl->host;
-    const struct slices slices = slices_of(nccl, call->count);
-    if (reproducible && call->reduction == WEFT_AVG) {
-        float *slice = at(call->out, host->rank * slices.each, sizeof *slice);
+    const struct slices slices = slices_of(nccl, call->args.count);
+    if (call->args.reproducible && call->args.reduction == WEFT_AVG) {
+        float *slice = at(call->args.out, host->rank * slices.each, sizeof *slice);
         const float factor = 1.0f / (float)host->session->ranks;
         WEFT_TRY(nccl->kernels->scale_f32(slice, slice, factor, slice_count(nccl, slices, host->rank),
                                           host->stream));
     }
     WEFT_TRY(host_comm_begin(host, error));
-    const enum weft_status status = gather_in_host(nccl, call, dtype, error);
+    const enum weft_status status = gather_in_host(nccl, call, error);
     host_comm_end(host);
     WEFT_TRY(status);
     WEFT_TRY(host->ops->record(call->done, host->stream, error));
@@ -317,18 +318,11 @@ static void restore(struct client_request *request)
 {
     const struct client_host_call *call = request->device.host_call;
     if (!call) return;
-    request->args.kind = WEFT_COLL_ALL_REDUCE;
-    request->device.memory = WEFT_MEMORY_CUDA;
     request->op.comm = NULL;
-    request->args.in = call->in;
-    request->args.out = call->out;
-    request->args.count = call->count;
+    request->args = call->args;
+    request->device.memory = WEFT_MEMORY_CUDA;
     request->device.stream = call->stream;
-    request->args.reduction = call->reduction;
-    request->args.dtype = call->dtype;
-    request->args.plan = call->plan;
     request->device.on_stream = call->on_stream;
-    request->args.reproducible = call->reproducible;
 }
 
 static enum weft_status take_call(struct client_nccl *nccl, struct client_request *request,
@@ -336,15 +330,9 @@ static enum weft_status take_call(struct client_nccl *nccl, struct client_reques
 {
     if (!request->device.host_call) WEFT_TRY(host_call_alloc(&nccl->host, &request->device.host_call, error));
     struct client_host_call *call = request->device.host_call;
-    call->in = request->args.in;
-    call->out = request->args.out;
-    call->count = request->args.count;
+    call->args = request->args;
     call->stream = request->device.stream;
-    call->reduction = request->args.reduction;
-    call->dtype = request->args.dtype;
-    call->plan = request->args.plan;
     call->on_stream = request->device.on_stream;
-    call->reproducible = request->args.reproducible;
     return WEFT_OK;
 }
 
@@ -365,16 +353,14 @@ static enum weft_status queue_phases(struct client_nccl *nccl, struct client_req
 {
     struct weft_session *session = request->session;
     struct client_host_call *call = request->device.host_call;
-    const enum weft_dtype dtype = (enum weft_dtype)request->args.dtype;
-    const bool reproducible = request->args.reproducible;
     struct weft_error error = {0};
     host_call_run(&nccl->host, call);
-    enum weft_status status = queue_reduce(nccl, call, request, &error);
+    enum weft_status status = queue_reduce(nccl, call, &error);
     if (status == WEFT_OK) {
         status = start_across(nccl, call, request);
         if (status < 0) weft_error_set(&error, status, "%s", session->failure.error.text);
     }
-    if (status >= 0) status = queue_gather(nccl, call, dtype, reproducible, &error);
+    if (status >= 0) status = queue_gather(nccl, call, &error);
     if (status >= 0) return WEFT_IN_PROGRESS;
     follow_abort(nccl, call);
     client_fail(session, status, true, "rank %u: all_reduce by NCCL inside hosts: %.380s", session->rank,
