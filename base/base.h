@@ -2,7 +2,6 @@
 #ifndef WEFT_BASE_H
 #define WEFT_BASE_H
 
-#include "base/bytes_histogram.h"
 #include "base/completion.h"
 #include "base/config/config.h"
 #include "base/config/config_check.h"

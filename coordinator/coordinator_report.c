@@ -68,8 +68,8 @@ static void add_increase(struct weft_histogram *job, struct weft_histogram *seen
         job->counts[i] += buckets[i] > seen->counts[i] ? buckets[i] - seen->counts[i] : 0;
         seen->counts[i] = buckets[i];
     }
-    job->sum_ns += weft_elapsed_ns(seen->sum_ns, sum_ns);
-    seen->sum_ns = sum_ns;
+    job->sum += weft_elapsed_ns(seen->sum, sum_ns);
+    seen->sum = sum_ns;
 }
 
 /* Kinds are UNTRUSTED. Returns the index of the kind; WEFT_OPERATION_KINDS for a name that is no kind, or one

@@ -65,49 +65,51 @@ void weftd_page_name(struct weftd_page *page, const struct weftd *weftd, const c
     weftd_page_print(page, "\"");
 }
 
-/* One series: the name with its suffix, and the labels. */
-static void print_series(struct weftd_page *page, const struct weftd *weftd, const char *name,
-                         const char *suffix, const char *labels)
+struct series {
+    struct weftd_page *page;
+    const struct weftd *weftd;
+    const char *name, *labels;
+};
+
+/* The name with its suffix, and the labels. */
+static void print_start(const struct series *series, const char *suffix)
 {
     char full[64];
-    snprintf(full, sizeof full, "%s%s", name, suffix);
-    weftd_page_name(page, weftd, full);
-    weftd_page_print(page, "%s", labels);
+    snprintf(full, sizeof full, "%s%s", series->name, suffix);
+    weftd_page_name(series->page, series->weftd, full);
+    weftd_page_print(series->page, "%s", series->labels);
 }
 
-static void print_bucket(struct weftd_page *page, const struct weftd *weftd, const char *name,
-                         const char *labels, const char *bound, uint64_t below)
+/* One _bucket series per bound, each with the values up to it; then _sum and _count. */
+static void print_histogram(const struct series *series, const struct weft_histogram *histogram,
+                            const struct weft_histogram_bound *bounds, const char *sum)
 {
-    print_series(page, weftd, name, "_bucket", labels);
-    weftd_page_print(page, ",le=\"%s\"} %llu\n", bound, (unsigned long long)below);
+    uint64_t below = 0;
+    for (uint32_t i = 0; i <= WEFT_HISTOGRAM_BOUNDS; i++) {
+        below += histogram->counts[i];
+        print_start(series, "_bucket");
+        weftd_page_print(series->page, ",le=\"%s\"} %llu\n",
+                         i < WEFT_HISTOGRAM_BOUNDS ? bounds[i].text : "+Inf", (unsigned long long)below);
+    }
+    print_start(series, "_sum");
+    weftd_page_print(series->page, "} %s\n", sum);
+    print_start(series, "_count");
+    weftd_page_print(series->page, "} %llu\n", (unsigned long long)below);
 }
 
 void weftd_page_histogram(struct weftd_page *page, const struct weftd *weftd, const char *name,
                           const char *labels, const struct weft_histogram *histogram)
 {
-    uint64_t below = 0;
-    for (uint32_t i = 0; i <= WEFT_HISTOGRAM_BOUNDS; i++) {
-        below += histogram->counts[i];
-        print_bucket(page, weftd, name, labels,
-                     i < WEFT_HISTOGRAM_BOUNDS ? weft_histogram_bounds[i].text : "+Inf", below);
-    }
-    print_series(page, weftd, name, "_sum", labels);
-    weftd_page_print(page, "} %.9f\n", (double)histogram->sum_ns * 1e-9);
-    print_series(page, weftd, name, "_count", labels);
-    weftd_page_print(page, "} %llu\n", (unsigned long long)below);
+    char seconds[40];
+    snprintf(seconds, sizeof seconds, "%.9f", (double)histogram->sum * 1e-9);
+    print_histogram(&(struct series){page, weftd, name, labels}, histogram, weft_histogram_bounds, seconds);
 }
 
-void weftd_page_bytes_histogram(struct weftd_page *page, const struct weftd *weftd, const char *name,
-                                const char *labels, const struct weft_bytes_histogram *histogram)
+void weftd_page_byte_histogram(struct weftd_page *page, const struct weftd *weftd, const char *name,
+                               const char *labels, const struct weft_histogram *histogram)
 {
-    uint64_t below = 0;
-    for (uint32_t i = 0; i <= WEFT_BYTES_BOUNDS; i++) {
-        below += histogram->counts[i];
-        print_bucket(page, weftd, name, labels, i < WEFT_BYTES_BOUNDS ? weft_bytes_bounds[i].text : "+Inf",
-                     below);
-    }
-    print_series(page, weftd, name, "_sum", labels);
-    weftd_page_print(page, "} %llu\n", (unsigned long long)histogram->sum_bytes);
-    print_series(page, weftd, name, "_count", labels);
-    weftd_page_print(page, "} %llu\n", (unsigned long long)below);
+    char bytes[24];
+    snprintf(bytes, sizeof bytes, "%llu", (unsigned long long)histogram->sum);
+    print_histogram(&(struct series){page, weftd, name, labels}, histogram,
+                    weft_histogram_byte_bounds, bytes);
 }

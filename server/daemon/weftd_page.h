@@ -24,8 +24,8 @@ void weftd_page_head(struct weftd_page *page, const char *name, const char *kind
 void weftd_page_name(struct weftd_page *page, const struct weftd *weftd, const char *name);
 void weftd_page_histogram(struct weftd_page *page, const struct weftd *weftd, const char *name,
                           const char *labels, const struct weft_histogram *histogram);
-void weftd_page_bytes_histogram(struct weftd_page *page, const struct weftd *weftd, const char *name,
-                                const char *labels, const struct weft_bytes_histogram *histogram);
+void weftd_page_byte_histogram(struct weftd_page *page, const struct weftd *weftd, const char *name,
+                               const char *labels, const struct weft_histogram *histogram);
 
 /* weftd_process.c: resources of this process, read from /proc */
 struct weftd_process_usage {

@@ -73,7 +73,7 @@ struct snapshot_writer {
     struct weft_list queue;
     bool stops;
     struct weft_histogram seconds;     /* of committed snapshots: from the end of the step to the commit */
-    struct weft_bytes_histogram bytes; /* of their files, also those that another snapshot has stored */
+    struct weft_histogram bytes; /* of their files, also those that another snapshot has stored */
 
     struct weft_snapshot_hook *hook; /* owned; NULL: none */
     struct snapshot_report *report;  /* owned; the snapshot that is being stored; NULL: none */

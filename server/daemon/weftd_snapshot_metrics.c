@@ -34,8 +34,7 @@ static void write_commits(const struct weftd *weftd, struct weftd_snapshots *sna
     const struct snapshot_stats *stats = &snapshots->stats;
     char labels[32];
     pthread_mutex_lock(&snapshots->writer.lock);
-    const struct weft_histogram seconds = snapshots->writer.seconds;
-    const struct weft_bytes_histogram bytes = snapshots->writer.bytes;
+    const struct weft_histogram seconds = snapshots->writer.seconds, bytes = snapshots->writer.bytes;
     pthread_mutex_unlock(&snapshots->writer.lock);
     write_count(weftd, page, "weft_snapshot_commits_total", "counter", "Snapshots committed.",
                 atomic_load(&stats->committed));
@@ -51,7 +50,7 @@ static void write_commits(const struct weftd *weftd, struct weftd_snapshots *sna
     weftd_page_histogram(page, weftd, "weft_snapshot_seconds", labels, &seconds);
     weftd_page_head(page, "weft_snapshot_bytes", "histogram",
                     "Committed snapshots: files of all their pieces, also those of an earlier snapshot.");
-    weftd_page_bytes_histogram(page, weftd, "weft_snapshot_bytes", labels, &bytes);
+    weftd_page_byte_histogram(page, weftd, "weft_snapshot_bytes", labels, &bytes);
 }
 
 void weftd_snapshot_metrics_write(struct weftd *weftd, struct weftd_page *page)

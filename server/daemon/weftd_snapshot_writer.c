@@ -191,7 +191,7 @@ static void count_commit(struct weftd_snapshots *snapshots, const struct snapsho
     for (uint32_t i = 0; i < task->manifest.piece_count; i++) bytes += task->manifest.pieces[i].ref.stored;
     pthread_mutex_lock(&snapshots->writer.lock);
     weft_histogram_add(&snapshots->writer.seconds, took_ns);
-    weft_bytes_histogram_add(&snapshots->writer.bytes, bytes);
+    weft_histogram_add_bytes(&snapshots->writer.bytes, bytes);
     pthread_mutex_unlock(&snapshots->writer.lock);
     atomic_store(&snapshots->stats.step, task->manifest.step);
     atomic_store(&snapshots->stats.time_s, task->manifest.time_s);

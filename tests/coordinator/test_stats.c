@@ -183,16 +183,16 @@ static void steps_of_all_workers(void **state)
     struct weft_coordinator_stats stats = stats_of(h);
     assert_int_equal(stats.step.counts[3], 13);
     assert_int_equal(stats.step.counts[WEFT_HISTOGRAM_BOUNDS], 1);
-    assert_int_equal(stats.step.sum_ns, 1300);
+    assert_int_equal(stats.step.sum, 1300);
     assert_int_equal(stats.failover.counts[3], 13);
-    assert_int_equal(stats.failover.sum_ns, 2600);
+    assert_int_equal(stats.failover.sum, 2600);
     assert_int_equal(weft_histogram_count(&stats.failover), 13);
     assert_int_equal(weft_histogram_count(&stats.exposed), 0);
     assert_int_equal(stats.operation_count, 2); /* a name that is no label is refused */
     for (unsigned i = 0; i < 2; i++) {
         assert_string_equal(stats.operations[i].kind, i == 0 ? "all_reduce" : "push_pull");
         assert_int_equal(stats.operations[i].times.counts[3], 13);
-        assert_int_equal(stats.operations[i].times.sum_ns, (i + 1) * 1300);
+        assert_int_equal(stats.operations[i].times.sum, (i + 1) * 1300);
     }
     harness_leave(h, c[1], "done");
     assert_int_equal(stats_of(h).step.counts[3], 13);

@@ -13,7 +13,7 @@ void client_operation_times_report(struct client_operation_times *times, Weft__C
         entry->kind = (char *)(kind == CLIENT_OPERATION_PUSH_PULL ? "push_pull" : weft_coll_kind_name(kind));
         entry->buckets = times->reported[kind].counts;
         entry->n_buckets = WEFT_HISTOGRAM_BOUNDS + 1;
-        entry->ns = times->reported[kind].sum_ns;
+        entry->ns = times->reported[kind].sum;
         times->listed[report->n_operations++] = entry;
     }
 }

@@ -52,7 +52,7 @@ static void fill_histograms(struct client_report *report, struct weft_session *s
     report->figures.exposed_buckets = report->exposed.counts;
     report->failover = session->totals.failover;
     report->figures.failover_buckets = report->failover.counts;
-    report->figures.failover_ns = report->failover.sum_ns;
+    report->figures.failover_ns = report->failover.sum;
     report->figures.n_failover_buckets = WEFT_HISTOGRAM_BOUNDS + 1;
     client_operation_times_report(&report->operations, &report->figures);
     report->figures.n_step_buckets = report->figures.n_exposed_buckets = WEFT_HISTOGRAM_BOUNDS + 1;
