@@ -15,7 +15,7 @@
 #include "compress/codec.h"
 #include "kernels/kernels.h"
 
-enum { BLOCK = 2048, EXPONENT_MIN = -126, EXPONENT_MAX = 113, F32_INF_BITS = 0x7f800000 };
+enum { BLOCK = 2048, EXPONENT_MIN = -126, EXPONENT_MAX = 113 };
 
 size_t cast_bytes(enum weft_codec_id id, size_t count)
 {
@@ -30,7 +30,7 @@ static int32_t shared_exponent(uint32_t max_bits)
 {
     float max;
     if (max_bits == 0) return 0;
-    if (max_bits >= F32_INF_BITS) return EXPONENT_MAX;
+    if (max_bits >= WEFT_F32_INFINITY_BITS) return EXPONENT_MAX;
     memcpy(&max, &max_bits, sizeof max);
     const int exponent = ilogbf(max) - 14;
     return exponent < EXPONENT_MIN ? EXPONENT_MIN : exponent;
@@ -44,8 +44,8 @@ bool cast_exponent(enum weft_codec_id id, uint32_t max_bits, float factor, int32
     memcpy(&max, &max_bits, sizeof max);
     weft_kernels()->scale_f32(&max, &max, factor, 1);
     const uint32_t scaled = weft_kernels()->max_abs_bits_f32(&max, 1);
-    *exponent_out = id == WEFT_CODEC_F16 && scaled < F32_INF_BITS ? shared_exponent(scaled) : 0;
-    return scaled < F32_INF_BITS;
+    *exponent_out = id == WEFT_CODEC_F16 && scaled < WEFT_F32_INFINITY_BITS ? shared_exponent(scaled) : 0;
+    return scaled < WEFT_F32_INFINITY_BITS;
 }
 
 /* Through a block that stays in the first-level cache, and through aligned arrays: `out` may start

@@ -193,7 +193,7 @@ void powersgd_next_q(const struct weft_codec_spec *spec, const struct weft_shape
         const float *from = q_sum + r * cols;
         float *to = q + r * cols, max;
         const uint32_t max_bits = weft_kernels()->max_abs_bits_f32(from, cols);
-        if (max_bits == 0 || max_bits >= 0x7f800000u) {
+        if (max_bits == 0 || max_bits >= WEFT_F32_INFINITY_BITS) {
             random_column(to, cols, spec->seed, step, (uint64_t)iteration << 32 | r);
             continue;
         }

@@ -22,10 +22,7 @@
 #include "client/tensor/tensor.h"
 
 static const char magic[8] = {'w', 'e', 'f', 't', '-', 's', 't', 'a'};
-enum {
-    VERSION = 1,
-    NOT_FINITE_BITS = 0x7f800000
-};
+enum { VERSION = 1 };
 
 struct state_head {
     char magic[8];
@@ -245,7 +242,7 @@ static enum weft_status check_parts(struct weft_tensor *tensor, const uint8_t *a
                                     const struct state_head *head)
 {
     for (uint32_t a = 0; a < head->arrays; a++, at += client_tensor_state_bytes(tensor))
-        WEFT_TRY(read_part(tensor, at, 1.0f, is_master(tensor, a) ? ANY_VALUE : NOT_FINITE_BITS));
+        WEFT_TRY(read_part(tensor, at, 1.0f, is_master(tensor, a) ? ANY_VALUE : WEFT_F32_INFINITY_BITS));
     return head->has_residual
                ? read_part(tensor, at, residual_factor(tensor, head->ranks), WEFT_RESIDUAL_LIMIT_BITS)
                : WEFT_OK;
@@ -256,7 +253,7 @@ static enum weft_status install_parts(struct weft_tensor *tensor, const uint8_t 
 {
     const size_t bytes = client_tensor_state_bytes(tensor);
     for (uint32_t a = 0; a < head->arrays; a++, at += bytes) {
-        WEFT_TRY(read_part(tensor, at, 1.0f, is_master(tensor, a) ? ANY_VALUE : NOT_FINITE_BITS));
+        WEFT_TRY(read_part(tensor, at, 1.0f, is_master(tensor, a) ? ANY_VALUE : WEFT_F32_INFINITY_BITS));
         if (own_array(tensor, a)) memcpy(own_array(tensor, a), tensor->arrays.scratch, bytes);
         if (shards_hold_state(tensor)) WEFT_TRY(install_part(tensor, part_of(tensor, a)));
     }

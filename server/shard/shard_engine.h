@@ -828,6 +828,8 @@ void shard_copy_pump(struct weft_shard_engine *engine);
 /* Queues the answer to the leader. */
 void shard_copy_answer(struct shard_chunk *chunk, const struct weft_wire_header *request,
                        enum weft_status status);
+/* The copy has the leader's result of request->step: its figures, without the payload. */
+void shard_copy_note_result(struct shard_chunk *chunk, const struct weft_wire_header *request);
 /* The leader has answered workers that the step is skipped: so does this engine if it leads later. */
 void shard_copy_note_skip(struct shard_chunk *chunk, uint64_t step);
 /* A message of a leader cannot be handled now. */

@@ -149,6 +149,15 @@ static void apply(struct weft_task *task)
     shard_half_round(chunk);
 }
 
+void shard_copy_note_result(struct shard_chunk *chunk, const struct weft_wire_header *request)
+{
+    chunk->result.step = request->step;
+    chunk->result.round = (uint8_t)(chunk->coding.rounds - 1);
+    chunk->result.lr = chunk->open.lr = request->lr;
+    chunk->result.weight_sum = request->weight_sum;
+    chunk->result.is_finite = false; /* this engine has not received the gradients */
+}
+
 static void applied(struct shard_chunk *chunk)
 {
     const struct weft_wire_header *request = &chunk->copy.request;
@@ -162,11 +171,7 @@ static void applied(struct shard_chunk *chunk)
     } else {
         if (is_held) shard_verdict_closed(chunk, request->step);
         else chunk->closed_step = request->step;
-        chunk->result.step = request->step;
-        chunk->result.round = (uint8_t)(chunk->coding.rounds - 1);
-        chunk->result.lr = chunk->open.lr = request->lr;
-        chunk->result.is_finite = false; /* this engine has not seen the gradients */
-        chunk->result.weight_sum = request->weight_sum;
+        shard_copy_note_result(chunk, request);
         if (!chunk->coding.combiner && !is_held) {
             chunk->result.data = shard_chunk_result(chunk);
             chunk->result.bytes = shard_chunk_result_bytes(chunk);

@@ -98,11 +98,8 @@ enum shard_copy_next shard_receive_copy_judge(struct shard_chunk *chunk,
 static void complete(struct shard_chunk *chunk, const struct weft_wire_header *request)
 {
     const bool has_result = request->flags & WEFT_WIRE_COPY_RESULT;
-    chunk->closed_step = chunk->result.step = request->step;
-    chunk->result.round = (uint8_t)(chunk->coding.rounds - 1);
-    chunk->result.lr = chunk->open.lr = request->lr;
-    chunk->result.is_finite = false; /* this engine has not seen the gradients */
-    chunk->result.weight_sum = request->weight_sum;
+    chunk->closed_step = request->step;
+    shard_copy_note_result(chunk, request);
     chunk->result.data = chunk->coding.combiner ? chunk->hold.coded : shard_chunk_result(chunk);
     chunk->result.bytes = chunk->coding.combiner ? chunk->hold.coded_bytes : shard_chunk_result_bytes(chunk);
     chunk->result.is_resendable = has_result && chunk->result.bytes > 0;
