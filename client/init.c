@@ -212,7 +212,7 @@ static void give_up_join(struct weft_session *session, enum weft_status status)
     client_coordinate_end(session, FAILED_WAIT_NS);
 }
 
-/* One try to join. *again_out: the coordinator was lost before the job began, and there is another one. */
+/* Joins once. *again_out: the coordinator was lost before the job began, and another process coordinates. */
 static enum weft_status try_init(struct weft_env *env, const struct weft_options *options,
                                  struct client_again *again, bool *again_out,
                                  struct weft_session **session_out)

@@ -36,7 +36,7 @@ struct weft_coordinator_snapshots {
     uint64_t restored_step;  /* the shards restore the snapshot of this step; 0: none */
     uint32_t restored_parts; /* 1 + the largest rank with a part in the restored snapshot; 0: none */
 };
-/* What a coordinator calls for snapshots; `context` is that of the options. Unused without snapshots. */
+/* Callbacks of a coordinator for snapshots; `context` is that of the options. Unused without snapshots. */
 struct weft_coordinator_snapshot_calls {
     /* A new snapshot of the step begins: forget the pieces of the one before. */
     void (*begin)(void *context, uint64_t step);
@@ -51,7 +51,7 @@ struct weft_coordinator_snapshot_calls {
     /* All shards and workers have stored everything: write the manifest. */
     void (*commit)(void *context, uint64_t step);
 };
-/* What a coordinator calls for its connections. */
+/* Callbacks of a coordinator for its connections. */
 struct weft_coordinator_net_calls {
     /* Sends one control message; packs it before returning. send and close must not call back into the
      * coordinator. */
@@ -241,8 +241,8 @@ struct weft_candidate_options {
     void (*took_over)(void *context, struct weft_coordinator_server *server);
     /* Fills in the snapshot callbacks and snapshot_last_ns of a coordinator in this process. May be NULL. */
     void (*prepare)(void *context, struct weft_coordinator_options *options);
-    /* The coordinator was lost before the job began: the process has to join again
-     * (weft_takeover_next). Once. Net thread. */
+    /* Called once, on the net thread, if the coordinator was lost before the job began. The process must
+     * join again (weft_takeover_next). */
     void (*begins_again)(void *context);
     /* Of the job that it coordinates. */
     void (*ended)(void *context, enum weft_status status, const char *text);
@@ -272,11 +272,12 @@ void weft_candidate_free(struct weft_candidate *candidate); /* NULL has no effec
 enum weft_status weft_takeover_address(struct weft_env *env, const char *path, const char *job,
                                        char address_out[256], struct weft_error *error);
 
-/* Of a process whose coordinator was lost before the job began. */
+/* Result of weft_takeover_next, for a process whose coordinator was lost before the job began. */
 struct weft_takeover_next {
     char address[256];                       /* of the next coordinator; "": this process may coordinate */
     uint64_t reign;                          /* of that coordinator */
-    struct weft_coordinator_options options; /* then: of the job, which the caller completes */
+    struct weft_coordinator_options options; /* if this process may coordinate: options of the job; the
+                                              * caller sets the rest */
 };
 struct weft_takeover_search {
     const char *store, *job; /* path of the store; name of the job */
@@ -289,7 +290,8 @@ struct weft_takeover_search {
  * without a loop. */
 enum weft_status weft_takeover_next(struct weft_env *env, const struct weft_takeover_search *search,
                                     struct weft_takeover_next *next_out, struct weft_error *error);
-/* Time of a member for weft_takeover_next: leases of lost coordinators end, and the next one begins. */
+/* Timeout of a member for weft_takeover_next: the lease of a lost coordinator ends, and another one
+ * begins. */
 #define WEFT_TAKEOVER_NEXT_NS WEFT_SECONDS(15)
 
 /* ---- coordinator on a net thread of its own ---- */

@@ -69,7 +69,7 @@ struct coordinator_member_addition {
     bool is_entering;  /* this is the shard, and it has not confirmed all tensors: it gets no slot */
 };
 
-/* Of a shard: contributions that it has received, and its time for them (shards/rebalance_load.c). */
+/* Load of a shard: bytes of contributions, and the time that the shard worked on them (rebalance_load.c). */
 struct coordinator_load {
     double bytes, ns;                            /* of about the last 30 s */
     uint64_t pushed_bytes, work_ns, reported_ns; /* of the newest report */
@@ -88,7 +88,7 @@ struct coordinator_records {
     size_t shrunk_bytes;
 };
 
-/* What the process of a member is and can do: from its Hello. */
+/* Properties of the process of a member, from its Hello. */
 struct coordinator_abilities {
     struct weft_wire_range wire; /* versions that it speaks */
     uint64_t deadline_ms;        /* of a worker's operations; 0: unknown */
@@ -220,7 +220,8 @@ struct coordinator_slots {
     struct coordinator_slot *all;   /* (count,) owned */
     struct coordinator_move *moves; /* (count,) owned */
     uint64_t moved_bytes;           /* of all moves that have ended */
-    uint64_t diverged;              /* copies that were dropped for other bits than their leader's */
+    uint64_t diverged;              /* copies that were dropped because their bits differed from the
+                                     * leader's */
     uint32_t count;                 /* 0: a job without copies */
     uint32_t version;               /* of the last Map sent */
     bool is_rebalancing;            /* rebalance.c */
@@ -635,8 +636,8 @@ const char *coordinator_drain_requested(struct weft_coordinator *coordinator, ui
 /* The shard has left: all members get a Map. */
 void coordinator_drained(struct weft_coordinator *coordinator, struct coordinator_member *shard);
 /* rebalance.c */
-/* Slots move until the bytes of the endpoints are even; by_load: the bytes by the speed of the shards. NULL:
- * they do; or the reason why they cannot. */
+/* Starts to move slots until all endpoints have equal bytes; by_load: bytes in proportion to the speed of
+ * the shard. Returns NULL, or the reason why no slot can move. */
 const char *coordinator_rebalance_begin(struct weft_coordinator *coordinator, bool by_load);
 /* NULL: slots can move. */
 const char *coordinator_rebalance_refusal(const struct weft_coordinator *coordinator);
@@ -645,19 +646,19 @@ const char *coordinator_rebalance_refusal(const struct weft_coordinator *coordin
 /* A report of a shard. */
 void coordinator_load_report(struct coordinator_member *shard, const Weft__Control__Report *report,
                              uint64_t now_ns);
-/* Speeds in thousandths of the fastest, (count,). Nearly equal ones are equal. A shard without figures counts
- * as fast. */
+/* Writes the speeds of shards in thousandths of the fastest one, (count,). Speeds of 750 and more become
+ * 1,000. A shard without figures has the speed 1,000. */
 void coordinator_load_speeds(const struct coordinator_load *loads, uint32_t count, uint32_t *speeds_out);
-/* Takes the speeds for the next moves. false: no memory. */
+/* Computes the speeds for the next moves. Returns false if there is no memory. */
 bool coordinator_load_begin(struct weft_coordinator *coordinator, bool by_load);
-/* Of the shard of an endpoint (index). */
+/* Returns the speed of the shard that has the endpoint (index). */
 uint32_t coordinator_load_speed(const struct weft_coordinator *coordinator, uint32_t endpoint);
 struct coordinator_plan {
     Weft__Control__RebalanceMove *moves, **pointers; /* (count,) owned */
     size_t count;
 };
-/* What coordinator_rebalance_begin would move; nothing moves. NULL: free the plan; or the reason why it
- * cannot: free the plan, too. */
+/* Computes the moves of coordinator_rebalance_begin, and moves no slot. Returns NULL, or the reason why no
+ * slot can move. The caller frees the plan in both cases. */
 const char *coordinator_rebalance_plan(struct weft_coordinator *coordinator, bool by_load,
                                        struct coordinator_plan *plan_out);
 void coordinator_plan_free(struct weft_coordinator *coordinator, struct coordinator_plan *plan);
@@ -682,7 +683,8 @@ bool coordinator_slots_fail_over(struct weft_coordinator *coordinator, const str
                                  const char *why, char *why_out, size_t why_bytes);
 
 /* declare.c */
-/* Shards see the steps of the job: they have a bsp tensor, and none of consistency ssp or asp. */
+/* Returns whether pushes show the shards the steps of the job: a tensor has consistency bsp, and none has
+ * ssp or asp. */
 bool coordinator_shards_see_steps(const struct weft_coordinator *coordinator);
 /* A tensor that all workers have declared, as the store has it. Ordinals rise. */
 enum weft_status coordinator_tensor_restore(struct weft_coordinator *coordinator,

@@ -224,7 +224,8 @@ static void log_all_copied(const struct weft_coordinator *coordinator)
              coordinator->job);
 }
 
-/* The leader has found that the copy has other bits. A new copy is made, as after the loss of one. */
+/* The leader reports that the bits of the copy differ. The coordinator drops the copy and has another one
+ * made, as after a loss. */
 static void drop_copy(struct weft_coordinator *coordinator, uint32_t number)
 {
     struct coordinator_slot *slot = &coordinator->slots.all[number];

@@ -263,7 +263,7 @@ struct weft_tree_reduce {
     uint32_t depth;              /* live partials */
     float *partials[33];         /* borrowed buffers, oldest (left) first */
     uint32_t spans[33];          /* ranks each one covers */
-    bool finds_max;              /* f32 sums: set it after init to get max_bits */
+    bool finds_max;              /* f32 sums: the caller sets it after init if it needs max_bits */
     uint32_t max_bits;           /* largest max_abs_bits_f32 of all partial sums, which end with the sum; not
                                   * of a single contribution */
 };
@@ -303,7 +303,7 @@ uint32_t weft_tree_reduce_buffer_count(uint32_t ranks);
 #include "kernels/device_optimizer.h" /* update rules on a device */
 #include "kernels/device_table.h" /* kernels on a device */
 
-/* max_abs_bits_f32 and the like are at least this if a number is not finite. */
+/* If a number is not finite, max_abs_bits_f32 of the array is at least this. */
 #define WEFT_F32_INFINITY_BITS 0x7f800000u
 /* Masks of the exponent bits of 16-bit floats: all 1 in a number that is not finite. */
 #define WEFT_F16_EXPONENT 0x7c00u

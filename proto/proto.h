@@ -45,8 +45,8 @@ enum weft_wire_kind {
         12,               /* contribution; the shard holds the sum, and replies with its squares, one f64 */
     WEFT_WIRE_APPLY = 13, /* no payload; weight: factor of the held mean, round 1: NaN. Requests the
                            * values */
-    /* leader -> copy: no payload; incarnation: hash of the values after `step`. REPLICATED with
-     * WEFT_ERR_DIVERGED answers if the copy's differ; else nothing does */
+    /* leader -> copy: no payload; incarnation: hash of the values after `step`. If its values differ, the
+     * copy answers REPLICATED with WEFT_ERR_DIVERGED; else it does not answer */
     WEFT_WIRE_COMPARE = 14,
 };
 
@@ -128,7 +128,7 @@ struct weft_wire_header {
 #define WEFT_WIRE_CHECKED 2u    /* skip the step if the sum is not finite */
 #define WEFT_WIRE_NOT_FINITE 4u /* no finite gradient: no payload; the step is skipped */
 #define WEFT_WIRE_DECAY 8u      /* weight_sum replaces the weight decay of the shard's optimiser */
-/* RESULT: no gradient of the round has a NaN or an infinity. Without it the shard has not checked them. */
+/* RESULT: no gradient of the round has a NaN or an infinity. Not set: the shard did not check. */
 #define WEFT_WIRE_FINITE 2u
 #define WEFT_WIRE_HEADER_BYTES 88
 /* Header and text are together in the transport's message header. */

@@ -58,7 +58,8 @@ enum weft_status weft_control_client_abort(struct weft_control_client *client, e
                                            const char *text);
 /* Another process coordinates than the one that the Roster names. Net thread. */
 bool weft_control_client_is_replaced(const struct weft_control_client *client);
-/* Reign of the coordinator that was reached last; 0: none, or it has no store. After the net. */
+/* Returns the reign of the last coordinator that answered; 0: none did, or the job has no store. Call
+ * after the net has ended. */
 uint64_t weft_control_client_reign(const struct weft_control_client *client);
 /* Call after weft_net_free. NULL has no effect. */
 void weft_control_client_free(struct weft_control_client *client);
@@ -109,8 +110,8 @@ struct weft_shard_engine_options {
      * none */
     void (*report)(void *context, const struct weft_slot_report *report);
     void *report_context;
-    uint32_t hash_every; /* compare copies, and weights of codecs other than dense, every so
-                                          * many steps; default 50, 0: never */
+    uint32_t hash_every; /* steps between comparisons of copies, and of weights with codecs other than
+                          * dense; default 50, 0: no comparison */
 };
 /* Faults of the replication that the simulator must detect. */
 enum weft_shard_mutant {

@@ -174,7 +174,8 @@ static enum weft_status write_file(const struct weft_snapshot *snapshot, const c
     return status;
 }
 
-/* A terminal or a pipe has no positions. A regular file in place is the output of another command, too. */
+/* A terminal or a pipe cannot seek. A regular file that is written in place may have the output of other
+ * commands. */
 static bool has_positions(int fd)
 {
     struct stat about;

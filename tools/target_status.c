@@ -45,7 +45,7 @@ static char *plan_of(const Weft__Control__Rebalance *rebalance)
     return text;
 }
 
-/* Owned. NULL: it answers no request, or no memory. */
+/* The caller frees the text. NULL: the coordinator does not answer this request, or there is no memory. */
 static char *text_of(const Weft__Control__Control *message)
 {
     switch (message->body_case) {

@@ -3,12 +3,13 @@
 
 struct dependency {
     const char *option, *needs;
-    const char *instead; /* another option that will do; NULL: none */
-    const char *refusal; /* why it is refused; NULL: it has no effect, which is a warning */
-    bool coordinator;    /* decided by the process that coordinates */
+    const char *instead; /* option that also satisfies the dependency; NULL: none */
+    const char *refusal; /* error text; NULL: a warning, because the option has no effect */
+    bool coordinator;    /* only the coordinating process uses the option */
 };
 
-/* An option with its default needs nothing, and `needs` is there if it is not its default. */
+/* An option with its default value has no dependency. A dependency is satisfied if `needs` is not its
+ * default. */
 static const struct dependency dependencies[] = {
     {"server.store", "server.copies", NULL,
      "server.store needs server.copies=1: the shard of a lost coordinator is lost, too", true},

@@ -1,5 +1,5 @@
-/* open_connections.h - how many accepted connections of this process are open, of HTTP and of all other
- * listeners, for the metrics. Any thread. */
+/* open_connections.h - numbers of open connections that this process has accepted, for the metrics: by
+ * HTTP, and by all other listeners. Any thread. */
 #ifndef WEFT_BASE_NET_OPEN_CONNECTIONS_H
 #define WEFT_BASE_NET_OPEN_CONNECTIONS_H
 

@@ -14,15 +14,15 @@
 
 #define READER_WAIT_MS 2000
 #define READER_POLL_MS 20
-#define NAMES_MAX 100 /* tries of a name that no file has */
+#define NAMES_MAX 100 /* attempts to create a name that does not exist */
 
-/* /dev/stdout and /dev/fd/1 are links whose target may be a regular file that receives other output. */
+/* The target of /dev/stdout or /dev/fd/1 may be a regular file to which other processes write. */
 static bool is_link_to_descriptor(const char *path, const struct stat *named)
 {
     return S_ISLNK(named->st_mode) && (strncmp(path, "/dev/", 5) == 0 || strncmp(path, "/proc/", 6) == 0);
 }
 
-/* Opens without a wait for the reader of a FIFO, which a library call could not end. */
+/* Opens a FIFO without blocking: an open that blocks has no deadline. */
 static int open_in_place(struct weft_replace_file *file)
 {
     struct stat there;
@@ -34,7 +34,7 @@ static int open_in_place(struct weft_replace_file *file)
         if (stat(file->path, &there) != 0 || !S_ISFIFO(there.st_mode)) return reason;
         (void)poll(NULL, 0, READER_POLL_MS);
     }
-    /* a regular file has other output, which stays */
+    /* other processes write to a regular file: append */
     if (fstat(file->fd, &there) == 0 && fcntl(file->fd, F_SETFL, S_ISREG(there.st_mode) ? O_APPEND : 0) == 0)
         return 0;
     const int reason = errno;
@@ -47,7 +47,7 @@ static int open_part(struct weft_replace_file *file, unsigned mode)
 {
     static atomic_uint serial; /* threads may write the same file at the same time */
     for (int i = 0; i < NAMES_MAX; i++) {
-        /* the address differs between two starts, also if the process id does not: in containers */
+        /* processes of two containers may have the same pid; the address of `file` is random */
         const uint32_t number =
             (uint32_t)((uintptr_t)file >> 4) ^ ((uint32_t)getpid() << 8) ^ atomic_fetch_add(&serial, 1);
         if (snprintf(file->part, sizeof file->part, "%s" WEFT_PART_MARK "%06x", file->path,

@@ -11,12 +11,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define WEFT_REPLACE_PATH_BYTES 4096 /* PATH_MAX, without its header: base.h has this one */
+#define WEFT_REPLACE_PATH_BYTES 4096 /* PATH_MAX; base.h includes this header, so it includes no system
+                                      * limits */
 #define WEFT_PART_MARK ".part."      /* in the name of a file that is not whole yet */
 
 struct weft_replace_file {
     int fd;           /* -1: not open */
-    bool is_in_place; /* neither a part nor a rename */
+    bool is_in_place; /* the path is a device, pipe or descriptor: no part, no rename */
     char path[WEFT_REPLACE_PATH_BYTES], part[WEFT_REPLACE_PATH_BYTES];
 };
 
@@ -28,7 +29,7 @@ int weft_replace_file_open(struct weft_replace_file *file, const char *path, uns
 int weft_replace_file_close(struct weft_replace_file *file, int reason, bool is_durable);
 /* Returns 0 or an errno. */
 int weft_replace_file_write(const struct weft_replace_file *file, const void *data, size_t bytes);
-/* All of the above. Returns 0 or an errno. */
+/* Opens, writes and closes the file. Returns 0 or an errno. */
 int weft_replace_file(const char *path, const void *data, size_t bytes, unsigned mode);
 
 #endif

@@ -33,7 +33,8 @@ void client_plans_load(struct weft_session *session)
 {
     char text[WEFT_GROUP_PLANS_BYTES_MAX + 1];
     const char *path = plan_file_path(session);
-    const int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1; /* no wait for a FIFO */
+    const int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1; /* an open of a FIFO must not
+                                                                               * block */
     FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
     if (!file) return;
     struct weft_error error = {0};

@@ -51,7 +51,7 @@ struct client_request_args {
     uint64_t deadline_ns;                 /* of the operation; 0: the session's */
 };
 
-/* Where the buffers are, and what moves them. */
+/* Memory of the buffers, and the path that moves them. */
 struct client_request_device {
     uint8_t memory;                     /* enum weft_memory_kind of in and out */
     bool on_stream;                     /* the stream waits for the result, not the caller */

@@ -15,7 +15,7 @@
 #include "client/session/settings.h"
 #include "client/session/wait.h"
 
-#define LOOK_NS WEFT_MS(500) /* of a session without a connection: at the store, if there is one */
+#define STORE_READ_NS WEFT_MS(500) /* period of reads of the store, while the session is not admitted */
 
 struct phase_condition {
     struct weft_session *session;
@@ -61,8 +61,9 @@ static void report(struct weft_session *session, struct phase_condition *conditi
     }
 }
 
-/* Not admitted, and another process coordinates: the session fails, and weft_init joins there. */
-static void look_elsewhere(struct weft_session *session)
+/* If the coordinator has not admitted this process, and the store names another one, the session fails.
+ * weft_init then joins the other one. */
+static void fail_if_elsewhere(struct weft_session *session)
 {
     if (client_control_phase(&session->control) < CLIENT_WELCOME && client_again_is_elsewhere(session))
         client_fail(session, WEFT_ERR_UNREACHABLE, false, "no coordinator answers at %s:%u",
@@ -73,12 +74,12 @@ static enum weft_status wait_reporting(struct weft_session *session, struct phas
                                        uint64_t until_ns)
 {
     while (weft_now_ns(session->env) < until_ns) {
-        const uint64_t look_ns = client_deadline(session, LOOK_NS);
+        const uint64_t read_ns = client_deadline(session, STORE_READ_NS);
         uint64_t next_ns = session->live.init_report_ns < until_ns ? session->live.init_report_ns : until_ns;
-        if (condition->phase == CLIENT_WELCOME && look_ns < next_ns) next_ns = look_ns;
+        if (condition->phase == CLIENT_WELCOME && read_ns < next_ns) next_ns = read_ns;
         const enum weft_status status = client_wait_for(session, phase_reached, condition, next_ns);
         if (status != WEFT_ERR_DEADLINE) return status;
-        look_elsewhere(session);
+        fail_if_elsewhere(session);
         if (weft_now_ns(session->env) >= session->live.init_report_ns) report(session, condition);
     }
     return client_wait_for(session, phase_reached, condition, until_ns);

@@ -254,7 +254,7 @@ static enum weft_status post_compressed(struct weft_tensor *tensor, struct weft_
         tensor->op.rates.grad_scale, 0, client_engine_group_op_done, &tensor->execution.group_op, error);
 }
 
-/* Returns where the sum's kernel records whether the result is finite; NULL: no check depends on it. */
+/* Returns the variable in which the kernel records whether the sum is finite; NULL: no check needs it. */
 static enum weft_coll_finite *finite_out(struct weft_tensor *tensor)
 {
     const bool is_checked = client_tensor_can_skip_step(tensor) || tensor->op.checks.warns_late;

@@ -171,9 +171,8 @@ enum weft_status weft_tensor_on_stream(struct weft_tensor *tensor, bool on_strea
     return WEFT_OK;
 }
 
-/* A gradient that the sum does not overwrite is checked after it, and only if the sum is not known to be
- * finite. In server mode a result overwrites a gradient chunk by chunk, each after its check
- * (server_mode.c). */
+/* If the sum does not overwrite the gradient, the gradient is checked after the sum, and only if the sum
+ * may not be finite. In server mode each chunk is checked before its result overwrites it (server_mode.c). */
 static bool can_warn_late(const struct weft_tensor *tensor)
 {
     const struct client_tensor_op *op = &tensor->op;

@@ -67,7 +67,7 @@ enum client_op_kind {
     CLIENT_OP_APPLY
 };
 
-/* What the contribution and the update are multiplied by. */
+/* Factors of the contribution and of the update. */
 struct client_op_rates {
     float lr, weight;
     float factor;         /* the contribution is factor * gradient: the sample weight; unscaled, unless the
@@ -78,7 +78,7 @@ struct client_op_rates {
     float grad_scale;     /* 1 / sum of weights, unscaled (client_mean_unscale). Written by the engine */
 };
 
-/* The gradient on its way to the transport; all but `scaled` is written by the engine. */
+/* State of the gradient until it is sent. The engine writes all fields except `scaled`. */
 struct client_op_gradient {
     float *scaled;          /* (elems,) receives factor * gradient + carry; NULL: the gradient is sent
                              * unchanged */
@@ -100,7 +100,8 @@ struct client_op_checks {
 
 /* All-reduce mode: one operation carries several tensors (call_group_leader.c). */
 struct client_op_carrier {
-    struct weft_tensor *leader;        /* its operation carries this one; NULL: its own */
+    struct weft_tensor *leader;        /* tensor whose operation carries this one; NULL: this tensor has
+                                        * its own */
     struct weft_tensor *follower;      /* next tensor with the same leader */
     struct weft_tensor *last_follower; /* a leader's last follower */
     bool group_is_closed;              /* a leader's: weft_group_end was called */
@@ -239,7 +240,7 @@ struct client_chunk_table {
     struct client_chunk *chunks; /* (count,) owned */
 };
 
-/* Owned arrays, f32; NULL where the mode needs none. */
+/* Owned arrays, f32. NULL: the mode does not need the array. */
 struct client_tensor_arrays {
     float *states[WEFT_OPTIMIZER_STATES_MAX]; /* (elems,) each: optimiser arrays, if this process runs the
                                                * optimiser */
@@ -262,7 +263,7 @@ struct client_tensor_wire {
     size_t aggregate_bytes_max;
 };
 
-/* The caller's buffers, and where they are. Written by the caller's thread. */
+/* Buffers of the caller, and their memory kind. Written by the caller's thread. */
 struct client_tensor_buffers {
     enum weft_memory_kind memory; /* of the buffers of push_pull, push and pull */
     void *stream;
@@ -298,7 +299,7 @@ struct client_tensor_elastic {
     struct client_tensor_backup backup;
 };
 
-/* Its place in the order of operations. */
+/* Place of the tensor in the order of operations. */
 struct client_tensor_order {
     struct client_tensor_need need; /* its place among tensors with one priority */
     struct client_tensor_call_group call_group;
@@ -307,7 +308,7 @@ struct client_tensor_order {
     struct weft_list push_link;     /* in its batch, then in its bucket. The engine's */
 };
 
-/* What runs the operation; owned by the engine. */
+/* Task and work items of the operation. Written by the engine. */
 struct client_tensor_execution {
     bool has_begun;                 /* the engine has received the request */
     struct client_work work;

@@ -65,7 +65,7 @@ struct group_observers {
     struct weft_event_ring *events;
     struct weft_recorder *recorder;
 };
-/* From what the plans of operations are chosen. */
+/* Inputs for the choice of a plan. */
 struct group_planning {
     /* of its worst link, and of the worst link inside a host. Equal on all ranks */
     struct weft_link_cost cost, local_cost;

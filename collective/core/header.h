@@ -43,8 +43,8 @@ static inline bool coll_header_has_any_subject(const struct coll_header *header)
 {
     return (header->root & (WEFT_SUBJECT_ANY | WEFT_SUBJECT_BATCH)) == WEFT_SUBJECT_ANY;
 }
-/* Returns the name of the first field in which two calls differ ("the count"), or NULL. Of `count`
- * and `cuts` it is coll_header_count and coll_header_cuts. */
+/* Returns the name of the first field in which two calls differ, such as "the count"; NULL: none differs.
+ * For `count` and `cuts` it returns coll_header_count and coll_header_cuts. */
 extern const char coll_header_count[], coll_header_cuts[];
 const char *coll_header_difference(const struct coll_header *a, const struct coll_header *b);
 #define COLL_CALL_BYTES 256u /* output of group_describe_call */

@@ -119,8 +119,8 @@ static void append(char *text, size_t text_bytes, const char *format, unsigned l
     snprintf(text + used, text_bytes - used, format, number);
 }
 
-/* The counts of pieces differ: adds them to both calls, as far as the hashes show them. `text` receives the
- * piece. Returns what differs. */
+/* Call if the counts of pieces differ. Appends the counts that the hashes determine to both call texts.
+ * `text` receives the name of the piece. Returns the text of what differs. */
 static const char *describe_counts(const struct weft_coll *coll, const struct coll_header *own,
                                    const struct coll_header *theirs, const char *what, char *own_call,
                                    char *call, char text[COUNT_TEXT_BYTES])

@@ -8,7 +8,7 @@
 
 /* counts (ranks,) */
 uint64_t coll_layout_hash(const uint64_t *counts, uint32_t ranks);
-/* The one piece whose counts differ. */
+/* Piece whose count differs between two ranks. */
 struct coll_layout_difference {
     uint32_t piece;
     uint64_t count; /* at the other rank */

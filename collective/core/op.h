@@ -59,7 +59,7 @@ struct coll_flags {
     bool is_held;             /* a send waits for credit (send_credit.h) */
     bool is_plan_pending;     /* posted, but a change of the plan table is pending (retune.h) */
 };
-/* Its launch, and its entry in the flight recorder. */
+/* Launch of the operation, and its entry in the flight recorder. */
 struct coll_launch {
     bool is_alone;             /* no other operation was active at its launch */
     uint64_t launch_number;    /* launch_count of the group at its launch */

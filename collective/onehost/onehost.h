@@ -216,7 +216,7 @@ struct onehost_setup {
 struct onehost_caches {
     uint64_t last_cache_bytes, core_cache_bytes;
 };
-/* Sleeping, and moving to another core. */
+/* State of sleep and of core migration. */
 struct onehost_scheduling {
     bool sleeping;
     uint32_t processor; /* copy of segment->processor */

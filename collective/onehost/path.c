@@ -1,5 +1,5 @@
-/* path.c - the one-host path as core/ sees it: the table of collective/core/path.h, and which calls the path
- * accepts. The vote that enables it for a group is in setup.c. */
+/* path.c - the ops table by which core/ calls the one-host path (collective/core/path.h), and the calls
+ * that the path accepts. setup.c has the vote that enables the path for a group. */
 #include "collective/core/path.h"
 
 #include "collective/onehost/onehost.h"

@@ -228,7 +228,7 @@ static void set_state(struct onehost *onehost, enum onehost_state state)
     onehost_vote_complete(onehost);
 }
 
-/* `rank` cannot map the memory of the others. */
+/* Disables the path because `rank` cannot map the memory of the other ranks. */
 static void disable(struct onehost *onehost, uint32_t rank)
 {
     const struct weft_group *group = onehost->group;

@@ -1,4 +1,5 @@
-/* plan.c - what all plans share: the header check, slices and their cut into chunks, names, dispatch.
+/* plan.c - parts common to all plans: the header check, slices, their division into chunks, names,
+ * dispatch.
  *
  * A plan is a pure function (arguments, step number) -> step. Only the number of the next step is stored, so
  * a ring of thousands of ranks needs no memory, and a step can be computed alone.

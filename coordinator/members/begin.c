@@ -52,7 +52,7 @@ void coordinator_describe(const struct coordinator_member *member, Weft__Control
     entry->wire_newest = member->abilities.wire.newest > 1 ? member->abilities.wire.newest : 0;
 }
 
-/* 0: no worker has reported its deadline. */
+/* Returns 0 if no worker has reported its deadline. */
 static uint64_t shortest_deadline_ms(const struct weft_coordinator *coordinator)
 {
     uint64_t shortest_ms = UINT64_MAX;
@@ -151,7 +151,8 @@ static uint32_t count_live_shards(const struct weft_coordinator *coordinator)
     return live;
 }
 
-/* Nothing is known of it. Features that all shards need are decided by the others. */
+/* The lost shard has sent no Hello. It gets the abilities of another shard, so that it disables no feature
+ * of the job. */
 static void describe_former(struct weft_coordinator *coordinator, struct coordinator_member *former)
 {
     const struct coordinator_member *other = coordinator->membership.shards[former->index == 0];

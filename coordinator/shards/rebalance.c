@@ -56,7 +56,7 @@ static bool balance_begin(const struct weft_coordinator *coordinator, struct bal
     return true;
 }
 
-/* How much half the sum of squares falls; 0: it does not. from_speed, to_speed: in thousandths. */
+/* Returns by how much a move reduces half the sum of squares; 0: it does not. Speeds are in thousandths. */
 static double gain_of(uint64_t from, uint64_t to, uint64_t bytes, uint32_t from_speed, uint32_t to_speed)
 {
     const double moved = (double)bytes;
@@ -65,7 +65,8 @@ static double gain_of(uint64_t from, uint64_t to, uint64_t bytes, uint32_t from_
     const double falls = moved * (2 * (double)from - moved) / from_speed,
                  rises = moved * (2 * (double)to + moved) / to_speed;
     const double gain = (falls - rises) * COORDINATOR_SPEED_FULL / 2;
-    return gain > moved * moved / 64 ? gain : 0; /* above the rounding: steps end */
+    return gain > moved * moved / 64 ? gain : 0; /* a step must gain more than the rounding error, so that
+                                                  * the steps end */
 }
 
 /* ---- slots with chunks ---- */

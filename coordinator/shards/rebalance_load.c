@@ -1,4 +1,4 @@
-/* rebalance_load.c - `weft rebalance --by load`: how fast each shard works, and what would move.
+/* rebalance_load.c - `weft rebalance --by load`: speeds of the shards, and the plan of moves.
  *
  *     report of a shard: pushed_bytes, work_ns --> sums that decay over WINDOW_NS --> bytes per ns
  *     bytes per ns / that of the fastest shard --> speed in thousandths --> rebalance.c: led bytes / speed
@@ -11,7 +11,7 @@
 #include "coordinator/coordinator_state.h"
 
 #define WINDOW_NS WEFT_SECONDS(30)
-#define WORK_NS_MIN WEFT_MS(1) /* with less work there is no measurement */
+#define WORK_NS_MIN WEFT_MS(1) /* a shorter time is no measurement */
 enum { EVEN = 750, STEPS = 16, SPEED_MIN = COORDINATOR_SPEED_FULL / STEPS, PLAN_MAX = 1024 };
 
 void coordinator_load_report(struct coordinator_member *shard, const Weft__Control__Report *report,

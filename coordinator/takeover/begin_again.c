@@ -13,7 +13,7 @@
 #include "coordinator/takeover/reign.h"
 
 #define READ_PERIOD_NS WEFT_MS(50)
-#define SHARDS_MIN 3u /* copies need two; the former coordinator's is lost */
+#define SHARDS_MIN 3u /* a job with copies needs two; the shard of the lost coordinator is lost */
 
 /* WEFT_OK: the next coordinator is found, or this process may coordinate. WEFT_ERR_NOT_FOUND: not yet. */
 static enum weft_status read_store(struct coordinator_reign *reign, const struct weft_takeover_search *search,
@@ -50,7 +50,7 @@ enum weft_status weft_takeover_next(struct weft_env *env, const struct weft_take
 {
     struct coordinator_reign *opened;
     enum weft_status status;
-    if (access(search->store, R_OK | W_OK) != 0) /* an open would create the file */
+    if (access(search->store, R_OK | W_OK) != 0) /* weft_store_open creates a missing file */
         return weft_error_set(error, WEFT_ERR_IO, "cannot read the store %.200s (server.store)",
                               search->store);
     memset(next_out, 0, sizeof *next_out);

@@ -58,7 +58,7 @@ static void end_if_dead(struct coordinator_reign *reign, const struct coordinato
         (void)weft_store_revoke(reign->store, view->lease);
 }
 
-/* Waits for the end of an earlier reign, whose process may be dead. */
+/* Waits until the lease of an earlier reign ends. Its process may be dead. */
 static enum weft_status acquire_first(struct weft_coordinator_server *server, const char *address,
                                       struct coordinator_reign_view *view_out)
 {
@@ -202,8 +202,8 @@ static void abandon(struct weft_candidate *candidate, const char *why)
         (void)weft_store_revoke(candidate->reign->store, candidate->reign->lease);
 }
 
-/* Returns whether the store has a job to continue: one that has begun and not ended. If it has not begun,
- * this process joins it again, or coordinates from the begin. */
+/* Returns whether the store has a job that has begun and not ended. If the job has not begun, this process
+ * joins it again, or coordinates it from its start. */
 static bool has_job(struct weft_candidate *candidate, struct coordinator_loaded *loaded)
 {
     const enum weft_status status = coordinator_records_load(candidate->reign, loaded);

@@ -298,7 +298,7 @@ static bool write_marked(struct weft_coordinator *coordinator)
     return is_written;
 }
 
-/* Members that have joined have no record yet. */
+/* Before the job begins the store has no record of a member. */
 static bool write_waiting(struct weft_coordinator *coordinator)
 {
     struct batch *batch = weft_alloc_zero(coordinator->env, sizeof *batch);

@@ -80,7 +80,7 @@ enum weft_status weftd_options_check(const struct weftd_options *given, struct w
 
 /* ---- start ---- */
 
-/* Of the job that another process has coordinated, the record in the store has the options. */
+/* The options of a job that another process has coordinated are in the record of the store. */
 static void set_job_options(const struct weftd *weftd, struct weft_coordinator_options *options)
 {
     const struct weft_config *config = weftd->options.config;
@@ -140,8 +140,8 @@ static enum weft_status write_port_file(const char *path, const char *text, stru
                           strerror(reason));
 }
 
-/* One line with the addresses, at the default log level too: an operator, or a script, needs a port that the
- * system has chosen. A log level below the default, and a simulation, have no such line. */
+/* Logs one line with the addresses, also at the default log level: an operator or a script needs the port
+ * that the system has chosen. At the log level error, and in simulations, there is no such line. */
 static void announce(const struct weftd *weftd, const char *shown, uint16_t port, uint16_t http_port)
 {
     const struct weftd_options *options = &weftd->options;
@@ -270,7 +270,7 @@ static void wait_for_others(struct weftd *weftd)
     }
 }
 
-/* Returns whether the process begins again: its coordinator may have been lost before the job began. */
+/* Returns whether the process joins the job again, because its coordinator was lost before the job began. */
 static bool release(struct weftd *weftd, const struct weft_error *error, struct weftd_again *again)
 {
     weft_net_free(weftd->http); /* first: its pages use everything below */

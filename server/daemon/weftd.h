@@ -142,19 +142,19 @@ struct weftd_outcome {
     atomic_bool stopped;
 };
 
-/* To reach a coordinator: that the store names, so that it listens or is lost; that was given, in a job with
- * a store; and that was given, in all. */
+/* Timeouts to reach a coordinator. NEXT: the store names it, so it listens or is lost. REACH: the options
+ * name it, in a job with a store. ALL: limit for all attempts. */
 #define WEFTD_REACH_NEXT_NS WEFT_SECONDS(2)
 #define WEFTD_REACH_NS WEFT_SECONDS(10)
 #define WEFTD_REACH_ALL_NS WEFT_SECONDS(30)
-/* The process joins again, or coordinates: its coordinator was lost before the job began
- * (weftd_takeover.c). */
+/* State of a process that joins again, or coordinates, because its coordinator was lost before the job
+ * began (weftd_takeover.c). */
 struct weftd_again {
     struct weft_takeover_next next;
     uint64_t began_ns;
     bool is_due;    /* not the first begin */
     uint64_t reign; /* of the lost coordinator; 0: none was reached */
-    uint16_t port;  /* at which it was a candidate; 0: it was none */
+    uint16_t port;  /* port of this process as a candidate; 0: it was no candidate */
 };
 
 struct weftd {
@@ -215,12 +215,12 @@ void weftd_takeover_refused(void *context, uint64_t reign);
 void weftd_coordinator_replaced(void *context);
 /* Time to reach the coordinator. */
 uint64_t weftd_takeover_reach_ns(const struct weftd *weftd);
-/* Main thread, after the net has ended: whether the coordinator may have been lost before the job began. Then
- * it fills in `again`. */
+/* Returns whether the coordinator may have been lost before the job began, and then sets `again`. Main
+ * thread, after the net has ended. */
 bool weftd_takeover_is_early(const struct weftd *weftd, const struct weft_error *error,
                              struct weftd_again *again);
-/* Main thread. Waits for the next coordinator, or the right to coordinate, and changes the options. false:
- * there is none. */
+/* Waits for the next coordinator, or for the right to coordinate, and sets the options. Returns false if
+ * there is neither. Main thread. */
 bool weftd_takeover_begin_again(struct weft_env *env, struct weftd_options *options,
                                 struct weftd_again *again);
 /* Fails the process: the engines notify their workers, the member leaves, and the process ends with this

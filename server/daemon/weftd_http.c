@@ -80,7 +80,7 @@ static void write_health(struct weftd *weftd, struct weftd_page *page)
     write_words(weftd, page, "ok ");
 }
 
-/* A page with 503: before the job runs, its state is the reason. */
+/* Pages with status 503: before the job runs, the reason is its state. */
 static void write_bad_health(struct weftd *weftd, struct weftd_page *page)
 {
     write_words(weftd, page, "not ok: ");

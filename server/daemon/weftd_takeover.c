@@ -96,7 +96,8 @@ bool weftd_takeover_is_early(const struct weftd *weftd, const struct weft_error 
         return false;
     const uint64_t reign = weftd->member ? weft_control_client_reign(weftd->member) : 0;
     if (reign > again->reign) again->reign = reign;
-    if (again->next.reign > again->reign) again->reign = again->next.reign; /* it could not be reached */
+    if (again->next.reign > again->reign) again->reign = again->next.reign; /* that coordinator did not
+                                                                             * answer either */
     if (weftd->candidate) again->port = weft_candidate_port(weftd->candidate);
     return true;
 }

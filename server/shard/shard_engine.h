@@ -170,10 +170,10 @@ struct shard_hold {
     bool is_sending; /* the send in flight reads the payload */
 };
 
-/* Of a leader's values with the copy's (shard_compare.c). */
+/* Comparison of the leader's values with those of its copy (shard_compare.c). */
 struct shard_compare {
     struct weft_completion sent;
-    uint64_t step; /* the last one that was compared */
+    uint64_t step; /* last step that was compared */
     bool is_sending;
 };
 
@@ -194,7 +194,7 @@ struct shard_copy {
 };
 #include "server/shard/copies/shard_move.h"
 
-/* Where the chunk is, in a job with copies. */
+/* Placement of the chunk, in a job with copies. */
 struct shard_chunk_placement {
     uint32_t slot;
     bool is_at_home; /* on the endpoint of its declaration, which workers' hashes name */
@@ -614,7 +614,8 @@ bool shard_receive_one(struct shard_chunk *chunk, uint32_t worker);
 /* Accepts the worker's announced contribution into the slot. An error changes nothing but the slot. */
 enum weft_status shard_receive_accept(struct shard_chunk *chunk, uint32_t worker, struct shard_slot *slot,
                                       void (*done)(struct weft_completion *, enum weft_status));
-/* A receive of a contribution, or a sum in place, begins; it ends. */
+/* Call when a receive of a contribution, or a sum in place, begins, and when it ends. The engine counts
+ * the time in which any of them runs. */
 void shard_work_begin(struct weft_shard_engine *engine);
 void shard_work_end(struct weft_shard_engine *engine);
 /* Slots that partial sums use after ranks 0..added-1 are folded. */
@@ -677,7 +678,8 @@ void shard_round_resume(struct shard_chunk *chunk);
 void shard_round_advance(struct shard_chunk *chunk);
 /* Computes the factor of the mean from the weights. false: they are 0, or too large or too small. */
 bool shard_round_scale(struct shard_chunk *chunk);
-/* The sum is complete: notes whether it is finite. true: it is not, and that skips the step. Any thread. */
+/* Call when the sum is complete. Records whether the sum is finite, and returns true if an infinite sum or
+ * a NaN skips the step. Any thread. */
 bool shard_round_is_skipped(struct shard_chunk *chunk);
 /* The values are those of the open step: ends the round with its result. */
 void shard_round_closed(struct shard_chunk *chunk);
@@ -828,7 +830,7 @@ void shard_copy_pump(struct weft_shard_engine *engine);
 /* Queues the answer to the leader. */
 void shard_copy_answer(struct shard_chunk *chunk, const struct weft_wire_header *request,
                        enum weft_status status);
-/* The copy has the leader's result of request->step: its figures, without the payload. */
+/* Call when the copy has the leader's result of request->step. Stores its step, round, rate and weights. */
 void shard_copy_note_result(struct shard_chunk *chunk, const struct weft_wire_header *request);
 /* The leader has answered workers that the step is skipped: so does this engine if it leads later. */
 void shard_copy_note_skip(struct shard_chunk *chunk, uint64_t step);
@@ -840,13 +842,14 @@ static inline bool shard_copy_is_busy(const struct shard_chunk *chunk)
 }
 
 /* shard_compare.c */
-/* The copy has acknowledged the closed step: sends the hash of the values, if it is due. */
+/* Call when the copy has acknowledged the closed step. Sends the hash of the values, if a comparison is
+ * due. */
 void shard_compare_send(struct shard_chunk *chunk);
-/* What to do with a COMPARE; status_out: of the answer. */
+/* Returns how to handle a COMPARE. *status_out is the status of the answer. */
 enum shard_copy_next shard_compare_received(const struct shard_chunk *chunk,
                                             const struct weft_wire_header *request,
                                             enum weft_status *status_out);
-/* false: the answer is not to a COMPARE. */
+/* Handles the answer to a COMPARE. Returns false if it answers another message. */
 bool shard_compare_answered(struct shard_chunk *chunk, uint32_t peer_id,
                             const struct weft_wire_header *header);
 

@@ -25,8 +25,8 @@ bool shard_in_place_is_possible(const struct shard_chunk *chunk)
     return chunk->open.sources > 0 && chunk->open.sources == chunk->open.arrived;
 }
 
-/* Memory that the mean is written to, and that is then exchanged with the values; NULL: none. The copy of a
- * step that may be skipped is of the step before, which is decided. */
+/* Returns the memory for the mean, which is exchanged with the values afterwards; NULL: none. The backup
+ * may be overwritten: it would undo the last closed step, which all workers have accepted. */
 static float *memory_take(struct shard_chunk *chunk)
 {
     struct shard_tensor *tensor = chunk->tensor;

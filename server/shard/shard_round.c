@@ -103,7 +103,8 @@ static void fold(struct weft_task *task)
                                             chunk->work.folding->payload_bytes);
 }
 
-/* Ends the fold of rank open.next. false: the contribution was not usable and the round was dropped. */
+/* Ends the fold of rank open.next. Returns false if the contribution was invalid and the round was
+ * dropped. */
 static bool folded(struct shard_chunk *chunk)
 {
     uint32_t worker = chunk->open.next;
@@ -199,7 +200,8 @@ bool shard_round_is_skipped(struct shard_chunk *chunk)
     return chunk->open.flags & WEFT_WIRE_CHECKED && !chunk->result.is_finite;
 }
 
-/* Without an optimiser the step before needs no copy: its memory is exchanged for that of the copy. */
+/* Without an optimiser the values of the step before are not copied: values and backup exchange their
+ * memory. */
 static void store_mean(struct shard_chunk *chunk, const float *sum)
 {
     const bool is_kept = shard_skip_needs_copy(chunk);

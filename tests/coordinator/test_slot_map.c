@@ -745,7 +745,7 @@ static void by_load(void **state)
     harness_free(h);
 }
 
-/* The leader has found other bits in its copy: another one is made. */
+/* The leader reports that the bits of its copy differ: the coordinator has another copy made. */
 static void a_copy_with_other_bits(void **state)
 {
     uint64_t c[MEMBERS];

@@ -85,7 +85,8 @@ static void test_sources(void **state)
     }
 }
 
-/* One contribution that is not finite, of any rank, shows in max_bits; finite ones do not. */
+/* max_bits is at least infinity if one contribution of any rank is not finite, and below it if all are
+ * finite. */
 static void test_max(void **state)
 {
     static float memory[RANKS_MAX][COUNT];

@@ -228,7 +228,7 @@ static void receiver_dies(struct harness *harness, int calls)
     CHECK_OK(driver_finalize(driver, context));
 }
 
-/* Later deaths are found by the deadline of the plugin, which the caller of the harness sets. */
+/* The plugin detects later deaths at its deadline, which the caller of the harness sets. */
 static void dies_between(struct harness *harness)
 {
     const int most = getenv("WEFT_NCCL_DEADLINE") ? 2 : 0;

@@ -122,7 +122,8 @@ struct search {
     uint64_t wanted;
 };
 
-/* Whether a tree over `count` partial results has the wanted bits: each pair in turn is combined first. */
+/* Returns whether a tree over `count` partial results has the wanted bits. Combines each pair first, in
+ * turn, and recurses. */
 static bool has_tree(const struct search *search, const double *values, int count)
 {
     if (count == 1) return bits_of(search->dtype, values[0]) == search->wanted;
@@ -201,7 +202,7 @@ static uint64_t load(const unsigned char *memory, size_t size)
     return bits;
 }
 
-/* Of a long call only some elements. */
+/* A long call is checked at every STRIDE-th element. */
 static void check(const struct node *node, int dtype, int op, const unsigned char *out, size_t count)
 {
     const size_t size = (size_t)coll_dtype_bytes[dtype];

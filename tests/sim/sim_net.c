@@ -61,7 +61,7 @@ struct weft_net_connection {
     struct weft_net_listener *listener; /* that will accept it */
     bool open, closing, closed;
     bool has_session;                 /* Welcome has arrived, or Resume was sent */
-    struct weft_timer arrives, limit; /* limit: of an end that closes, or is not open */
+    struct weft_timer arrives, limit; /* limit of an end that closes or is not open */
     uint64_t back_ns;                 /* latency of the notification of the other's end */
     struct event *events;
     uint64_t last_ns;                 /* arrival time of the last event */

@@ -1,4 +1,4 @@
-/* rebalance.c - `weft rebalance`: slots move until the shards are even, by bytes or by load. */
+/* rebalance.c - `weft rebalance`: requests moves of slots until all shards have equal bytes or load. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

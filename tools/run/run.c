@@ -34,7 +34,7 @@
 #define TAIL_LINES 8
 #define LEAVE_MS 5000 /* limit for processes of other hosts to disconnect from our coordinator */
 
-/* What the command line and the configuration ask for. */
+/* Options of the command line and of the configuration. */
 struct run_job {
     uint64_t workers, shards, engines;  /* engines 0: not given */
     uint32_t copies;                    /* server.copies; 0: a lost shard ends the job */
@@ -546,7 +546,8 @@ static void check_losses(struct run *run, uint64_t now_ns)
     if (run->end.first_failed) run->losses.loss_deadline_ns = WEFT_NEVER;
 }
 
-/* Another process may coordinate. If the store names none, the worker waits for it. */
+/* Sets the present coordinator of the store. If the store names none, the former one stays, and the worker
+ * waits for the next one. */
 static void follow_coordinator(struct run *run)
 {
     char address[256];

@@ -3,7 +3,7 @@
  *
  *     the connection ends -> with server.store: another process coordinates -> an observer of that one
  *
- * The status has the losses that no connection has reported. */
+ * The status has losses that happened while no observer was connected. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "tools/target.h"
 
 #define SNAPSHOT_PERIOD_NS WEFT_SECONDS(2) /* between two requests of the status */
-#define LOOK_NS WEFT_MS(100)               /* at the store, for the next coordinator */
+#define STORE_READ_NS WEFT_MS(100)         /* period of reads of the store */
 #define NEXT_NS WEFT_SECONDS(20)           /* until another process coordinates */
 
 enum { WORKERS_MAX = 256 };
@@ -29,10 +29,11 @@ struct observer {
 struct run_watch {
     struct weft_net *net;
     struct weft_control_client_options options; /* of the next connection; texts: below */
-    char *store, *job, *secret;                 /* owned; store, secret: NULL without */
+    char *store, *job, *secret;                 /* owned; store, secret: NULL: none */
     char host[256];
     bool has_snapshots;
-    struct observer *observers;  /* owned; the first one is in use; observer's thread once that runs */
+    struct observer *observers;  /* owned; the first one is in use; written by the net thread after its
+                                  * start */
     uint64_t until_ns;           /* for another coordinator; observer's thread */
     long long snapshot_failures; /* printed so far; observer's thread */
     pthread_mutex_t lock;
@@ -88,7 +89,7 @@ static void on_welcomed(void *context, const Weft__Control__Welcome *welcome)
     request_status(watch);
 }
 
-/* The job continues without workers that another coordinator has as lost. */
+/* Counts the workers that the next coordinator lists as lost. The job continues without them. */
 static void count_lost(struct run_watch *watch, const json_t *root)
 {
     size_t i;
@@ -167,7 +168,7 @@ static enum weft_status observe(struct run_watch *watch)
 }
 
 /* Net thread. */
-static void look_for_next(void *context)
+static void observe_next(void *context)
 {
     struct run_watch *watch = context;
     struct weft_env *env = weft_env_system();
@@ -181,7 +182,7 @@ static void look_for_next(void *context)
         watch->options.port = port;
         (void)observe(watch);
     } else if (weft_now_ns(env) < watch->until_ns) {
-        (void)weft_net_timer_once(watch->net, LOOK_NS, look_for_next, watch);
+        (void)weft_net_timer_once(watch->net, STORE_READ_NS, observe_next, watch);
     }
 }
 
@@ -193,7 +194,7 @@ static void on_closed(void *context, enum weft_status status, const char *text)
     watch->closed = true;
     pthread_mutex_unlock(&watch->lock);
     watch->until_ns = weft_deadline_ns(weft_now_ns(weft_env_system()), NEXT_NS);
-    if (watch->store) (void)weft_net_timer_once(watch->net, 0, look_for_next, watch);
+    if (watch->store) (void)weft_net_timer_once(watch->net, 0, observe_next, watch);
 }
 
 struct run_watch *run_watch_start(const struct run_watch_options *options)

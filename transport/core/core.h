@@ -147,7 +147,7 @@ struct core_composite {
     uint32_t child_count;
     struct weft_transport *parent;  /* the composite endpoint, or NULL */
 };
-/* The loop that drives the endpoint. */
+/* Attachment to the loop that drives the endpoint. */
 struct core_attachment {
     struct weft_loop *loop; /* while attached */
     struct weft_pollable pollable;

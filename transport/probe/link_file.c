@@ -14,7 +14,7 @@
 enum weft_status weft_link_table_load(struct weft_env *env, const char *path,
                                       struct weft_link_table **table_out, struct weft_error *error)
 {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* no wait for the writer of a FIFO */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* an open of a FIFO must not block */
     FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
     if (!file && errno == ENOENT)
         return weft_error_set(error, WEFT_ERR_NOT_FOUND, "there is no link table %s yet", path);

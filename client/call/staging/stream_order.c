@@ -77,8 +77,8 @@ static enum weft_status release_stream(struct client_stage *stage, struct window
     return ops->record(stage->windows[0].emptied, stage->device->up, error);
 }
 
-/* Copies that the stream is not ordered behind may still write to its buffers: waits for them, at most
- * END_NS. A device that fails copies nothing more. */
+/* The stream is not ordered behind some copies, which may still write to its buffers. Waits for these
+ * copies, at most END_NS. A device that has failed copies no more. */
 static void wait_for_copies(struct client_stage *stage)
 {
     struct weft_env *env = stage->session->env;

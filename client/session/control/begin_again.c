@@ -53,7 +53,7 @@ bool client_again_is_elsewhere(struct weft_session *session)
 {
     const struct client_settings *settings = &session->settings;
     const enum client_phase phase = client_control_phase(&session->control);
-    /* from Hello on the reign is known, and is not written any more */
+    /* after Hello the reign is set, and no thread writes it */
     const uint64_t former = phase >= CLIENT_HELLO_SENT ? session->control.link.reign : 0;
     const struct weft_takeover_search search = {
         .store = settings->store, .job = settings->job, .reign = former};

@@ -6,15 +6,16 @@
 
 /* Zero at the first try. */
 struct client_again {
-    struct weft_takeover_next next; /* next.address "": as the settings give it */
+    struct weft_takeover_next next; /* next.address "": the coordinator of the settings */
     uint64_t until_ns;              /* the deadline of weft_init; 0: the first try sets it */
 };
 
-/* After the settings: the coordinator and the time that is left. */
+/* Call after the settings are resolved. Sets the coordinator to join, and the remaining time. */
 enum weft_status client_again_apply(struct weft_session *session, struct client_again *again);
-/* By the store another process coordinates than the one that is being connected. */
+/* Returns whether the store names another coordinator than the one to which the session connects. */
 bool client_again_is_elsewhere(struct weft_session *session);
-/* After the threads of the session have ended. Waits for the next coordinator. false: the failure stays. */
+/* Call after the threads of the session have ended. Waits for the next coordinator. Returns false if there
+ * is none; weft_init then fails with `status`. */
 bool client_again_is_possible(struct weft_session *session, enum weft_status status,
                               struct client_again *again);
 

@@ -25,7 +25,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WARN_AFTER_NS WEFT_SECONDS(30) /* a rank that has waited so long for an operation warns once */
+#define WARN_AFTER_NS WEFT_SECONDS(30) /* a rank logs one warning after this wait for an operation */
 
 static struct weft_coll *oldest_running(const struct weft_group *group)
 {

@@ -1,4 +1,4 @@
-/* shard_compare.c - whether the values of a copy have the bits of its leader's.
+/* shard_compare.c - compares the bits of a copy with those of its leader.
  *
  *     leader: the copy has acknowledged step s, s % hash_every == 0 --> COMPARE(s, hash of the values)
  *     copy:   it has closed s, equal hash: nothing             else --> REPLICATED(s, DIVERGED)

@@ -14,7 +14,7 @@
  * step. So the coordinator may name the copy at any time after the report. A new copy that refuses a change
  * ends the move.
  *
- * Bounds: with server.move_rate a chunk starts when the bytes of those before it have had their time.
+ * Bounds: with server.move_rate a chunk starts after (bytes of earlier chunks / rate) seconds.
  * WINDOW_BYTES of parts are under way from one engine, or one larger part. If either end is lost, Map
  * brings a new term without the new copy, and the move ends without effect. */
 #include "server/shard/shard_clock.h"

@@ -272,7 +272,7 @@ static void keep_text(void *context, const char *text)
     strcat(strcat(context, text), ";");
 }
 
-/* Options that depend on each other: set, whether this process coordinates, and the sentence. */
+/* Rows: options that are set, whether this process coordinates, and the expected sentence. */
 static void half_of_a_pair_is_refused_or_named(void **state)
 {
     static const struct {

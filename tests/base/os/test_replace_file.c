@@ -28,7 +28,7 @@ static int make_folder(void **state)
     return mkdtemp(folder) ? 0 : -1;
 }
 
-/* The files of the test must be the only ones: no part is left. */
+/* Asserts that the folder has the files of the test and no part. */
 static int remove_folder(void **state)
 {
     static const char *const names[] = {"file", "link", "pipe", "out"};
@@ -140,7 +140,7 @@ static void other_places_are_errors(void **state)
     memset(name, 'a', sizeof name - 1);
     name[sizeof name - 1] = 0;
     assert_int_equal(weft_replace_file(name, "text", 4, 0644), ENAMETOOLONG);
-    name[WEFT_REPLACE_PATH_BYTES - 4] = 0; /* without space for the name of the part */
+    name[WEFT_REPLACE_PATH_BYTES - 4] = 0; /* the path fits, the name of the part does not */
     for (size_t i = 0; i < WEFT_REPLACE_PATH_BYTES - 4; i += 100) name[i] = '/';
     assert_true(weft_replace_file(name, "text", 4, 0644) != 0);
 }

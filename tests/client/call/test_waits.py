@@ -61,7 +61,7 @@ def symbols_of(program):
 
 
 def is_ordered(program):
-    """The program finds a missing order at any speed."""
+    """Returns whether the program is built with the thread sanitizer, which detects a missing order at any speed."""
     return "__tsan_init" in subprocess.run(["nm", program], stdout=subprocess.PIPE, text=True, check=True).stdout
 
 

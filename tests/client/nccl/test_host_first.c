@@ -512,8 +512,8 @@ static void hold(void *context)
     while (!atomic_load(&gate)) usleep(1000);
 }
 
-/* A call is overdue when NCCL's part has begun and not ended in twice the deadline. The time before counts as
- * the caller's. What follows the gate may end either way. */
+/* A call is overdue if NCCL's part has not ended within twice the deadline after its begin. The time
+ * before its begin is not counted. The calls behind the gate may succeed or fail. */
 static int late_caller(struct fleet *fleet, uint32_t rank)
 {
     struct rig rig;

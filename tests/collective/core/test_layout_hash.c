@@ -1,4 +1,5 @@
-/* test_layout_hash.c - two layouts of pieces that differ in one count show which one and its value. */
+/* test_layout_hash.c - if two layouts differ in the count of one piece, the hashes determine the piece and
+ * the other count. */
 #include "tests/lib/check.h"
 
 #include <string.h>
@@ -39,7 +40,8 @@ static void one_count_differs(void **state)
     }
 }
 
-/* More differences, or counts too large to be told from chance, show nothing. */
+/* If the counts of several pieces differ, or a count exceeds the range of the hash, the function finds no
+ * piece. */
 static void others_show_nothing(void **state)
 {
     struct coll_layout_difference found;

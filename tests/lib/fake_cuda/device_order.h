@@ -24,8 +24,8 @@ void __tsan_acquire(void *address);
 void __tsan_release(void *address);
 void __tsan_atomic32_store(volatile int *address, int value, int order);
 
-/* Between the two no lock, condition or join of this thread is an order, and its accesses are those of the
- * runtime to its own memory: allocations and releases of it are no accesses. */
+/* Between the two calls the sanitizer ignores locks, conditions and joins of this thread. It also ignores
+ * allocations and releases, which access memory of the runtime itself. */
 static inline void order_ignore(void)
 {
     AnnotateIgnoreSyncBegin(__FILE__, __LINE__);
@@ -36,7 +36,7 @@ static inline void order_observe(void)
     AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
     AnnotateIgnoreSyncEnd(__FILE__, __LINE__);
 }
-/* All that this thread has done is before all that follows an order_after() of that address. */
+/* Orders all earlier accesses of this thread before the accesses behind an order_after() of that address. */
 static inline void order_before(const void *address)
 {
     __tsan_release((void *)address);

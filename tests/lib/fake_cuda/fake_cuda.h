@@ -33,8 +33,8 @@ void fake_cuda_fail_alloc(int n);
  * returns the number of queued kernels. */
 void fake_cuda_fail_launch(int n);
 int fake_cuda_launches(void);
-/* While true kernels and what is behind them do not end, as on a device that hangs. Calls that wait for the
- * device (cudaFree) then return at once, without effect, and are counted: they would not return. */
+/* While true, kernels and the work behind them do not end, as on a device that hangs. Calls that wait for
+ * the device (cudaFree) would block; they return at once, without effect, and are counted. */
 void fake_cuda_hang(bool hangs);
 int fake_cuda_hung_calls(void);
 /* Resets a failed context; nothing may be queued. */

@@ -103,7 +103,7 @@ static void leave(void)
     order_observe();
 }
 
-/* With the lock held: order_before and order_after. */
+/* order_before and order_after; the caller holds the lock. */
 static void publish(const void *address)
 {
     order_observe();

@@ -244,8 +244,9 @@ static void undo_step_5(struct fleet *fleet, const float *before)
     assert_int_equal(run_step(fleet, &step, WEFT_OK), WEFT_WIRE_FINITE);
 }
 
-/* A result says whether the gradients were finite. A checked step with one that is not changes nothing; a
- * step that is skipped later is undone. Summed in place or received, with and without an optimiser. */
+/* The flag of a result shows whether the gradients were finite. A checked step with a gradient that is not
+ * finite changes no value. A step that is skipped later is undone. Each for sums in place and received
+ * sums, with and without an optimiser. */
 static void steps_that_are_not_finite(struct fleet *fleet)
 {
     static const struct step steps[] = {

@@ -1,4 +1,4 @@
-"""What the hook and the optimizers share about parameters: their codec, their gradients' hooks, and saved bytes."""
+"""Functions of the DDP hook and of the optimizers: codecs of parameters, hooks of gradients, saved bytes."""
 
 import torch
 
@@ -13,7 +13,7 @@ def codec_of(codec, name, parameter):
 
 
 class _AccumulatorHook:
-    """As the handle of register_post_accumulate_grad_hook, for PyTorch before 2.1."""
+    """Handle with the interface of register_post_accumulate_grad_hook, for PyTorch before 2.1."""
 
     def __init__(self, parameter, function):
         with torch.enable_grad():
