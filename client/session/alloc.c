@@ -19,7 +19,7 @@ struct block {
 static pthread_mutex_t disowned_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct weft_list disowned = {&disowned, &disowned};
 
-static void *memory_take(struct weft_session *session, size_t bytes)
+void *client_transport_memory_alloc(struct weft_session *session, size_t bytes)
 {
     const char *backend = weft_config_text(session->settings.config, "transport.backend");
     void *memory;
@@ -38,7 +38,7 @@ void *weft_alloc(struct weft_session *session, size_t bytes)
 {
     if (!session || client_usable(session) == WEFT_ERR_FORKED) return NULL;
     struct block *block = weft_alloc_zero(session->env, sizeof *block);
-    void *memory = block ? memory_take(session, bytes > 0 ? bytes : 1) : NULL;
+    void *memory = block ? client_transport_memory_alloc(session, bytes > 0 ? bytes : 1) : NULL;
     if (!memory) {
         weft_free_bytes(session->env, block);
         client_error(session, WEFT_ERR_NO_MEMORY, "weft_alloc: no memory for %zu bytes", bytes);

@@ -192,6 +192,10 @@ void client_session_init(struct weft_session *session, struct weft_env *env);
 void client_session_free(struct weft_session *session);
 void client_memory_free_all(struct weft_session *session); /* alloc.c: memory of weft_alloc */
 
+/* Allocates zeroed memory that peers on this host can map, if the transport may use shared memory. NULL: no
+ * memory. Free it with weft_memory_free. Any thread. */
+void *client_transport_memory_alloc(struct weft_session *session, size_t bytes);
+
 /* ---- the sessions of this process (live.c). Any thread. ---- */
 void client_live_add(struct weft_session *session);           /* before the session has threads */
 void client_live_init_returned(struct weft_session *session); /* weft_init returns the session */

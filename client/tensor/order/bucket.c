@@ -28,8 +28,7 @@ struct push_bucket {
     struct weft_list tensors; /* struct weft_tensor.push_link */
     uint64_t count;           /* elements */
     uint64_t hash;            /* of subjects and counts */
-    uint8_t *memory;          /* (capacity,) bytes, owned */
-    size_t capacity;
+    uint8_t *memory;          /* (BUCKET_BYTES_MAX,) bytes, owned; peers of this host may map it */
 };
 
 static struct weft_tensor *tensor_of(struct weft_list *node)
@@ -112,6 +111,10 @@ static struct push_bucket *bucket_alloc(struct weft_session *session)
         weft_list_remove(&bucket->link);
     } else {
         if (!(bucket = weft_alloc_zero(session->env, sizeof *bucket))) return NULL;
+        if (!(bucket->memory = client_transport_memory_alloc(session, BUCKET_BYTES_MAX))) {
+            weft_free_bytes(session->env, bucket);
+            return NULL;
+        }
         weft_list_init(&bucket->link);
         weft_list_init(&bucket->op.link);
         weft_list_init(&bucket->tensors);
@@ -123,18 +126,6 @@ static struct push_bucket *bucket_alloc(struct weft_session *session)
     bucket->op.done = done;
     bucket->op.ready = true;
     return bucket;
-}
-
-/* Makes space for `bytes` more. */
-static bool bucket_reserve(struct push_bucket *bucket, size_t used, size_t bytes)
-{
-    if (used + bytes <= bucket->capacity) return true;
-    size_t capacity = bucket->capacity ? bucket->capacity * 2 : TENSOR_BYTES_MAX * 2;
-    while (capacity < used + bytes) capacity *= 2;
-    weft_free_bytes(bucket->session->env, bucket->memory); /* nothing is copied in before the post */
-    bucket->memory = weft_alloc_bytes(bucket->session->env, capacity);
-    bucket->capacity = bucket->memory ? capacity : 0;
-    return bucket->memory != NULL;
 }
 
 static void bucket_add(struct push_bucket *bucket, struct weft_tensor *tensor)
@@ -180,7 +171,6 @@ static bool make_bucket(struct place *place)
 static bool join_place(struct place *place, struct weft_tensor *tensor)
 {
     if (!place->bucket && !make_bucket(place)) return false;
-    if (!bucket_reserve(place->bucket, place->bytes, tensor->bytes)) return false;
     bucket_add(place->bucket, tensor);
     place->bytes += tensor->bytes;
     return true;
@@ -213,7 +203,7 @@ void client_buckets_free(struct weft_session *session)
     while (!weft_list_empty(idle)) {
         struct push_bucket *bucket = weft_list_first(idle, struct push_bucket, link);
         weft_list_remove(&bucket->link);
-        weft_free_bytes(session->env, bucket->memory);
+        weft_memory_free(session->env, bucket->memory);
         weft_free_bytes(session->env, bucket);
     }
 }
