@@ -141,8 +141,8 @@ const struct weft_option weft_option_table[] = {
     BYTES("server.copy_bytes", "64MiB", MIB, (uint64_t)1 << 40,
           "Memory of one engine for steps that its copies have received and not applied. A chunk must fit."),
     BYTES("server.move_rate", "0", 0, (uint64_t)1 << 40,
-          "Bytes per second that an engine sends to make new copies of its slots, so that steps keep their "
-          "links; a chunk is sent as a whole. 0: as fast as the links are."),
+          "Bytes per second that an engine sends to make new copies of its slots, so that steps keep enough "
+          "of the links. A chunk is sent as a whole. 0: no limit."),
     TEXT("server.listen", "127.0.0.1",
          "Address to listen on. Anything but loopback requires job.secret_file. On a host without IPv4, "
          "127.0.0.1 means ::1."),

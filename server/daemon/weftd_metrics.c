@@ -147,8 +147,9 @@ static void write_process(struct weftd *weftd, struct weftd_page *page)
     weftd_page_head(page, "weft_uptime_seconds", "gauge", "Time since this process started.");
     weftd_page_print(page, "weft_uptime_seconds %.3f\n",
                      (double)(weft_now_ns(weftd->env) - weftd->started_ns) / 1e9);
-    weftd_page_head(page, "weft_log_messages_total", "counter",
-                    "Log lines of this process up to its log level, counted ones too.");
+    weftd_page_head(
+        page, "weft_log_messages_total", "counter",
+        "Log lines of this process at its log level, with the repeated lines that it only counts.");
     for (unsigned level = 0; level < WEFT_LOG_LEVELS; level++)
         weftd_page_print(page, "weft_log_messages_total{level=\"%s\"} %llu\n",
                          weft_log_level_name((enum weft_log_level)level),
@@ -229,7 +230,8 @@ static void write_workers(const struct weftd *weftd, const struct weft_member_re
     uint64_t steps = 0;
     for (uint32_t i = 0; i < count; i++)
         if (reports[i].figures.steps > steps) steps = reports[i].figures.steps;
-    weftd_page_head(page, "weft_job_step", "gauge", "Most steps that a connected worker has reported.");
+    weftd_page_head(page, "weft_job_step", "gauge",
+                    "Highest number of steps that a connected worker has reported.");
     weftd_page_name(page, weftd, "weft_job_step");
     weftd_page_print(page, "} %llu\n", (unsigned long long)steps);
     weftd_page_name(&labels, weftd, "");
@@ -245,7 +247,7 @@ static void write_operations(struct weftd *weftd, struct weftd_page *page,
 {
     char labels[48];
     weftd_page_head(page, "weft_operation_seconds", "histogram",
-                    "Operations that the engines of workers have completed: time from call to completion.");
+                    "Time from the call to the completion of an operation, at the engines of workers.");
     for (uint32_t i = 0; i < stats->operation_count; i++) {
         snprintf(labels, sizeof labels, ",op=\"%s\"", stats->operations[i].kind);
         weftd_page_histogram(page, weftd, "weft_operation_seconds", labels, &stats->operations[i].times);
@@ -267,14 +269,14 @@ static void write_job(struct weftd *weftd, struct weftd_page *page)
         write_value(page, &job_metrics[m], &stats);
     }
     write_members(weftd, &stats, page);
-    weftd_page_head(page, "weft_step_seconds", "histogram",
-                    "Steps that a worker has ended well: their time.");
+    weftd_page_head(page, "weft_step_seconds", "histogram", "Duration of the successful steps of workers.");
     weftd_page_histogram(page, weftd, "weft_step_seconds", "", &stats.step);
     weftd_page_head(page, "weft_exposed_seconds", "histogram",
-                    "The same steps: the part of their time that the worker waited in weft calls.");
+                    "Time of each successful step that the worker waited in weft calls.");
     weftd_page_histogram(page, weftd, "weft_exposed_seconds", "", &stats.exposed);
-    weftd_page_head(page, "weft_failover_seconds", "histogram",
-                    "Survived losses of shards, of each worker: time of the operations that were open.");
+    weftd_page_head(
+        page, "weft_failover_seconds", "histogram",
+        "Time that a worker's open operations took in a fail-over of a shard that the job survived.");
     weftd_page_histogram(page, weftd, "weft_failover_seconds", "", &stats.failover);
     write_operations(weftd, page, &stats);
     uint32_t count;

@@ -46,10 +46,11 @@ static void write_commits(const struct weftd *weftd, struct weftd_snapshots *sna
                 "Time of the last commit, since 1970; 0: none.", atomic_load(&stats->time_s));
     snprintf(labels, sizeof labels, ",shard=\"%u\"", page->job->index);
     weftd_page_head(page, "weft_snapshot_seconds", "histogram",
-                    "Committed snapshots: time from the end of the step to the commit.");
+                    "Time from the end of the step to the commit of its snapshot.");
     weftd_page_histogram(page, weftd, "weft_snapshot_seconds", labels, &seconds);
-    weftd_page_head(page, "weft_snapshot_bytes", "histogram",
-                    "Committed snapshots: files of all their pieces, also those of an earlier snapshot.");
+    weftd_page_head(
+        page, "weft_snapshot_bytes", "histogram",
+        "Bytes of the files of a committed snapshot, with the pieces that earlier snapshots have written.");
     weftd_page_byte_histogram(page, weftd, "weft_snapshot_bytes", labels, &bytes);
 }
 

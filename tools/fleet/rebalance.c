@@ -71,17 +71,18 @@ static void print_plan(const json_t *plan)
     printf("%zu slots would move, %.1f MiB\n", json_array_size(moves), (double)bytes / (1 << 20));
 }
 
-/* Nothing moves. */
+/* Prints the plan, and moves no slot. */
 static int show_plan(const struct rebalance *rebalance, const Weft__Control__Control *request)
 {
     struct weft_error error = {0};
     char *answer = tool_target_request(&rebalance->watch.target, request, &error);
     json_t *plan = answer ? json_loads(answer, 0, NULL) : NULL;
     if (!plan)
-        fprintf(stderr, "%s: there is no plan: %s\n", rebalance->watch.command,
+        fprintf(stderr, "%s: no plan of the moves: %s\n", rebalance->watch.command,
                 !answer     ? error.text
                 : answer[0] ? answer
-                            : "the coordinator is of a release without plans, and slots move now");
+                            : "the coordinator is of a release that cannot plan; it has started the moves "
+                              "(see weft status)");
     else if (rebalance->watch.json) puts(answer);
     else print_plan(plan);
     const int status = plan ? 0 : 1;

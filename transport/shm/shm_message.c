@@ -567,7 +567,7 @@ int shm_pair_poll(struct shm_pair *pair, int budget)
         const uint8_t *data = data_bytes == SIZE_MAX ? NULL : ring_reader_data(&pair->in, data_bytes);
         count++;
         if (!data || !dispatch(pair, &cell, data)) {
-            shm_pair_broken(pair, "what it wrote into shared memory makes no sense");
+            shm_pair_broken(pair, "the data that it wrote into shared memory are invalid");
             return count;
         }
         if (pair->state != SHM_PAIR_CONNECTED) return count; /* the cell ended the pair */

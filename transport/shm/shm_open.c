@@ -264,7 +264,8 @@ static void flush_blocked(struct shm_endpoint *endpoint)
     weft_list_foreach(node, spare, &endpoint->lists.blocked) {
         struct shm_pair *pair = weft_container_of(node, struct shm_pair, links.blocked);
         shm_pair_flush(pair);
-        if (pair->flags.broken) shm_pair_broken(pair, "what it wrote into shared memory makes no sense");
+        if (pair->flags.broken)
+            shm_pair_broken(pair, "the data that it wrote into shared memory are invalid");
     }
 }
 
