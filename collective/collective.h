@@ -563,37 +563,31 @@ uint64_t weft_coll_sequence(const struct weft_coll *coll);
 bool weft_coll_waits_for(const struct weft_coll *coll, uint32_t *rank_out);
 enum weft_plan_id weft_coll_plan(const struct weft_coll *coll);
 
-/* All-reduce of a gradient through a codec: the codec's rounds (compress.h) run over the group. grad
- * (elems,) f32 is borrowed until done; out (elems,) may equal grad. Result: the sum over ranks of
- * grad_scale*grad (+ residuals), times result_scale. `codec` is borrowed; the caller commits or abandons
- * after done. The first encode runs inside this call. done with WEFT_ERR_INVALID on all ranks: a gradient
- * is not finite; the group stays usable. */
-enum weft_status weft_coll_codec_all_reduce(struct weft_group *group, struct weft_codec *codec,
-                                            const struct weft_codec_spec *resolved,
-                                            const struct weft_shape *shape, const float *grad,
-                                            float grad_scale, float *out, float result_scale,
-                                            uint64_t deadline_ns, weft_coll_done_fn done, void *context,
-                                            struct weft_error *error);
-
-/* Gradients of one shape and codec in one batch: each round is one operation with all contributions, one
- * after the other. The bits equal those of separate calls. A gradient that is not finite ends all of them.
- * Requires weft_coll_codec_can_batch(); count 1..WEFT_CODEC_BATCH_MAX. */
-#define WEFT_CODEC_BATCH_MAX 32u
+/* A gradient that a codec reduces. */
 struct weft_coll_codec_member {
-    struct weft_codec *codec;
-    uint32_t subject; /* as in weft_coll_args; a batch carries a hash of all subjects */
-    uint64_t urgency; /* as in weft_coll_args; a batch has that of its first member */
-    const float *grad;
+    struct weft_codec *codec; /* borrowed; the caller commits or abandons it after done */
+    uint32_t subject;         /* as in weft_coll_args; a batch carries a hash of all subjects */
+    uint64_t urgency;         /* as in weft_coll_args; a batch has that of its first member */
+    const float *grad;        /* (elems,), borrowed until done */
     float grad_scale;
-    float *out;
+    float *out; /* (elems,), may equal grad */
+};
+/* Gradients of one shape and codec. Those of a batch share operations: each round is one operation with all
+ * contributions, one after the other. The bits equal those of separate calls. */
+#define WEFT_CODEC_BATCH_MAX 32u
+struct weft_coll_codec_args {
+    const struct weft_coll_codec_member *members; /* (count,), borrowed during the call */
+    uint32_t count; /* 1..WEFT_CODEC_BATCH_MAX; more than 1 requires weft_coll_codec_can_batch() */
+    const struct weft_codec_spec *resolved;
+    const struct weft_shape *shape;
+    float result_scale; /* result = sum over ranks of grad_scale * grad (+ residuals), times this */
 };
 bool weft_coll_codec_can_batch(const struct weft_codec_spec *resolved);
-enum weft_status weft_coll_codec_all_reduce_batch(struct weft_group *group,
-                                                  const struct weft_coll_codec_member *members,
-                                                  uint32_t count, const struct weft_codec_spec *resolved,
-                                                  const struct weft_shape *shape, float result_scale,
-                                                  uint64_t deadline_ns, weft_coll_done_fn done, void *context,
-                                                  struct weft_error *error);
+/* All-reduce of gradients through a codec: the codec's rounds (compress.h) run over the group. The first
+ * encode runs inside this call. done with WEFT_ERR_INVALID on all ranks: a gradient is not finite; no member
+ * has a result, and the group stays usable. */
+enum weft_status weft_coll_codec_all_reduce(struct weft_group *group, const struct weft_coll_codec_args *args,
+                                            weft_coll_done_fn done, void *context, struct weft_error *error);
 
 /* Returns whether the ranks combine this round in slices, and the slices (compress/split/slice.h). */
 bool weft_coll_codec_slices(const struct weft_codec_spec *resolved, const struct weft_shape *shape,

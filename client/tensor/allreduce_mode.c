@@ -249,9 +249,15 @@ static enum weft_status post_compressed(struct weft_tensor *tensor, struct weft_
             .grad_scale = each->op.gradient.scaled ? 1.0f : each->op.rates.factor,
             .out = sum_buffer(each)};
     }
-    return weft_coll_codec_all_reduce_batch(
-        tensor->session->engine->group, members, count, &tensor->options.codec_spec, &tensor->options.shape,
-        tensor->op.rates.grad_scale, 0, client_engine_group_op_done, &tensor->execution.group_op, error);
+    const struct weft_coll_codec_args args = {
+        .members = members,
+        .count = count,
+        .resolved = &tensor->options.codec_spec,
+        .shape = &tensor->options.shape,
+        .result_scale = tensor->op.rates.grad_scale,
+    };
+    return weft_coll_codec_all_reduce(tensor->session->engine->group, &args, client_engine_group_op_done,
+                                      &tensor->execution.group_op, error);
 }
 
 /* Returns the variable in which the kernel records whether the sum is finite; NULL: no check needs it. */

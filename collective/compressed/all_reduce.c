@@ -307,19 +307,13 @@ static struct weft_coll_args stage_args(const struct codec_op *op, const struct 
     }
 }
 
-static enum weft_status prepare_stage(struct codec_op *op, uint32_t index, uint64_t deadline_ns,
-                                      struct weft_error *error)
+static enum weft_status prepare_stage(struct codec_op *op, uint32_t index, struct weft_error *error)
 {
-    struct weft_coll **coll = &op->plan.colls[index];
-    const uint32_t subject = subject_of(op);
-    op->sparse.subject = subject;
-    if (op->is_sparse)
-        return codec_sparse_prepare(&op->sparse, op->group, index, deadline_ns, stage_done, op, coll, error);
-    struct weft_coll_args args = stage_args(op, &op->plan.stages[index]);
-    args.subject = subject;
+    struct weft_coll_args args =
+        op->is_sparse ? codec_sparse_args(&op->sparse, index) : stage_args(op, &op->plan.stages[index]);
+    args.subject = subject_of(op);
     args.urgency = op->members[0].urgency;
-    args.deadline_ns = deadline_ns;
-    return coll_prepare(op->group, &args, false, 0, stage_done, op, coll, error);
+    return coll_prepare(op->group, &args, false, 0, stage_done, op, &op->plan.colls[index], error);
 }
 
 static void op_end(struct codec_op *op, enum weft_status status, const char *text)
@@ -650,44 +644,39 @@ bool weft_coll_codec_can_batch(const struct weft_codec_spec *resolved)
     return true;
 }
 
-static bool is_valid_batch(const struct weft_coll_codec_member *members, uint32_t count,
-                           const struct weft_codec_spec *resolved)
+static bool is_valid_batch(const struct weft_coll_codec_args *args)
 {
-    for (uint32_t i = 0; i < count; i++)
-        if (!members[i].grad || !members[i].out) return false;
-    return count == 1 || (count > 1 && count <= WEFT_CODEC_BATCH_MAX && weft_coll_codec_can_batch(resolved));
+    for (uint32_t i = 0; i < args->count; i++)
+        if (!args->members[i].grad || !args->members[i].out) return false;
+    return args->count == 1 || (args->count > 1 && args->count <= WEFT_CODEC_BATCH_MAX &&
+                                weft_coll_codec_can_batch(args->resolved));
 }
 
-enum weft_status weft_coll_codec_all_reduce_batch(struct weft_group *group,
-                                                  const struct weft_coll_codec_member *members,
-                                                  uint32_t count, const struct weft_codec_spec *resolved,
-                                                  const struct weft_shape *shape, float result_scale,
-                                                  uint64_t deadline_ns, weft_coll_done_fn done, void *context,
-                                                  struct weft_error *error)
+enum weft_status weft_coll_codec_all_reduce(struct weft_group *group, const struct weft_coll_codec_args *args,
+                                            weft_coll_done_fn done, void *context, struct weft_error *error)
 {
-    WEFT_ASSERT(group && members && resolved && shape && done);
-    if (!is_valid_batch(members, count, resolved) || weft_shape_elems(shape) == 0)
+    const uint64_t elems = weft_shape_elems(args->shape);
+    if (!is_valid_batch(args) || elems == 0)
         return weft_error_set(
             error, WEFT_ERR_INVALID,
             "compressed all_reduce: a buffer is NULL, the shape is empty, or these do not go together");
     WEFT_TRY(coll_check_group(group, NULL, error));
     if (!group_schedule(group)) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a timer");
-    struct codec_op *op = op_create(group, resolved, shape, count);
+    struct codec_op *op = op_create(group, args->resolved, args->shape, args->count);
     if (!op)
         return weft_error_set(error, WEFT_ERR_NO_MEMORY,
                               "no memory for a compressed all_reduce of %llu elements",
-                              (unsigned long long)(count * weft_shape_elems(shape)));
-    memcpy(op->members, members, count * sizeof *members);
-    op->result_scale = result_scale;
+                              (unsigned long long)(args->count * elems));
+    memcpy(op->members, args->members, args->count * sizeof *args->members);
+    op->result_scale = args->result_scale;
     op->done = done;
     op->context = context;
     op->result.computed = WEFT_OK;
-    op->device.until_ns =
-        weft_deadline_ns(weft_now_ns(group->env), deadline_ns ? deadline_ns : group->limits.deadline_ns);
+    op->device.until_ns = weft_deadline_ns(weft_now_ns(group->env), group->limits.deadline_ns);
     uint64_t sequence = group->ops.sequence;
     enum weft_status status = WEFT_OK;
     for (uint32_t i = 0; i < op->plan.stage_count && status == WEFT_OK; i++)
-        status = prepare_stage(op, i, deadline_ns, error);
+        status = prepare_stage(op, i, error);
     if (status == WEFT_OK && compute_start(op, run_first_encode)) return WEFT_IN_PROGRESS;
     if (status == WEFT_OK && op->result.computed == WEFT_IN_PROGRESS) {
         const enum weft_status looks = device_poll_start(op, true);
@@ -703,18 +692,4 @@ enum weft_status weft_coll_codec_all_reduce_batch(struct weft_group *group,
     }
     launch(op);
     return WEFT_IN_PROGRESS;
-}
-
-enum weft_status weft_coll_codec_all_reduce(struct weft_group *group, struct weft_codec *codec,
-                                            const struct weft_codec_spec *resolved,
-                                            const struct weft_shape *shape, const float *grad,
-                                            float grad_scale, float *out, float result_scale,
-                                            uint64_t deadline_ns, weft_coll_done_fn done, void *context,
-                                            struct weft_error *error)
-{
-    const struct weft_coll_codec_member member = {
-        .codec = codec, .grad = grad, .grad_scale = grad_scale, .out = out};
-    WEFT_ASSERT(codec);
-    return weft_coll_codec_all_reduce_batch(group, &member, 1, resolved, shape, result_scale, deadline_ns,
-                                            done, context, error);
 }

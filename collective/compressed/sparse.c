@@ -97,21 +97,16 @@ void codec_sparse_close(struct codec_sparse *sparse)
 }
 
 /* ---- the two exchanges ---- */
-enum weft_status codec_sparse_prepare(struct codec_sparse *sparse, struct weft_group *group,
-                                      uint32_t exchange, uint64_t deadline_ns, weft_coll_done_fn done,
-                                      void *context, struct weft_coll **coll_out, struct weft_error *error)
+struct weft_coll_args codec_sparse_args(const struct codec_sparse *sparse, uint32_t exchange)
 {
-    struct weft_coll_args args = {
+    return (struct weft_coll_args){
         .kind = exchange == 0 ? WEFT_COLL_EXCHANGE_BYTES : WEFT_COLL_ALL_GATHER_BYTES,
         .in = sparse->pieces,
         .out = sparse->received,
         .piece_bytes_max = exchange == 0 ? sparse->piece_stride : sparse->sum_stride,
         .piece_bytes_in = sparse->piece_lengths,
         .piece_bytes_out = sparse->lengths,
-        .subject = sparse->subject,
-        .deadline_ns = deadline_ns,
     };
-    return coll_prepare(group, &args, false, 0, done, context, coll_out, error);
 }
 
 enum weft_status codec_sparse_cut(struct codec_sparse *sparse, const void *contribution, size_t bytes,

@@ -9,7 +9,7 @@
 
 struct codec_sparse {
     struct weft_regions *regions;      /* owned; NULL: not open */
-    uint32_t ranks, subject;           /* subject: of its exchanges; set by the caller after open */
+    uint32_t ranks;
     size_t piece_stride, sum_stride;
     uint8_t *pieces, *received;            /* borrowed from the operation's memory */
     uint64_t *piece_lengths, *lengths; /* (ranks,) borrowed */
@@ -29,10 +29,8 @@ enum weft_status codec_sparse_open(struct codec_sparse *sparse, struct weft_grou
                                    uint8_t *memory);
 void codec_sparse_close(struct codec_sparse *sparse); /* also if it is not open */
 
-/* exchange: 0 or 1. */
-enum weft_status codec_sparse_prepare(struct codec_sparse *sparse, struct weft_group *group,
-                                      uint32_t exchange, uint64_t deadline_ns, weft_coll_done_fn done,
-                                      void *context, struct weft_coll **coll_out, struct weft_error *error);
+/* Arguments of an exchange (0 or 1), without subject and urgency. */
+struct weft_coll_args codec_sparse_args(const struct codec_sparse *sparse, uint32_t exchange);
 /* Cuts the own contribution into pieces. poisoned: empty pieces. */
 enum weft_status codec_sparse_cut(struct codec_sparse *sparse, const void *contribution, size_t bytes,
                                   bool poisoned);

@@ -130,9 +130,14 @@ static void on_encoded(struct weft_timer *timer)
     struct weft_error error = {0};
     enum weft_status status;
     if (flight->codec) {
-        status = weft_coll_codec_all_reduce(group, flight->codec, &job->specs[flight->index][flight->chosen],
-                                            shape, flight->grad, 1.0f, flight->out, 1.0f, 0, on_exchanged,
-                                            flight, &error);
+        const struct weft_coll_codec_member member = {
+            .codec = flight->codec, .grad = flight->grad, .grad_scale = 1.0f, .out = flight->out};
+        const struct weft_coll_codec_args args = {.members = &member,
+                                                  .count = 1,
+                                                  .resolved = &job->specs[flight->index][flight->chosen],
+                                                  .shape = shape,
+                                                  .result_scale = 1.0f};
+        status = weft_coll_codec_all_reduce(group, &args, on_exchanged, flight, &error);
     } else {
         const struct weft_coll_args args = {.kind = WEFT_COLL_ALL_REDUCE,
                                             .in = flight->grad,

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "collective/core/group.h"
 #include "tests/lib/check.h"
 
 #define RANKS_MAX 8
@@ -111,6 +112,8 @@ static struct weft_group *groups[RANKS_MAX];
 /* rounds are split by regions or slices from this number of ranks on; 0: the group decides */
 static uint32_t shared_from;
 
+static uint64_t urgency; /* of all gradients; 0: none */
+
 static void open_groups(uint32_t ranks)
 {
     world = world_create(weft_env_system(), ranks, ranks, NULL);
@@ -125,6 +128,19 @@ static void close_groups(uint32_t ranks)
 {
     for (uint32_t r = 0; r < ranks; r++) weft_group_free(groups[r]);
     world_free(world);
+}
+
+static void start(struct tensor *t, uint32_t rank, const float *grad, float result_scale)
+{
+    const struct weft_coll_codec_member member = {
+        .codec = t->codecs[rank], .urgency = urgency, .grad = grad, .grad_scale = 1.0f, .out = t->outs[rank]};
+    const struct weft_coll_codec_args args = {.members = &member,
+                                              .count = 1,
+                                              .resolved = &t->spec,
+                                              .shape = &t->shape,
+                                              .result_scale = result_scale};
+    assert_int_equal(weft_coll_codec_all_reduce(groups[rank], &args, outcome_done, &t->outcomes[rank], NULL),
+                     WEFT_IN_PROGRESS);
 }
 
 /* All codecs at the same time, so their rounds overlap; several steps, for residuals and warm starts. */
@@ -147,11 +163,7 @@ static void bits_of_the_combiner(void **state)
                     tensor->outcomes[r] = (struct outcome){.pending = &pending, .all_done = &done};
                     bool in_place = step == 1;
                     if (in_place) memcpy(tensor->outs[r], tensor->grads[r], tensor->elems * sizeof(float));
-                    assert_int_equal(weft_coll_codec_all_reduce(
-                                         groups[r], tensor->codecs[r], &tensor->spec, &tensor->shape,
-                                         in_place ? tensor->outs[r] : tensor->grads[r], 1.0f, tensor->outs[r],
-                                         1.0f / ranks, 0, outcome_done, &tensor->outcomes[r], NULL),
-                                     WEFT_IN_PROGRESS);
+                    start(tensor, r, in_place ? tensor->outs[r] : tensor->grads[r], 1.0f / ranks);
                 }
             assert_int_equal(world_run(world, &done, WEFT_SECONDS(10)), WEFT_OK);
             for (size_t t = 0; t < SPECS; t++) {
@@ -193,11 +205,7 @@ static void not_finite_everywhere(void **state)
                 for (uint64_t i = 0; i < tensor.elems; i++) tensor.grads[r][i] = gradient(r, step, i);
                 if (step == 0 && r == 1) tensor.grads[r][777] = NAN;
                 tensor.outcomes[r] = (struct outcome){.pending = &pending, .all_done = &done};
-                assert_int_equal(weft_coll_codec_all_reduce(groups[r], tensor.codecs[r], &tensor.spec,
-                                                            &tensor.shape, tensor.grads[r], 1.0f,
-                                                            tensor.outs[r], 1.0f, 0, outcome_done,
-                                                            &tensor.outcomes[r], NULL),
-                                 WEFT_IN_PROGRESS);
+                start(&tensor, r, tensor.grads[r], 1.0f);
             }
             assert_int_equal(world_run(world, &done, WEFT_SECONDS(10)), WEFT_OK);
             for (uint32_t r = 0; r < ranks; r++) {
@@ -245,10 +253,7 @@ static void run_step(struct tensor *t, uint32_t ranks)
     bool done = false;
     for (uint32_t r = 0; r < ranks; r++) {
         t->outcomes[r] = (struct outcome){.pending = &pending, .all_done = &done};
-        const enum weft_status status =
-            weft_coll_codec_all_reduce(groups[r], t->codecs[r], &t->spec, &t->shape, t->grads[r], 1.0f,
-                                       t->outs[r], 1.0f / ranks, 0, outcome_done, &t->outcomes[r], NULL);
-        assert_int_equal(status, WEFT_IN_PROGRESS);
+        start(t, r, t->grads[r], 1.0f / ranks);
     }
     assert_int_equal(world_run(world, &done, WEFT_SECONDS(10)), WEFT_OK);
 }
@@ -304,6 +309,31 @@ static void unreadable_contribution(void **state)
     shared_from = 0;
 }
 
+/* Split rounds use the send credit, as all operations with an urgency. */
+static void urgency_of_split_rounds(void **state)
+{
+    static const char *const split[] = {"topk:ratio=0.01,min_count=1", "int8:min_count=1"};
+    const uint32_t ranks = 3;
+    shared_from = 1;
+    urgency = 1;
+    for (size_t s = 0; s < sizeof split / sizeof split[0]; s++) {
+        struct tensor t;
+        open_groups(ranks);
+        tensor_open(&t, split[s], ranks, 30, 256);
+        for (uint32_t r = 0; r < ranks; r++)
+            for (uint64_t i = 0; i < t.elems; i++) t.grads[r][i] = gradient(r, 0, i);
+        run_step(&t, ranks);
+        for (uint32_t r = 0; r < ranks; r++) {
+            assert_int_equal(t.outcomes[r].status, WEFT_OK);
+            assert_non_null(groups[r]->sending.send_credit);
+        }
+        tensor_close(&t, ranks);
+        close_groups(ranks);
+    }
+    shared_from = 0;
+    urgency = 0;
+}
+
 /* Which rounds are split, and the traffic that the codec tuner uses: few ranks or dense unions are not
  * split. */
 static void when_it_pays(void **state)
@@ -334,6 +364,7 @@ int main(void)
                                        cmocka_unit_test(shared_out),
                                        cmocka_unit_test(few_elements),
                                        cmocka_unit_test(unreadable_contribution),
+                                       cmocka_unit_test(urgency_of_split_rounds),
                                        cmocka_unit_test(when_it_pays)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

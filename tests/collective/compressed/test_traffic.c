@@ -69,9 +69,14 @@ static uint64_t sent_bytes(const char *text, uint32_t ranks, uint64_t elems,
     fleet_open(&fleet, text, ranks, elems);
     for (uint32_t r = 0; r < ranks; r++) {
         fleet.outcomes[r] = (struct outcome){.pending = &pending, .all_done = &done};
-        assert_int_equal(weft_coll_codec_all_reduce(
-                             groups[r], fleet.codecs[r], &fleet.spec, &fleet.shape, fleet.grads[r % GRADS],
-                             1.0f, fleet.out, 1.0f / (float)ranks, 0, outcome_done, &fleet.outcomes[r], NULL),
+        const struct weft_coll_codec_member member = {
+            .codec = fleet.codecs[r], .grad = fleet.grads[r % GRADS], .grad_scale = 1.0f, .out = fleet.out};
+        const struct weft_coll_codec_args args = {.members = &member,
+                                                  .count = 1,
+                                                  .resolved = &fleet.spec,
+                                                  .shape = &fleet.shape,
+                                                  .result_scale = 1.0f / (float)ranks};
+        assert_int_equal(weft_coll_codec_all_reduce(groups[r], &args, outcome_done, &fleet.outcomes[r], NULL),
                          WEFT_IN_PROGRESS);
     }
     assert_int_equal(world_run(world, &done, WEFT_SECONDS(60)), WEFT_OK);
