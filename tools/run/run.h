@@ -1,6 +1,10 @@
 /* run.h - inside `weft run`: the processes of one job on this host.
  *
- *   run.c          command line, start, supervision, exit status
+ *   run.c          the whole job: start, supervision, end (run_job.h)
+ *   run_options.c  command line
+ *   run_start.c    start of the coordinator, the shards and the workers
+ *   run_losses.c   lost workers and shards, restarts
+ *   run_end.c      signals, reports, exit status
  *   run_launcher.c detection of mpirun, torchrun and srun
  *   run_bind.c     processors of each worker (run_bind.h)
  *   run_process.c  one child: start with a log file, signals to its process group, description
