@@ -31,8 +31,9 @@
 #define DRAIN_PAUSE_NS_MAX WEFT_MS(20)
 /* of sends that found no space in the transport, if no completion arrives first */
 #define RETRY_NS WEFT_MS(1)
-/* A late operation is first diagnosed by its group, which names the rank. The group may first answer
- * another rank's query (1 s), and its own query waits 0.5 s for ranks that do not answer. */
+/* From the deadline of a request to its failure. A late operation is first diagnosed by its group, which
+ * names the rank. The group may first answer another rank's query (1 s), and its own query waits 0.5 s for
+ * ranks that do not answer. */
 #define DEADLINE_SLACK_NS WEFT_MS(1750)
 #define LEAVE_NS WEFT_SECONDS(1)     /* for ranks that are not connected yet to receive LEAVE */
 
@@ -218,17 +219,31 @@ static void request_overdue(struct weft_session *session, const struct client_re
     }
 }
 
+/* A request may wait for earlier operations before its own is posted, whose deadline is then later. */
+static void request_due(struct weft_session *session, const struct client_request *request)
+{
+    const struct client_engine *engine = session->engine;
+    struct weft_group *group = request->op.comm ? request->op.comm->group : engine->group;
+    if (!group || engine->epoch_end.is_leaving) return;
+    if (request->device.stage && engine->ops.call->is_filling(request)) return;
+    if (request->tensor && !engine->ops.tensor->is_in_group(request->tensor)) return;
+    weft_group_expire(group);
+}
+
 static void watch_deadlines(struct weft_timer *timer)
 {
     struct client_engine *engine = weft_container_of(timer, struct client_engine, timers.deadline);
     struct weft_session *session = engine->session;
-    uint64_t now_ns = weft_now_ns(session->env), limit_ns = session->settings.deadline_ns + DEADLINE_SLACK_NS;
-    uint64_t next_ns = client_deadline(session, limit_ns); /* a younger request cannot be due earlier */
+    const uint64_t now_ns = weft_now_ns(session->env), due_ns = session->settings.deadline_ns,
+                   limit_ns = due_ns + DEADLINE_SLACK_NS;
+    uint64_t next_ns = client_deadline(session, due_ns); /* a younger request cannot be due earlier */
     if (!weft_list_empty(&engine->open_requests)) {
         struct client_request *oldest = weft_list_first(&engine->open_requests, struct client_request, link);
-        uint64_t age_ns = weft_elapsed_ns(oldest->started_ns, now_ns);
-        if (age_ns < limit_ns) next_ns = now_ns + (limit_ns - age_ns);
-        else if (!engine->failed) request_overdue(session, oldest);
+        const uint64_t age_ns = weft_elapsed_ns(oldest->started_ns, now_ns);
+        if (age_ns < due_ns) next_ns = now_ns + (due_ns - age_ns);
+        else if (age_ns < limit_ns) next_ns = now_ns + (limit_ns - age_ns);
+        if (age_ns >= limit_ns && !engine->failed) request_overdue(session, oldest);
+        else if (age_ns >= due_ns && !engine->failed) request_due(session, oldest);
     }
     if (!engine->failed) weft_timer_start(engine->loop, timer, next_ns);
 }

@@ -49,6 +49,7 @@ struct client_engine_tensor_ops {
     void (*describe)(const struct weft_tensor *tensor, char *out, size_t out_bytes);
     const char *(*name)(const struct weft_tensor *tensor);
     void (*range)(const struct weft_tensor *tensor, struct weft_nvtx_range *range_out); /* of its request */
+    bool (*is_in_group)(const struct weft_tensor *tensor); /* it waits in the group of all workers */
     /* its operation waits for weft_group_end */
     bool (*is_gathered)(const struct weft_session *session, const struct weft_tensor *tensor);
     void (*begin)(struct weft_tensor *tensor);                    /* its request has begun */

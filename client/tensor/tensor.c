@@ -210,6 +210,11 @@ void client_tensor_failed(struct weft_tensor *tensor)
         client_allreduce_mode_failed(tensor);
 }
 
+bool client_tensor_is_in_group(const struct weft_tensor *tensor)
+{
+    return tensor->mode == WEFT_MODE_ALL_REDUCE && (tensor->op.in_transport > 0 || tensor->order.batch);
+}
+
 void client_tensor_describe(const struct weft_tensor *tensor, char *out, size_t out_bytes)
 {
     char name[192];
@@ -231,7 +236,7 @@ void client_tensor_describe(const struct weft_tensor *tensor, char *out, size_t 
         snprintf(out, out_bytes, "%s waits until %s has pushed it", name, ranks);
         return;
     }
-    bool in_group = tensor->mode == WEFT_MODE_ALL_REDUCE && tensor->op.in_transport > 0;
+    const bool in_group = tensor->mode == WEFT_MODE_ALL_REDUCE && tensor->op.in_transport > 0;
     snprintf(out, out_bytes, "%s waits for %s", name,
              in_group ? "the other ranks in its all-reduce" : "this rank's own engine");
 }

@@ -491,6 +491,9 @@ void client_tensor_remote_lost(struct weft_tensor *tensor, const char *format, .
 /* The session has failed: drops what has not started, and completes the operation when its buffers are free.
  * Engine thread. */
 void client_tensor_failed(struct weft_tensor *tensor);
+/* Returns whether the operation, or the agreement on its place, waits in the group of all workers. Engine
+ * thread. */
+bool client_tensor_is_in_group(const struct weft_tensor *tensor);
 void client_tensor_describe(const struct weft_tensor *tensor, char *out, size_t out_bytes);
 /* Writes "push_pull of tensor 'fc1' step 12". */
 void client_tensor_op_name(const struct weft_tensor *tensor, char *out, size_t out_bytes);

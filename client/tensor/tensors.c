@@ -80,6 +80,7 @@ void client_tensors_init(struct weft_session *session, struct client_tensors *te
         .describe = client_tensor_describe,
         .name = name,
         .range = range,
+        .is_in_group = client_tensor_is_in_group,
         .is_gathered = client_tensor_is_gathered,
         .begin = begin,
         .release = client_tensor_release,

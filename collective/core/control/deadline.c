@@ -435,6 +435,15 @@ static uint64_t query_time_ns(const struct weft_coll *coll)
     return weft_deadline_ns(coll->deadline_ns, later_ns);
 }
 
+void weft_group_expire(struct weft_group *group)
+{
+    struct weft_coll *coll = oldest_running(group);
+    const uint64_t now_ns = weft_now_ns(group->env);
+    if (!coll || coll->deadline_ns <= now_ns || group->failure.fail_status < 0) return;
+    coll->deadline_ns = now_ns;
+    group_schedule(group);
+}
+
 uint64_t deadline_check(struct weft_group *group, uint64_t now_ns)
 {
     if (group->departures.lost) {
