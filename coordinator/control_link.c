@@ -89,6 +89,9 @@ static void hold_request(struct weft_control_link *link, struct weft_frame *fram
     case WEFT__CONTROL__CONTROL__BODY_SNAP_FETCH: hold(&link->fetch, frame); break;
     case WEFT__CONTROL__CONTROL__BODY_SHRINK:
     case WEFT__CONTROL__CONTROL__BODY_JOIN: hold(&link->agreement, frame); break;
+    case WEFT__CONTROL__CONTROL__BODY_TENSOR_FREE:
+        if (link->is_elastic) hold(&link->agreement, frame);
+        break;
     default:
         if (frame->is_question) hold(&link->question, frame);
         break;
@@ -108,6 +111,12 @@ static void note_shrunk(struct weft_control_link *link, const Weft__Control__Shr
     if (!link->agreement || (link->agreement->kind == WEFT__CONTROL__CONTROL__BODY_JOIN && shrunk->last == 0))
         return;
     hold(&link->agreement, NULL);
+}
+
+static void note_freed(struct weft_control_link *link)
+{
+    if (link->agreement && link->agreement->kind == WEFT__CONTROL__CONTROL__BODY_TENSOR_FREE)
+        hold(&link->agreement, NULL);
 }
 
 /* ---- sending ---- */
@@ -165,6 +174,7 @@ void weft_control_link_challenged(struct weft_control_link *link, const Weft__Co
 void weft_control_link_welcomed(struct weft_control_link *link, const Weft__Control__Welcome *welcome)
 {
     weft_resume_begin(&link->resume, welcome);
+    link->is_elastic = welcome->workers_min > 0;
     link->candidates.takeover_ns = link->resume.is_possible && link->reign > 0 ? welcome->takeover_ns : 0;
 }
 
@@ -200,6 +210,7 @@ static void note_answer(struct weft_control_link *link, const Weft__Control__Con
         take_candidates(link, message->roster);
         break;
     case WEFT__CONTROL__CONTROL__BODY_SHRUNK: note_shrunk(link, message->shrunk); break;
+    case WEFT__CONTROL__CONTROL__BODY_TENSOR_FREE: note_freed(link); break;
     case WEFT__CONTROL__CONTROL__BODY_GO: link->resume.has_begun = true; break;
     case WEFT__CONTROL__CONTROL__BODY_DECLARED: hold(&link->declare, NULL); break;
     case WEFT__CONTROL__CONTROL__BODY_SNAP_FETCHED: hold(&link->fetch, NULL); break;

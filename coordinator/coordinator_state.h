@@ -193,8 +193,8 @@ struct coordinator_tensor {
     uint32_t replies_pending;
     uint32_t coded_endpoint; /* index + 1 of the endpoint whose coded_bytes include it; 0: none */
     bool *freed_by;          /* owned, (workers,): this worker has sent TensorFree; NULL: no worker has */
-    uint32_t freed_count;    /* number of true entries; when it reaches the worker count the tensor is
-                              * freed */
+    uint32_t freed_count;    /* number of true entries; while above 0 the tensor has no name */
+    bool is_freed;           /* all workers have sent TensorFree; the entry stays, without chunks */
 };
 
 /* A set of chunks with one leader and one set of copies. A term only rises (slot_map.c). */
@@ -718,6 +718,13 @@ void coordinator_tensor_send_free(struct weft_coordinator *coordinator,
                                   const struct coordinator_tensor *tensor);
 void coordinator_tensor_free(struct weft_coordinator *coordinator, struct coordinator_member *worker,
                              uint32_t ordinal);
+/* Elastic jobs: the membership ends. Tensors that some of its workers have not freed stay. */
+void coordinator_tensor_frees_cancel(struct weft_coordinator *coordinator);
+/* To a worker of a restored job: TensorFree of the freed tensors, of which it may have missed one. */
+void coordinator_tensor_frees_repeat(struct weft_coordinator *coordinator,
+                                     const struct coordinator_member *worker);
+/* The first tensor from `ordinal` on that is not freed, or the number of tensors. */
+uint32_t coordinator_next_live_tensor(const struct weft_coordinator *coordinator, uint32_t ordinal);
 void coordinator_declared_ok(struct weft_coordinator *coordinator, struct coordinator_member *shard,
                              const Weft__Control__DeclaredOk *ok);
 void coordinator_weight_hash(struct weft_coordinator *coordinator, struct coordinator_member *worker,

@@ -530,17 +530,18 @@ static void declare_again(struct weft_coordinator *coordinator, const struct coo
 void coordinator_declare(struct weft_coordinator *coordinator, struct coordinator_member *worker,
                          const Weft__Control__Declare *declare)
 {
-    if (coordinator->records.is_restored && declare->ordinal < worker->declared_count) {
-        declare_again(coordinator, worker, declare->ordinal);
+    /* a new worker does not declare freed tensors */
+    const uint32_t ordinal = coordinator_next_live_tensor(coordinator, declare->ordinal);
+    if (coordinator->records.is_restored && ordinal < worker->declared_count) {
+        declare_again(coordinator, worker, ordinal);
         return;
     }
-    if (declare->ordinal != worker->declared_count) {
+    if (ordinal != coordinator_next_live_tensor(coordinator, worker->declared_count)) {
         coordinator_member_lost(coordinator, worker, "it declared tensors out of order");
         return;
     }
     /* announced before: only a newcomer declares it now */
-    bool known = declare->ordinal < coordinator->table.tensor_count &&
-                 coordinator->table.tensors[declare->ordinal]->announced;
+    bool known = ordinal < coordinator->table.tensor_count && coordinator->table.tensors[ordinal]->announced;
     const struct coordinator_member *resting = coordinator_find_joined(coordinator);
     if (resting && !known) {
         coordinator_abort(coordinator, NULL, WEFT_ERR_MISMATCH,
@@ -561,18 +562,19 @@ void coordinator_declare(struct weft_coordinator *coordinator, struct coordinato
     }
     Weft__Control__Declare canonical = *declare;
     canonical.codec = codec_text;
+    canonical.ordinal = ordinal;
     struct coordinator_tensor *tensor;
-    if (declare->ordinal == coordinator->table.tensor_count) {
+    if (ordinal == coordinator->table.tensor_count) {
         tensor = first_declare(coordinator, worker, &canonical, codec_text);
         if (!tensor) return;
         tensor->codec = resolved;
         tensor->candidates = candidates;
     } else {
-        tensor = coordinator->table.tensors[declare->ordinal];
+        tensor = coordinator->table.tensors[ordinal];
         abort_different(coordinator, worker->index, &canonical, tensor->first_rank, &tensor->declare);
         if (coordinator->state == COORDINATOR_ENDED) return;
     }
-    worker->declared_count++;
+    worker->declared_count = ordinal + 1;
     if (tensor->announced) { /* a newcomer declares it later */
         send_declared(coordinator, tensor, true, worker);
         return;
@@ -598,9 +600,9 @@ void coordinator_check_left(struct weft_coordinator *coordinator)
 {
     for (uint32_t i = 0; coordinator->membership.worker_left_count && i < coordinator->options.workers; i++) {
         const struct coordinator_member *worker = coordinator->membership.workers[i];
-        if (worker->state != MEMBER_LEFT || worker->declared_count >= coordinator->table.tensor_count)
-            continue;
-        const struct coordinator_tensor *tensor = coordinator->table.tensors[worker->declared_count];
+        const uint32_t next = coordinator_next_live_tensor(coordinator, worker->declared_count);
+        if (worker->state != MEMBER_LEFT || next == coordinator->table.tensor_count) continue;
+        const struct coordinator_tensor *tensor = coordinator->table.tensors[next];
         coordinator_abort(coordinator, NULL, WEFT_ERR_MISMATCH,
                           "rank %u left without declaring tensor '%.150s', which rank %u declares",
                           worker->index, tensor->declare.name, tensor->first_rank);
@@ -707,9 +709,7 @@ void coordinator_declare_expect_shard(struct weft_coordinator *coordinator,
 {
     for (uint32_t i = 0; i < coordinator->table.tensor_count; i++) {
         struct coordinator_tensor *tensor = coordinator->table.tensors[i];
-        if (!tensor->placed || tensor->freed_count == coordinator->options.workers ||
-            tensor->shard_reply_pending[shard->index])
-            continue;
+        if (!tensor->placed || tensor->is_freed || tensor->shard_reply_pending[shard->index]) continue;
         tensor->shard_reply_pending[shard->index] = true;
         tensor->replies_pending++;
     }
@@ -767,6 +767,11 @@ static enum weft_status restore_freed(struct weft_coordinator *coordinator, stru
 {
     const uint32_t workers = coordinator->options.workers;
     if (stored->n_freed_by == 0) return WEFT_OK;
+    if (coordinator->options.workers_min > 0) { /* the ranks of an earlier membership */
+        tensor->freed_count = (uint32_t)stored->n_freed_by;
+        tensor->is_freed = true;
+        return stored->announced ? WEFT_OK : WEFT_ERR_MALFORMED;
+    }
     tensor->freed_by = weft_alloc_zero(coordinator->env, workers * sizeof *tensor->freed_by);
     if (!tensor->freed_by) return WEFT_ERR_NO_MEMORY;
     for (size_t i = 0; i < stored->n_freed_by; i++) {
@@ -775,6 +780,7 @@ static enum weft_status restore_freed(struct weft_coordinator *coordinator, stru
         tensor->freed_by[rank] = true;
         tensor->freed_count++;
     }
+    tensor->is_freed = tensor->freed_count == workers;
     return WEFT_OK;
 }
 
@@ -801,7 +807,7 @@ enum weft_status coordinator_tensor_restore(struct weft_coordinator *coordinator
     tensor->restored = stored->declared->restored;
     tensor->has_answer = stored->announced;
     WEFT_TRY(restore_freed(coordinator, tensor, stored));
-    if (tensor->freed_count == coordinator->options.workers) return WEFT_OK;
+    if (tensor->is_freed) return WEFT_OK;
     return restore_chunks(coordinator, tensor, stored->declared);
 }
 
@@ -811,8 +817,7 @@ void coordinator_declare_repeat(struct weft_coordinator *coordinator, const stru
         struct coordinator_tensor *tensor = coordinator->table.tensors[i];
         if (tensor->placed && tensor->shard_reply_pending[shard->index])
             send_declared(coordinator, tensor, false, shard);
-        if (tensor->placed && tensor->freed_count == coordinator->options.workers)
-            coordinator_tensor_send_free(coordinator, shard, tensor);
+        if (tensor->placed && tensor->is_freed) coordinator_tensor_send_free(coordinator, shard, tensor);
     }
 }
 

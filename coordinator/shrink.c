@@ -91,6 +91,7 @@ bool coordinator_shrink_begin(struct weft_coordinator *coordinator, const struct
     if (!may) return false;
     if (lost->agreement.joined) return true; /* it has no data: no agreement is needed */
     if (coordinator_shards_are_ahead(coordinator)) return false;
+    coordinator_tensor_frees_cancel(coordinator);
     coordinator->epochs.epoch++;
     coordinator_records_job(coordinator);
     coordinator->epochs.shrink_began_ns = weft_now_ns(coordinator->env);
@@ -197,6 +198,7 @@ static void put_in_force(struct weft_coordinator *coordinator, bool all_joined, 
     coordinator->options.workers = coordinator->membership.worker_count = count;
     coordinator->membership.worker_left_count = 0;
     coordinator->epochs.epoch_in_force = coordinator->epochs.epoch;
+    coordinator_tensor_frees_cancel(coordinator); /* of workers that had not received MemberLost */
     coordinator_snapshot_membership_changed(coordinator);
     coordinator_liveness_cancel(coordinator);
     coordinator->epochs.codec_steps = codec_steps;
@@ -252,6 +254,7 @@ void coordinator_grow(struct weft_coordinator *coordinator)
 
 static void next_epoch(struct weft_coordinator *coordinator, const struct coordinator_member *joined)
 {
+    coordinator_tensor_frees_cancel(coordinator);
     coordinator->epochs.epoch++;
     coordinator_records_job(coordinator);
     coordinator->epochs.shrink_began_ns = weft_now_ns(coordinator->env);

@@ -3,8 +3,8 @@
  *
  *     version 1   release 0.1.0, and everything since then that a capability in Hello announces
  *     version 2   consistency ssp and asp, pull_dtype, 16-bit tensors in server mode, a weight decay of the
- *                 step, clipping at shards and results that are known to be finite; in elastic jobs with
- *                 shards codecs and new workers
+ *                 step, clipping at shards and results that are known to be finite; in elastic jobs
+ *                 TensorFree, and with shards codecs and new workers
  *
  * A member of version 1 cannot announce the additions of version 2, so a job with such a member has none of
  * them. Challenge.wire_version is the oldest version: a member of version 1 refuses any other value. */

@@ -193,7 +193,7 @@ enum weft_status client_compare_pushed(struct weft_session *session, bool late)
     struct client_request *request;
     if (!has_compared_tensors(session) || session->ranks == 1 || session->membership.is_elastic)
         return WEFT_OK;
-    WEFT_TRY(reserve(session, (session->tensors->count + WORD_BITS - 1) / WORD_BITS));
+    WEFT_TRY(reserve(session, (client_tensors_declared(session) + WORD_BITS - 1) / WORD_BITS));
     session->elastic->compare.late = late;
     const uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);
     if (!late && client_wait_for_results(session, reductions_completed, until_ns) < 0)
@@ -296,7 +296,7 @@ enum weft_status client_compare_weights(struct weft_session *session)
     if (every == 0 || session->step.number % every != 0 || !has_compared_tensors(session) ||
         session->ranks == 1)
         return WEFT_OK;
-    WEFT_TRY(reserve(session, session->tensors->count));
+    WEFT_TRY(reserve(session, client_tensors_declared(session)));
     WEFT_TRY(hash_weights(session));
     const struct client_simple_call call = {.kind = WEFT_COLL_ALL_GATHER,
                                             .in = compare->mine,

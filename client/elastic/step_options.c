@@ -82,15 +82,15 @@ static enum weft_status check_skip(struct weft_session *session, const struct we
 {
     const struct client_tensors *tensors = session->tensors;
     if (!options->skip) return WEFT_OK;
-    if (tensors->count == 0)
+    if (tensors->live_count == 0)
         return client_error(session, WEFT_ERR_UNSUPPORTED,
                             "step_begin: skip reaches the other ranks with the tensors of the step, and none "
                             "is declared");
-    if (!session->membership.is_elastic || tensors->reduce_count == tensors->count) return WEFT_OK;
+    if (!session->membership.is_elastic || tensors->reduce_count == tensors->live_count) return WEFT_OK;
     return client_error(session, WEFT_ERR_UNSUPPORTED,
                         "step_begin: skip in an elastic job needs all tensors in all-reduce mode, and %u of "
                         "%u are; push gradients of zeros",
-                        tensors->reduce_count, tensors->count);
+                        tensors->reduce_count, tensors->live_count);
 }
 
 enum weft_status client_step_options_check(struct weft_session *session,

@@ -405,6 +405,7 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
         session->ops.epoch_ends(session, message->shrunk->epoch,
                                 "new workers have joined while this rank rests");
         pthread_mutex_lock(&control->lock);
+        if (message->shrunk->last > 0) atomic_store(&session->epoch_change.others_rest, false);
         Weft__Control__Control *older = control->shrunk;
         control->shrunk = message;
         pthread_mutex_unlock(&control->lock);
@@ -413,7 +414,13 @@ static bool dispatch(struct weft_session *session, Weft__Control__Control *messa
         return true;
     case WEFT__CONTROL__CONTROL__BODY_JOINED:
         if (phase < CLIENT_ROSTER || !session->membership.is_elastic) break;
+        atomic_store(&session->epoch_change.others_rest, true);
         session->ops.epoch_ends(session, message->joined->epoch, message->joined->text);
+        return false;
+    case WEFT__CONTROL__CONTROL__BODY_TENSOR_FREE:
+        if (phase != CLIENT_GO || !session->membership.is_elastic) break;
+        atomic_store(&control->freed_tensor, message->tensor_free->tensor + 1);
+        weft_loop_notify(session->loop);
         return false;
     case WEFT__CONTROL__CONTROL__BODY_GROW:
         if (phase < CLIENT_ROSTER || !session->membership.is_elastic) break;

@@ -45,6 +45,7 @@ struct client_control {
     uint64_t committed, codec_steps;          /* from Go: a newcomer continues from there; written before
                                                * `phase` */
     uint32_t tensors;                         /* from Go: tensors that the job has declared */
+    _Atomic uint32_t freed_tensor;            /* elastic jobs: 1 + last one that all ranks have freed */
     uint32_t parts;                           /* from Go: 1 + largest rank with a part in the restored
                                                * snapshot; 0: none */
     bool has_wait_reason;                     /* the coordinator has answered which members this rank waits

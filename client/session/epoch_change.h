@@ -32,6 +32,8 @@ struct client_epoch_change {
                                              * was good */
     uint64_t codec_steps;                   /* codecs count on from this number at least, after ranks have
                                              * joined */
+    _Atomic bool others_rest;               /* another rank has called weft_join, and not all have since;
+                                             * written by the net thread */
     bool is_resting;                        /* weft_join was called: the rank rests until all ranks have
                                              * joined */
 };

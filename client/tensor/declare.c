@@ -315,6 +315,25 @@ static bool has_lost_answer(struct weft_session *session)
     return client_is_leaving_epoch(session) && session->tensors->count >= session->control.tensors;
 }
 
+static void epoch_text(struct weft_session *session, char *out, size_t out_bytes)
+{
+    pthread_mutex_lock(&session->epoch_change.lock);
+    snprintf(out, out_bytes, "%s", session->epoch_change.text);
+    pthread_mutex_unlock(&session->epoch_change.lock);
+}
+
+/* The membership has ended before the declaration: the ranks agree first. */
+static enum weft_status check_membership(struct weft_session *session, const struct weft_tensor *tensor)
+{
+    char text[sizeof session->epoch_change.text];
+    if (!has_lost_answer(session)) return WEFT_OK;
+    epoch_text(session, text, sizeof text);
+    return client_error(session, WEFT_ERR_PEER_LOST,
+                        "declare of tensor '%.100s': %.250s; nothing was declared: call weft_shrink, then "
+                        "weft_declare again",
+                        tensor->name, text);
+}
+
 static bool answered_or_failed(void *context)
 {
     struct weft_session *session = context;
@@ -337,9 +356,7 @@ static enum weft_status wait_declared(struct weft_session *session, const struct
     }
     if (!has_answer(session) && has_lost_answer(session)) { /* an answer from before the loss is valid */
         char text[sizeof session->epoch_change.text];
-        pthread_mutex_lock(&session->epoch_change.lock);
-        snprintf(text, sizeof text, "%s", session->epoch_change.text);
-        pthread_mutex_unlock(&session->epoch_change.lock);
+        epoch_text(session, text, sizeof text);
         client_fail(session, WEFT_ERR_PEER_LOST, true,
                     "rank %u: %.300s, while tensor '%s' was being declared", session->rank, text,
                     tensor->name);
@@ -384,7 +401,10 @@ static enum weft_status install_chunks(struct weft_tensor *tensor, const Weft__C
                              : client_tensor_has_codec_choice(tensor) ? tensor->codec_choice.candidates.count
                                                                       : 1;
     const size_t count = server ? declared->n_chunks : 0;
-    if (declared->tensor != session->tensors->count || count > WEFT_LIMIT_CHUNKS) goto err;
+    /* tensors that were freed before this rank joined have numbers, too */
+    const bool is_next = session->membership.is_newcomer ? declared->tensor >= session->tensors->count
+                                                         : declared->tensor == session->tensors->count;
+    if (!is_next || count > WEFT_LIMIT_CHUNKS) goto err;
     if (count > 0) {
         tensor->chunk_table.chunks =
             weft_alloc_array(session->env, count, sizeof *tensor->chunk_table.chunks);
@@ -604,6 +624,7 @@ enum weft_status weft_declare(struct weft_session *session, const struct weft_te
 
     Weft__Control__Control *answer = NULL;
     status = check_options(session, options, tensor);
+    if (status == WEFT_OK) status = check_membership(session, tensor);
     if (status == WEFT_OK) status = alloc_memory(tensor);
     if (status == WEFT_OK) status = send_declare(session, options, tensor);
     if (status == WEFT_OK) status = wait_declared(session, tensor, &answer);
@@ -621,9 +642,10 @@ enum weft_status weft_declare(struct weft_session *session, const struct weft_te
     }
     /* the other ranks have its weights and arrays */
     tensor->elastic.broadcast.is_required =
-        session->membership.is_newcomer && session->tensors->count < session->control.tensors;
+        session->membership.is_newcomer && tensor->id < session->control.tensors;
     weft_list_append(&session->tensors->list, &tensor->registration.session_link);
-    session->tensors->count++;
+    session->tensors->count = tensor->id + 1;
+    session->tensors->live_count++;
     if (tensor->mode == WEFT_MODE_ALL_REDUCE) session->tensors->reduce_count++;
     if (client_tensor_can_skip_step(tensor)) session->tensors->skip.tensors++;
     weft_loop_post(session->loop, &tensor->registration.attach_command);

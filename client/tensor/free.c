@@ -3,6 +3,10 @@
  *     caller    all_gather of the tensor's id ──► TensorFree to the coordinator ──► message ──► free memory
  *     engine                                                                        remove from its table
  *
+ * In an elastic job each rank keeps the tensor until the coordinator has TensorFree of all ranks and sends it
+ * back. If a rank is lost before, all ranks receive MemberLost instead, and none frees the tensor
+ * (coordinator/tensor_free.c).
+ *
  * All requests on the tensor have completed before. A hash of its weights may still be queued on the net
  * thread. The caller waits for that first, so that no hash follows TensorFree. */
 #include <stdio.h>
@@ -10,7 +14,9 @@
 #include "client/comm/comm.h"
 #include "client/engine/event_fd.h"
 #include "client/session/control.h"
+#include "client/session/epoch_change.h"
 #include "client/session/failure.h"
+#include "client/session/membership.h"
 #include "client/session/session.h"
 #include "client/session/wait.h"
 #include "client/tensor/codec_tuner.h"
@@ -58,11 +64,7 @@ static enum weft_status check(struct weft_tensor *tensor)
                             "tensor_free of tensor '%s': its last request is still open; wait for it first",
                             tensor->name);
     if (session->membership.is_elastic)
-        return client_error(session, WEFT_ERR_UNSUPPORTED,
-                            "tensor_free of tensor '%s': an elastic job keeps its tensors until "
-                            "weft_finalize, because newcomers declare all of them in the same order; use the "
-                            "tensor again in place of a new one",
-                            tensor->name);
+        WEFT_TRY(client_wire_check(session, 2, "tensor_free in an elastic job"));
     if (!session->control.welcome->welcome->frees)
         return client_error(session, WEFT_ERR_VERSION,
                             "tensor_free of tensor '%s': the coordinator is of an older weft, which keeps "
@@ -71,20 +73,29 @@ static enum weft_status check(struct weft_tensor *tensor)
     return WEFT_OK;
 }
 
-/* Checks that all ranks free the same tensor. */
+enum { WORD_ID, WORD_OTHERS_REST, WORDS };
+
+/* Checks that all ranks free the same tensor, and that no rank rests. */
 static enum weft_status compare_ranks(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
-    const int64_t mine = tensor->id, *all;
-    WEFT_TRY(client_comm_exchange(session, NULL, WEFT_COLL_LABEL_TENSOR_FREE, &mine, 1, &all));
+    const int64_t mine[WORDS] = {tensor->id, atomic_load(&session->epoch_change.others_rest)}, *all;
+    WEFT_TRY(client_comm_exchange(session, NULL, WEFT_COLL_LABEL_TENSOR_FREE, mine, WORDS, &all));
+    bool others_rest = false;
     for (uint32_t rank = 0; rank < session->ranks; rank++) {
-        if (all[rank] == all[0]) continue;
+        const int64_t id = all[rank * WORDS + WORD_ID];
+        others_rest |= all[rank * WORDS + WORD_OTHERS_REST] != 0;
+        if (id == all[WORD_ID]) continue;
         return client_error(session, WEFT_ERR_MISMATCH,
                             "tensor_free of tensor '%s': rank 0 frees tensor %lld, rank %u tensor %lld (in "
                             "the order of their declaration); nothing was freed",
-                            tensor->name, (long long)all[0], rank, (long long)all[rank]);
+                            tensor->name, (long long)all[WORD_ID], rank, (long long)id);
     }
-    return WEFT_OK;
+    if (!others_rest) return WEFT_OK;
+    return client_error(session, WEFT_ERR_STATE,
+                        "tensor_free of tensor '%s': a rank rests in weft_join, and all ranks must free it; "
+                        "nothing was freed: call it when weft_join has returned on all ranks",
+                        tensor->name);
 }
 
 static enum weft_status send_tensor_free(struct weft_tensor *tensor)
@@ -102,12 +113,48 @@ static enum weft_status send_tensor_free(struct weft_tensor *tensor)
     return client_usable(session);
 }
 
+static bool is_freed_by_all(const struct weft_tensor *tensor)
+{
+    return atomic_load(&tensor->session->control.freed_tensor) == tensor->id + 1;
+}
+
+static bool is_decided(void *context)
+{
+    const struct weft_tensor *tensor = context;
+    return is_freed_by_all(tensor) || client_failed(tensor->session) < 0 ||
+           client_is_leaving_epoch(tensor->session);
+}
+
+/* Elastic jobs: waits until the coordinator has TensorFree of all ranks, or the membership ends. */
+static enum weft_status wait_decision(struct weft_tensor *tensor, uint64_t until_ns)
+{
+    struct weft_session *session = tensor->session;
+    char text[sizeof session->epoch_change.text];
+    if (client_wait_for(session, is_decided, tensor, until_ns) < 0) {
+        client_control_wait_reason(session, text, sizeof text);
+        if (!is_decided(tensor)) /* the decision arrived meanwhile */
+            client_fail(session, WEFT_ERR_DEADLINE, true,
+                        "rank %u: tensor_free of tensor '%.60s' waited %.1f s for the coordinator: %.300s",
+                        session->rank, tensor->name, (double)session->settings.deadline_ns / 1e9, text);
+    }
+    WEFT_TRY(client_usable(session));
+    if (is_freed_by_all(tensor)) return WEFT_OK;
+    pthread_mutex_lock(&session->epoch_change.lock);
+    snprintf(text, sizeof text, "%s", session->epoch_change.text);
+    pthread_mutex_unlock(&session->epoch_change.lock);
+    return client_error(session, WEFT_ERR_PEER_LOST,
+                        "tensor_free of tensor '%.100s': %.250s; nothing was freed: call weft_shrink, then "
+                        "weft_tensor_free again",
+                        tensor->name, text);
+}
+
 /* Removes it from the lists that calls and steps use. */
 static void unlink_tensor(struct weft_tensor *tensor)
 {
     struct weft_session *session = tensor->session;
     weft_list_remove(&tensor->registration.session_link);
     weft_list_append(&session->tensors->freed, &tensor->registration.session_link);
+    session->tensors->live_count--;
     if (tensor->mode == WEFT_MODE_ALL_REDUCE) session->tensors->reduce_count--;
     if (client_tensor_can_skip_step(tensor)) session->tensors->skip.tensors--;
     client_codec_tuner_remove(session, tensor);
@@ -122,6 +169,7 @@ enum weft_status weft_tensor_free(struct weft_tensor *tensor)
     const uint64_t until_ns = client_deadline(session, session->settings.deadline_ns);
     (void)client_wait_for(session, hash_is_sent, tensor, until_ns);
     WEFT_TRY(send_tensor_free(tensor));
+    if (session->membership.is_elastic) WEFT_TRY(wait_decision(tensor, until_ns));
     unlink_tensor(tensor);
     tensor->registration.detach_command.fn = detach;
     client_event_post(session, &tensor->registration.detach_command);

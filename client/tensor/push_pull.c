@@ -208,7 +208,7 @@ static enum weft_status start(struct weft_tensor *tensor, enum client_op_kind ki
     WEFT_TRY(client_request_claim(session, calls[kind], user_request, &request));
     tensor->op.kind = kind;
     tensor->op.request = request;
-    tensor->op.order_words = (session->tensors->count + 63) / 64;
+    tensor->op.order_words = (client_tensors_declared(session) + 63) / 64;
     request->tensor = tensor;
     const enum weft_status staged = stage(tensor, kind, request);
     if (staged < 0) { /* the request was not started */

@@ -156,7 +156,7 @@ enum weft_status client_skip_gather(struct weft_session *session)
     const uint32_t ranks = session->ranks;
     /* The records name the rank. Where there are shards, no rank repeats the step before the pushes of all
      * ranks are answered. */
-    if (session->step.skips && session->tensors->reduce_count == session->tensors->count) return WEFT_OK;
+    if (session->step.skips && session->tensors->reduce_count == session->tensors->live_count) return WEFT_OK;
     if (skip->all_capacity < ranks) {
         weft_free_bytes(session->env, skip->all);
         skip->all = weft_alloc_array(session->env, ranks, sizeof *skip->all);

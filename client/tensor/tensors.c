@@ -14,6 +14,13 @@
 #include "client/tensor/shard/shard_map.h"
 #include "client/tensor/tensor.h"
 
+/* The count of a new rank does not include the last ones if they were freed before it joined. */
+uint32_t client_tensors_declared(const struct weft_session *session)
+{
+    const uint32_t count = session->tensors->count, before = session->control.tensors;
+    return count > before ? count : before;
+}
+
 struct weft_tensor *client_tensor_find(const struct weft_session *session, uint32_t id)
 {
     struct weft_tensor *tensor = session->tensors->by_id[id % CLIENT_TENSOR_BUCKETS];

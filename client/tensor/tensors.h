@@ -24,7 +24,8 @@ struct client_tensors {
     struct weft_list list;        /* struct weft_tensor.session_link */
     struct weft_list freed;       /* the same: freed by the caller, while another thread may hold them; until
                                    * weft_finalize */
-    uint32_t count, reduce_count; /* declared; of these in all-reduce mode */
+    uint32_t count;               /* number of the next declaration; freed tensors are counted */
+    uint32_t live_count, reduce_count; /* in `list`; of these in all-reduce mode */
     struct weft_list leaders;     /* struct weft_tensor.call_group.link: leaders of the open group of calls */
     struct client_codec_tuner codec_tuner;
     struct client_skip skip;
@@ -43,6 +44,8 @@ struct client_tensors {
 /* Registers the folder with engine and calls. */
 void client_tensors_init(struct weft_session *session, struct client_tensors *tensors);
 void client_tensors_free(struct weft_session *session); /* the engine has ended */
+/* Tensors that the job has declared, freed ones too; equal on all ranks. Caller's thread. */
+uint32_t client_tensors_declared(const struct weft_session *session);
 struct weft_tensor *client_tensor_find(const struct weft_session *session, uint32_t id); /* engine thread */
 
 /* ---- groups of calls (call_group.c): tensors of one shape and codec share an operation ---- */

@@ -219,8 +219,10 @@ static void add_tensor(struct batch *batch, struct coordinator_tensor *tensor)
     declared.chunks = chunks;
     declared.restored = tensor->restored;
     for (uint32_t i = 0; chunks && i < tensor->chunk_count; i++) chunks[i] = &tensor->chunks[i];
-    for (uint32_t i = 0; freed_by && tensor->freed_by && i < workers; i++)
-        if (tensor->freed_by[i]) freed_by[body.n_freed_by++] = i;
+    const bool is_elastic = coordinator->options.workers_min > 0; /* its workers repeat TensorFree */
+    for (uint32_t i = 0; freed_by && i < workers; i++)
+        if (tensor->is_freed || (!is_elastic && tensor->freed_by && tensor->freed_by[i]))
+            freed_by[body.n_freed_by++] = i;
     body.declared = &declared;
     body.announced = tensor->announced;
     body.freed_by = freed_by;

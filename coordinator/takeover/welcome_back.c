@@ -69,6 +69,9 @@ void coordinator_welcome_back(struct weft_coordinator *coordinator, uint64_t id,
     }
     coordinator_slots_repeat(coordinator, member);
     if (!has_begun) coordinator_send_go(coordinator, member, true);
+    /* the free was decided before any proposal that follows */
+    if (member->role == WEFT__CONTROL__ROLE__ROLE_WORKER)
+        coordinator_tensor_frees_repeat(coordinator, member);
     coordinator_membership_repeat(coordinator, member, epoch);
     coordinator_snapshot_repeat(coordinator, member);
     coordinator_liveness_repeat(coordinator, member);

@@ -468,6 +468,91 @@ static void newcomers(void **state)
     harness_free(h);
 }
 
+static void say_free(struct harness *h, uint64_t connection, uint32_t tensor)
+{
+    Weft__Control__TensorFree freed = WEFT__CONTROL__TENSOR_FREE__INIT;
+    Control message = WEFT__CONTROL__CONTROL__INIT;
+    freed.tensor = tensor;
+    message.body_case = BODY(TENSOR_FREE);
+    message.tensor_free = &freed;
+    harness_deliver(h, connection, &message);
+}
+
+static void declare_named(struct harness *h, const uint64_t *c, int count, uint32_t ordinal, const char *name)
+{
+    struct harness_declare declare;
+    harness_declare_init(&declare, ordinal, name);
+    declare.declare.mode = WEFT_WIRE_MODE_ALL_REDUCE;
+    for (int i = 0; i < count; i++) harness_declare(h, c[i], &declare);
+    for (int i = 0; i < count; i++)
+        assert_int_equal(harness_expect(h, c[i], BODY(DECLARED))->declared->tensor, ordinal);
+}
+
+static void expect_free(struct harness *h, uint64_t connection, uint32_t tensor)
+{
+    assert_int_equal(harness_expect(h, connection, BODY(TENSOR_FREE))->tensor_free->tensor, tensor);
+}
+
+/* All workers get TensorFree after the last one has sent it. A loss before cancels the free, also of a worker
+ * whose message arrives after the loss. A new worker declares the tensors that are left, with any number from
+ * the last one on. */
+static void frees(void **state)
+{
+    uint64_t c[4];
+    struct harness *h = growing(3, 1, 4, c);
+    static const uint32_t two[] = {0, 2}, three[] = {0, 2, 3};
+    for (uint32_t n = 0; n < 4; n++) declare_named(h, c, 3, n, (const char *[]){"a", "b", "c", "d"}[n]);
+    say_free(h, c[0], 0);
+    say_free(h, c[2], 0);
+    for (int i = 0; i < 3; i++) harness_expect_nothing(h, c[i]);
+    say_free(h, c[1], 0);
+    for (int i = 0; i < 3; i++) expect_free(h, c[i], 0);
+
+    say_free(h, c[1], 2);
+    say_free(h, c[2], 2);
+    harness_close(h, c[1], "killed");
+    say_free(h, c[0], 2);
+    for (int i = 0; i < 3; i += 2) {
+        expect_lost(h, c[i], 1, 2);
+        say_shrink(h, c[i], 2, 4);
+    }
+    for (int i = 0; i < 3; i += 2) expect_shrunk(h, c[i], 2, 4, two, 2);
+    say_free(h, c[0], 2);
+    harness_expect_nothing(h, c[0]);
+    say_free(h, c[2], 2);
+    for (int i = 0; i < 3; i += 2) expect_free(h, c[i], 2);
+    for (int i = 0; i < 3; i += 2) say_free(h, c[i], 3);
+    for (int i = 0; i < 3; i += 2) expect_free(h, c[i], 3);
+
+    uint64_t again = come(h);
+    for (int i = 0; i < 3; i += 2) {
+        harness_expect(h, c[i], BODY(GROW));
+        say_shrink(h, c[i], 3, 5);
+    }
+    for (int i = 0; i < 3; i += 2) expect_shrunk(h, c[i], 3, 5, three, 3);
+    harness_expect(h, again, BODY(ROSTER));
+    harness_ready(h, again);
+    assert_int_equal(harness_expect(h, again, BODY(GO))->go->tensors, 4);
+    struct harness_declare declare;
+    harness_declare_init(&declare, 0, "b");
+    declare.declare.mode = WEFT_WIRE_MODE_ALL_REDUCE;
+    harness_declare(h, again, &declare);
+    assert_int_equal(harness_expect(h, again, BODY(DECLARED))->declared->tensor, 1);
+    /* the name of a freed tensor, by all: the new worker counts on from its last tensor */
+    harness_declare_init(&declare, 2, "a");
+    declare.declare.mode = WEFT_WIRE_MODE_ALL_REDUCE;
+    harness_declare(h, again, &declare);
+    declare.declare.ordinal = 4;
+    for (int i = 0; i < 3; i += 2) harness_declare(h, c[i], &declare);
+    const uint64_t all[] = {c[0], c[2], again};
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(harness_expect(h, all[i], BODY(DECLARED))->declared->tensor, 4);
+    for (int i = 0; i < 3; i++) say_free(h, all[i], 1);
+    for (int i = 0; i < 3; i++) expect_free(h, all[i], 1);
+    assert_int_equal(h->ended_count, 0);
+    harness_free(h);
+}
+
 /* With shards: the newcomer is admitted after the first good step, and the shard gets its addresses before
  * the newcomer gets the roster. */
 static void newcomers_with_shards(void **state)
@@ -827,6 +912,7 @@ int main(void)
         cmocka_unit_test(shards_are_beyond_who_rests),
         cmocka_unit_test(join_not_due),
         cmocka_unit_test(newcomers),
+        cmocka_unit_test(frees),
         cmocka_unit_test(newcomers_with_shards),
         cmocka_unit_test(newcomers_without_a_lost_shard),
         cmocka_unit_test(newcomers_that_wait),

@@ -23,7 +23,8 @@
  * A failing seed prints the command that replays it.
  *
  *     sim_job_seeds [--seeds N] [--first S] [--found] [--updates] [--auto-codec] [--shards] [--newcomers]
- *     [--coded] [--copies] [--moves] [--breaks] [--separate] [--still] [--verbose]
+ *     [--coded] [--copies] [--moves] [--breaks] [--separate] [--still] [--frees]
+ *     [--verbose]
  *
  * --still: a host's clock does not advance during a callback.
  * --found: the seeds that found a bug, with --still, before the others.
@@ -42,6 +43,8 @@
  * --moves: the same with three shards, and ranks that rest between steps, so that copies are made again while
  * the members change.
  * --breaks: beside the faults, the network breaks control connections by chance, which changes no end.
+ * --frees: one more tensor, declared first, which all ranks free after step 3. Of the ranks that continue, all
+ * have freed it or none; new ranks declare the tensors that are left.
  * --separate: the coordinator cannot read whether a process is dead, as on other hosts.
  * --auto-codec: codec "auto", chosen anew by each membership: the ranks of a step have equal codecs, sums and
  * counts. */
@@ -123,6 +126,7 @@ static bool coded_too;     /* --coded: shards keep the tensor with a codec */
 static bool newcomers_too; /* --newcomers: new workers join a job with shards */
 static bool with_copies;   /* --copies */
 static bool with_moves;    /* --moves */
+static bool with_frees;    /* --frees */
 static bool still;         /* the clock of this seed's hosts does not advance during a callback */
 
 /* ---- one seed ---- */
@@ -139,6 +143,7 @@ struct worker {
     /* it left in order while cut off: the coordinator did not learn that and gave it up */
     bool unheard;
     uint32_t data[ROUNDS_MAX]; /* steps until it runs out of data, in each round */
+    struct weft_tensor *brief; /* the tensor of --frees; NULL: freed */
     struct weft_session *session;
     struct weft_request requests[6]; /* not on the stack: after a failed wait weft_finalize ends them */
     enum ending ending;
@@ -192,6 +197,8 @@ static struct run {
     uint32_t kills;
     const struct worker *aborter;
     uint64_t shrunk, grew, steps_done, again, joined;
+    uint64_t frees, frees_again; /* ranks that have freed the tensor; calls to repeat */
+    uint32_t freed_in;           /* epoch in which it was freed; 0: it is not freed */
     struct weft_config *config; /* of the shards */
     /* members of each try of a step, as seen by the ranks that began it */
     struct step_record tries[STEPS_MAX][TRIES_MAX];
@@ -826,6 +833,28 @@ static enum weft_status take_from_shards(struct worker *worker, struct weft_tens
     return status;
 }
 
+/* All ranks that continue return the same. */
+static enum weft_status free_brief(struct worker *worker)
+{
+    const uint32_t epoch = worker->session->epoch;
+    const enum weft_status status = weft_tensor_free(worker->brief);
+    if (status == WEFT_OK) {
+        if (run.freed_in > 0 && run.freed_in != epoch)
+            fail_seed("h%u frees the tensor in epoch %u, others in epoch %u", worker->host, epoch,
+                      run.freed_in);
+        worker->brief = NULL;
+        run.freed_in = epoch;
+        run.frees++;
+        return status;
+    }
+    if (status == WEFT_ERR_STATE && run.joins) return WEFT_OK; /* a rank rests */
+    if (status != WEFT_ERR_PEER_LOST || client_failed(worker->session) < 0) return status;
+    if (run.freed_in == epoch)
+        fail_seed("h%u keeps the tensor that others free in epoch %u", worker->host, epoch);
+    run.frees_again++;
+    return WEFT_OK;
+}
+
 static bool is_over(const struct worker *worker)
 {
     return run.joins ? worker->round >= run.rounds : weft_step_next(worker->session) > run.goal;
@@ -855,6 +884,10 @@ static enum weft_status train(struct worker *worker, struct weft_tensor **tensor
             if (status < 0) return status;
             continue;
         }
+        if (worker->brief && weft_step_next(worker->session) > 3) {
+            status = free_brief(worker);
+            if (status < 0) return status;
+        }
         if (with_moves) sim_process_sleep(1 + roll(WEFT_MS(600)));
         status = run_step(worker, tensors, b);
         if (status < 0) return status;
@@ -882,6 +915,15 @@ static enum weft_status declare(struct worker *worker, struct weft_tensor **tens
                                                                          "sgd:momentum=0.9", "adam", "lamb"};
     /* Optimizers whose weights alone identify the gradient after each step: the arrays are at the shards. */
     static const char *const telling[] = {"sgd:momentum=0.9", "adam:eps=0.5", "sgd:momentum=0.9,nesterov=1"};
+    if (with_frees && run.freed_in == 0) {
+        weft_tensor_options_init(&options);
+        options.name = "brief";
+        options.dim_count = 1;
+        options.dims[0] = run.count;
+        options.mode = run.shards ? WEFT_MODE_SERVER : WEFT_MODE_ALL_REDUCE;
+        const enum weft_status status = weft_declare(worker->session, &options, &worker->brief);
+        if (status < 0) return status;
+    }
     for (uint32_t i = 0; i < 2u + run.updates; i++) {
         weft_tensor_options_init(&options);
         options.name = names[i];
@@ -1495,7 +1537,7 @@ int main(int argc, char **argv)
 {
     uint64_t seeds = 20, first = 1, found_count = 0, kills = 0, cuts = 0, aborts = 0, shrunk = 0, grew = 0,
              joined = 0, steps = 0, again = 0, finished = 0, failed = 0, given_up = 0, apart = 0, chosen = 0,
-             closed_before = 0, moved = 0;
+             closed_before = 0, moved = 0, frees = 0, frees_again = 0;
     bool updates = false, auto_codec = false, shards = false, with_found = false, all_still = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
@@ -1511,13 +1553,14 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--found") == 0) with_found = true;
         else if (strcmp(argv[i], "--newcomers") == 0) newcomers_too = true;
         else if (strcmp(argv[i], "--coded") == 0) coded_too = true;
+        else if (strcmp(argv[i], "--frees") == 0) with_frees = true;
         else if (strcmp(argv[i], "--still") == 0) all_still = true;
         else if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         else {
             fprintf(stderr,
                     "usage: %s [--seeds N] [--first S] [--found] [--updates] [--auto-codec] [--shards] "
                     "[--newcomers] [--coded] [--copies] [--moves] "
-                    "[--still] [--late] [--breaks] [--separate] [--verbose]\n",
+                    "[--still] [--late] [--breaks] [--separate] [--frees] [--verbose]\n",
                     argv[0]);
             return 2;
         }
@@ -1545,7 +1588,7 @@ int main(int argc, char **argv)
         uint64_t seed = i < found_count ? again_first[i] : first + i - found_count;
         still = all_still || i < found_count;
         if (!run_seed(&env, seed, updates, auto_codec, config)) {
-            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s%s%s%s%s%s%s --verbose\n",
+            printf("seed %llu: %s\nreplay: %s --first %llu --seeds 1%s%s%s%s%s%s%s%s%s%s --verbose\n",
                    (unsigned long long)seed, run.why, argv[0], (unsigned long long)seed,
                    updates ? " --updates" : "", auto_codec ? " --auto-codec" : "",
                    with_moves    ? " --moves"
@@ -1553,14 +1596,16 @@ int main(int argc, char **argv)
                    : shards      ? " --shards"
                                  : "",
                    newcomers_too ? " --newcomers" : "", coded_too ? " --coded" : "", still ? " --still" : "",
-                   with_late ? " --late" : "", breaks ? " --breaks" : "", separate ? " --separate" : "");
+                   with_late ? " --late" : "", breaks ? " --breaks" : "", separate ? " --separate" : "",
+                   with_frees ? " --frees" : "");
             return 1;
         }
         chosen += run.chosen;
         closed_before += run.closed_before;
         moved += run.moved_bytes;
         kills += run.kills, cuts += run.cut[0] != NULL, aborts += run.aborter != NULL, shrunk += run.shrunk,
-            grew += run.grew, joined += run.joined, steps += run.steps_done, again += run.again;
+            frees += run.frees, frees_again += run.frees_again;
+        grew += run.grew, joined += run.joined, steps += run.steps_done, again += run.again;
         apart += run.suspects != 0;
         for (uint32_t w = 0; w < run.workers + run.newcomers; w++) {
             const struct worker *worker = &run.all[w];
@@ -1583,6 +1628,13 @@ int main(int argc, char **argv)
     }
     if (with_moves && seeds >= 20 && !moved)
         return printf("in %llu jobs no copy was made again\n", (unsigned long long)seeds), 1;
+    if (with_frees && seeds >= 100 && (!frees || !frees_again))
+        return printf("in %llu jobs %llu ranks freed the tensor, and %llu calls were repeated\n",
+                      (unsigned long long)seeds, (unsigned long long)frees, (unsigned long long)frees_again),
+               1;
+    if (with_frees)
+        printf("%llu ranks freed the tensor, %llu calls were repeated\n", (unsigned long long)frees,
+               (unsigned long long)frees_again);
     if (auto_codec && seeds >= 20 && !chosen)
         return printf("in %llu jobs no codec was ever chosen\n", (unsigned long long)seeds), 1;
     if (shards && seeds >= 400 && !closed_before)

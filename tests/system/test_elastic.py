@@ -13,6 +13,7 @@ from unittest import mock
 import harness
 
 ELASTIC = os.path.join(harness.BUILD, "tests", "client", "elastic")
+FREED = os.path.join(harness.BUILD, "tests", "client", "freed")
 SERVED = os.path.join(harness.BUILD, "tests", "client", "served")
 EXAMPLES = os.path.join(harness.BUILD, "examples")
 # Rank 1 kills itself once, when the file of rank 0 has a line that begins so.
@@ -149,6 +150,19 @@ class Elastic(harness.JobTest):
                 text += file.read()
             self.assertEqual(code, 0, text + output)
             self.auto_codec(text, 4)
+
+    def test_killed_in_a_free(self):
+        """A rank dies inside weft_tensor_free: all others have freed the tensor or none has, and a new rank declares what is left."""
+        for delay_us, mode, options in ((0, "reduce", []), (300, "reduce", ["--restarts", "1"]), (0, "server", ["-s", "2", "--restarts", "1"])):
+            ranks = 4 if "--restarts" in options else 3
+            name = f"freed-{delay_us}-{mode}"
+            code, text, output = self.run_job_words(4, 1, [FREED, "2", str(delay_us), str(ranks), mode], name, options=options)
+            text += self.again(name)
+            self.assertEqual(code, 0, text + output)
+            lines = re.findall(r"^freed: (\d+) of (\d+), cycles (\d+), lost (\d+)$", text, re.MULTILINE)
+            self.assertEqual(sorted(int(line[0]) for line in lines), list(range(ranks)), text)
+            self.assertEqual({int(line[1]) for line in lines}, {ranks}, text)
+            self.assertEqual(len({line[2] for line in lines}), 1, text)
 
     def joined(self, text, epochs, ranks):
         """The lines of the ranks after each join: rank, last, next step, hash."""

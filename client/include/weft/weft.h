@@ -226,7 +226,9 @@ WEFT_API void weft_tensor_options_init_sized(struct weft_tensor_options *options
 /* weft_declare() - make a tensor. Collective: all workers declare the same tensors in the same order, outside
  * a step. The options are copied. Blocks until all have declared it. Return codes: WEFT_OK; WEFT_ERR_INVALID,
  * _UNSUPPORTED, _EXISTS (the name), _NO_MEMORY, _VERSION (a member of an earlier release does not support an
- * option; docs/fleet.md): nothing was sent; WEFT_ERR_MISMATCH: names rank and field, ends the session. */
+ * option; docs/fleet.md): nothing was sent; WEFT_ERR_PEER_LOST: in an elastic job whose membership ends
+ * nothing was sent, call weft_shrink and then weft_declare again; during the call it ends the session;
+ * WEFT_ERR_MISMATCH: names rank and field, ends the session. */
 WEFT_API enum weft_status weft_declare(struct weft_session *session,
                                        const struct weft_tensor_options *options,
                                        struct weft_tensor **tensor_out);
@@ -241,8 +243,9 @@ WEFT_API enum weft_status weft_tensor_init(struct weft_tensor *tensor, void *wei
  * Collective, between steps, with no request of it open; blocks until all have called. The name may be
  * declared again. A job declares at most 65,536 tensors in all. On an error the tensor is unchanged. Return
  * codes: WEFT_OK: `tensor` is invalid; WEFT_ERR_BUSY: its request is open; WEFT_ERR_STATE: in a step or a
- * group of calls; WEFT_ERR_MISMATCH: ranks named different tensors; WEFT_ERR_UNSUPPORTED: elastic job;
- * WEFT_ERR_VERSION: the coordinator is of an older release. */
+ * group of calls, or a rank rests in weft_join; WEFT_ERR_MISMATCH: ranks named different tensors;
+ * WEFT_ERR_PEER_LOST: elastic job, no rank has freed it: call weft_shrink, then this call again
+ * (docs/elastic.md); WEFT_ERR_VERSION: a member is of an older release. */
 WEFT_API enum weft_status weft_tensor_free(struct weft_tensor *tensor);
 
 struct weft_step {

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client/session/session.h"
 #include "client/tensor/tensor.h"
@@ -149,11 +150,26 @@ static void one_does_not(struct crowd *crowd, struct weft_session *session, uint
                 status == WEFT_ERR_MISMATCH && strstr(weft_error_text(session), "tensor_free"));
 }
 
+/* A rank that rests keeps its tensors, so the others cannot free them. */
 static void elastic(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
-    (void)rank;
-    struct weft_tensor *a = plain(crowd, session, "a");
-    CROWD_REFUSED(crowd, session, weft_tensor_free(a), WEFT_ERR_UNSUPPORTED, "elastic");
+    struct weft_tensor *a = plain(crowd, session, "a"), *b = plain(crowd, session, "b");
+    float values[8] = {0};
+    CROWD_REFUSED(crowd, session, weft_tensor_free(rank == 0 ? a : b), WEFT_ERR_MISMATCH,
+                  "nothing was freed");
+    CROWD_OK(crowd, session, weft_tensor_free(a));
+    a = plain(crowd, session, "a");
+    CROWD_CHECK(crowd, session,
+                step_once(session, a, values, 8, 1) == 0 && step_once(session, b, values, 8, 1) == 0);
+    if (rank == 0) {
+        enum weft_status status;
+        while ((status = weft_shrink(session)) == WEFT_OK) usleep(1000);
+        CROWD_CHECK(crowd, session, status == WEFT_ERR_SHRUNK);
+        CROWD_REFUSED(crowd, session, weft_tensor_free(a), WEFT_ERR_STATE, "a rank rests in weft_join");
+    }
+    CROWD_OK(crowd, session, weft_join(session, 0, NULL));
+    CROWD_OK(crowd, session, weft_tensor_free(a));
+    CROWD_CHECK(crowd, session, step_once(session, b, values, 8, 1) == 0);
 }
 
 static void run(crowd_fn fn, uint32_t workers_min)
