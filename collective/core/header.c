@@ -146,7 +146,12 @@ static void describe_operation(const struct coll_header *header, char *out, size
         break;
     case WEFT_COLL_ALL_GATHER:
     case WEFT_COLL_ALL_TO_ALL:
-        snprintf(out, out_bytes, "%s of %llu %s, plan %s", kind, count, weft_dtype_name(header->dtype), plan);
+        if (header->kind == WEFT_COLL_ALL_TO_ALL && count == 0 && header->cuts != 0)
+            snprintf(out, out_bytes, "%s of %s with counts, plan %s", kind, weft_dtype_name(header->dtype),
+                     plan);
+        else
+            snprintf(out, out_bytes, "%s of %llu %s, plan %s", kind, count, weft_dtype_name(header->dtype),
+                     plan);
         break;
     case WEFT_COLL_ALL_GATHER_BYTES:
     case WEFT_COLL_EXCHANGE_BYTES:

@@ -119,8 +119,21 @@ static void append(char *text, size_t text_bytes, const char *format, unsigned l
     snprintf(text + used, text_bytes - used, format, number);
 }
 
-/* Call if the counts of pieces differ. Appends the counts that the hashes determine to both call texts.
- * `text` receives the name of the piece. Returns the text of what differs. */
+static void append_own_counts(const struct weft_coll *coll, char *own_call)
+{
+    const struct weft_plan_args *plan = &coll->steps.cursor.args;
+    const size_t used = strlen(own_call);
+    char counts[128];
+    if (plan->displs_in) {
+        coll_layout_format(plan->displs_in, coll->group->ranks, counts, sizeof counts);
+        snprintf(own_call + used, COLL_CALL_BYTES - used, " (counts %s)", counts);
+    } else if (plan->own_lengths) {
+        append(own_call, COLL_CALL_BYTES, " (%llu elements in its piece)", coll->args.count);
+    }
+}
+
+/* Call if the counts of pieces differ. Appends the counts that the hashes determine to both call texts, else
+ * the own counts. `text` receives the name of the piece. Returns the text of what differs. */
 static const char *describe_counts(const struct weft_coll *coll, const struct coll_header *own,
                                    const struct coll_header *theirs, const char *what, char *own_call,
                                    char *call, char text[COUNT_TEXT_BYTES])
@@ -129,17 +142,15 @@ static const char *describe_counts(const struct weft_coll *coll, const struct co
     const uint64_t *cuts = coll->steps.cursor.args.displs_in;
     const uint32_t ranks = coll->group->ranks;
     struct coll_layout_difference other = {0};
-    char counts[128];
-    if (!cuts || coll->steps.cursor.args.own_lengths || own->cuts != coll->header.cuts) return what;
-    if (coll_layout_find(cuts, ranks, own->cuts, theirs->cuts, &other)) {
+    if (own->cuts != coll->header.cuts) return what;
+    if (cuts && !coll->steps.cursor.args.own_lengths &&
+        coll_layout_find(cuts, ranks, own->cuts, theirs->cuts, &other)) {
         append(own_call, COLL_CALL_BYTES, of_piece, cuts[other.piece + 1] - cuts[other.piece]);
         append(call, COLL_CALL_BYTES, of_piece, other.count);
         snprintf(text, COUNT_TEXT_BYTES, "the count of rank %u's piece", other.piece);
         return text;
     }
-    coll_layout_format(cuts, ranks, counts, sizeof counts);
-    const size_t used = strlen(own_call);
-    snprintf(own_call + used, COLL_CALL_BYTES - used, " (counts %s)", counts);
+    append_own_counts(coll, own_call);
     return what;
 }
 
@@ -159,16 +170,33 @@ void coll_report_mismatch(struct weft_coll *coll, const struct coll_header *own,
               coll_title(coll, own->sequence, title), what, name, call, own_name, own_call);
 }
 
+/* "the count of rank 1's piece", "the count of the piece from rank 0 to rank 1" */
+static void describe_piece(const struct weft_coll *coll, uint32_t from, uint32_t to, char *out,
+                           size_t out_bytes)
+{
+    const enum weft_coll_kind kind = coll->args.kind;
+    if (kind == WEFT_COLL_GATHER || kind == WEFT_COLL_SCATTER)
+        snprintf(out, out_bytes, "the count of rank %u's piece", kind == WEFT_COLL_GATHER ? from : to);
+    else if (coll->flags.is_sendrecv) snprintf(out, out_bytes, "the count");
+    else snprintf(out, out_bytes, "the count of the piece from rank %u to rank %u", from, to);
+}
+
 void coll_report_lengths(struct weft_coll *coll, uint32_t peer, bool peer_sends, uint64_t sent,
                          uint64_t expected)
 {
-    char name[128], own[24];
-    group_describe(coll->group, peer, name, sizeof name);
-    snprintf(own, sizeof own, "rank %u", coll->group->rank);
-    group_end(coll->group, WEFT_ERR_MISMATCH, true,
-              "%s: %s sends %llu bytes to %s, which expects %llu: the counts of the two differ",
-              weft_coll_kind_name(coll->args.kind), peer_sends ? name : own, (unsigned long long)sent,
-              peer_sends ? own : name, (unsigned long long)expected);
+    char name[128], own[128], piece[80];
+    struct weft_group *group = coll->group;
+    const uint32_t from = peer_sends ? peer : group->rank, to = peer_sends ? group->rank : peer;
+    const size_t elem_bytes = coll->data.elem_bytes;
+    const bool is_whole = sent % elem_bytes == 0 && expected % elem_bytes == 0;
+    const unsigned long long unit = is_whole ? elem_bytes : 1;
+    group_describe(group, peer, name, sizeof name);
+    group_describe(group, group->rank, own, sizeof own);
+    describe_piece(coll, from, to, piece, sizeof piece);
+    group_end(group, WEFT_ERR_MISMATCH, true, "%s differs in %s: %s sends %llu %s to %s, which expects %llu",
+              weft_coll_kind_name(coll->args.kind), piece, peer_sends ? name : own, sent / unit,
+              is_whole && elem_bytes > 1 ? weft_dtype_name(coll->args.dtype) : "bytes",
+              peer_sends ? own : name, expected / unit);
 }
 
 static bool same_rank(const struct weft_group *group, uint32_t a, uint32_t b)

@@ -342,7 +342,7 @@ static void last_broadcast(struct crowd *crowd, struct weft_session *session, ui
     status = weft_finalize(session);
     if (status == WEFT_ERR_MISMATCH)
         found = strstr(weft_error_text(NULL), *what == 4   ? "called 1 sends to rank 1"
-                                              : *what == 6 ? "the counts of the two differ"
+                                              : *what == 6 ? "the piece from rank 1 to rank 0"
                                                            : "broadcast of 4 f32 from rank 0") != NULL;
     crowd->sessions[rank] = NULL;
     if (found) atomic_fetch_add(&crowd->found, 1);
@@ -458,6 +458,37 @@ static enum weft_status scatter_pieces(struct weft_session *session, uint32_t ra
                                  request);
 }
 
+static enum weft_status gather_v_pieces(struct weft_session *session, uint32_t rank,
+                                        struct weft_request *request)
+{
+    static const uint64_t counts[] = {3, 4};
+    return weft_gather_v(session, field, field + 16, rank == 0 ? 3 : 5, counts, WEFT_F32, 0, request);
+}
+
+static enum weft_status scatter_v_pieces(struct weft_session *session, uint32_t rank,
+                                         struct weft_request *request)
+{
+    static const uint64_t counts[] = {3, 4};
+    return weft_scatter_v(session, field, field + 16 * (rank + 1), rank == 0 ? 3 : 5, counts, WEFT_F32, 0,
+                          request);
+}
+
+static enum weft_status exchanged_pieces(struct weft_session *session, uint32_t rank,
+                                         struct weft_request *request)
+{
+    static const uint64_t to[][2] = {{2, 4}, {3, 2}}, from[][2] = {{2, 3}, {5, 2}};
+    return weft_all_to_all_v(session, field, to[rank], field + 16 * (rank + 1), from[rank], WEFT_F32,
+                             request);
+}
+
+static enum weft_status exchange_by_one(struct weft_session *session, uint32_t rank,
+                                        struct weft_request *request)
+{
+    static const uint64_t counts[] = {2, 2};
+    return rank == 0 ? weft_all_to_all_v(session, field, counts, field + 16, counts, WEFT_F32, request)
+                     : weft_all_to_all(session, field, field + 32, 2, WEFT_F32, request);
+}
+
 static enum weft_status weight_by_one(struct weft_session *session, uint32_t rank,
                                       struct weft_request *request)
 {
@@ -497,6 +528,13 @@ static void test_differing_calls(void **state)
         {gather_pieces, {"the count of rank 1's piece", "called all_gather"}},
         {gather_other_pieces, {"the counts of the pieces", "(counts "}},
         {scatter_pieces, {"the count of rank 0's piece", "(5 elements in that piece)"}},
+        {gather_v_pieces, {"the count of rank 1's piece", "sends 5 f32 to rank 0"}},
+        {gather_v_pieces, {"gather differs", ", which expects 4"}},
+        {scatter_v_pieces, {"the count of rank 1's piece", "sends 4 f32 to rank 1"}},
+        {scatter_v_pieces, {"scatter differs", ", which expects 5"}},
+        {exchanged_pieces, {"the count of the piece from rank 0 to rank 1", "sends 4 f32 to rank 1"}},
+        {exchanged_pieces, {"all_to_all differs", ", which expects 5"}},
+        {exchange_by_one, {"called all_to_all of f32 with counts", "called all_to_all of 2 f32"}},
         {weight_by_one, {"a weighted all_reduce begins with it", "all_reduce of 4 f32, avg"}},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {

@@ -178,7 +178,7 @@ static void counts_that_differ(void **state)
         args.counts_out = from;
         post(r, &args);
     }
-    all_ended(2, WEFT_ERR_MISMATCH, "bytes to rank", "the counts of the two differ");
+    all_ended(2, WEFT_ERR_MISMATCH, "differs in the count of the piece from rank ", ", which expects ");
     close_groups(2);
 }
 
@@ -210,7 +210,10 @@ static void pieces_that_differ(void **state)
                 struct weft_error error = {0};
                 assert_int_equal(weft_coll_post(groups[r], &args, outcome_done, NULL, NULL, &error),
                                  WEFT_ERR_MISMATCH);
-                if (!strstr(error.text, "the counts of the two differ") ||
+                char counts_text[80];
+                snprintf(counts_text, sizeof counts_text, "which expects %llu",
+                         (unsigned long long)lengths[i][!gathers]);
+                if (!strstr(error.text, "the count of rank 1's piece") || !strstr(error.text, counts_text) ||
                     !strstr(error.text, gathers ? "rank 1 (host b)" : "rank 1"))
                     fail_msg("%s", error.text);
             }
@@ -225,7 +228,7 @@ static void pieces_that_differ(void **state)
         args.counts_out = from[r];
         post(r, &args);
     }
-    all_ended(2, WEFT_ERR_MISMATCH, "bytes to rank", "the counts of the two differ");
+    all_ended(2, WEFT_ERR_MISMATCH, "differs in the count of the piece from rank ", ", which expects ");
     close_groups(2);
 }
 

@@ -775,8 +775,9 @@ static void mismatch_of_pieces(void **state)
         assert_true(shm_ranks_run(&shm_ranks, &all_done, SHM_RANKS_MAX));
         for (uint32_t r = 0; r < 2; r++) {
             assert_int_equal(outcomes[r].status, WEFT_ERR_MISMATCH);
-            if (!strstr(outcomes[r].text, "the counts of the two differ") ||
-                !strstr(outcomes[r].text, "rank 0") || !strstr(outcomes[r].text, "rank 1"))
+            if (!strstr(outcomes[r].text, "differs in the count of ") ||
+                !strstr(outcomes[r].text, "which expects ") || !strstr(outcomes[r].text, "rank 0") ||
+                !strstr(outcomes[r].text, "rank 1"))
                 fail_msg("%s", outcomes[r].text);
         }
         failures_close();
