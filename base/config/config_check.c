@@ -8,13 +8,15 @@ struct dependency {
     bool coordinator;    /* only the coordinating process uses the option */
 };
 
-/* An option with its default value has no dependency. A dependency is satisfied if `needs` is not its
+/* server.hash_every is absent: without copies it is the period of the weight hash of codecs.
+ * An option with its default value has no dependency. A dependency is satisfied if `needs` is not its
  * default. */
 static const struct dependency dependencies[] = {
     {"server.store", "server.copies", NULL,
      "server.store needs server.copies=1: the shard of a lost coordinator is lost, too", true},
     {"server.copies_on_one_host", "server.copies", NULL, NULL, true},
     {"server.copy_bytes", "server.copies", NULL, NULL, true},
+    {"server.move_rate", "server.copies", NULL, NULL, true},
     {"snapshot.every", "snapshot.folder", NULL, NULL, false},
     {"snapshot.keep", "snapshot.folder", NULL, NULL, false},
     {"snapshot.weights", "snapshot.folder", NULL, NULL, false},
