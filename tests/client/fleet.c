@@ -28,7 +28,10 @@ static void read_port(struct fleet *fleet, int pipe_fd)
 {
     uint16_t port = 0;
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* a killed test leaves no process behind */
-    if (read(pipe_fd, &port, sizeof port) != (ssize_t)sizeof port) _exit(99);
+    if (read(pipe_fd, &port, sizeof port) != (ssize_t)sizeof port) {
+        fprintf(stderr, "process %ld got no port of a coordinator\n", (long)getpid());
+        _exit(99);
+    }
     snprintf(fleet->coordinator, sizeof fleet->coordinator, "127.0.0.1:%u", port);
 }
 
@@ -43,7 +46,8 @@ static int run_shard(struct fleet *fleet, uint32_t index)
     options.http_port = -1;
     options.workers = fleet->workers;
     options.shards = fleet->shards;
-    if (weft_config_load(weft_env_system(), &options.config, &error) < 0) return 1;
+    if (weft_config_load(weft_env_system(), &options.config, &error) < 0)
+        return fprintf(stderr, "shard %u: %s\n", index, error.text);
     return weftd_run(weft_env_system(), &options);
 }
 
@@ -52,6 +56,9 @@ static pid_t fork_child(struct fleet *shared, int pipe_fds[2], uint32_t index, b
 {
     fflush(NULL);
     pid_t pid = fork();
+    if (pid < 0)
+        fprintf(stderr, "no process for %s %u: %s\n", shard ? "shard" : "worker", index, strerror(errno));
+    if (pid < 0) abort();
     if (pid != 0) return pid;
     close(pipe_fds[1]);
     struct fleet mine = *shared;
@@ -60,7 +67,7 @@ static pid_t fork_child(struct fleet *shared, int pipe_fds[2], uint32_t index, b
     memcpy(mine.shard_pids, shared->shard_pids, sizeof mine.shard_pids);
     int rc = shard ? run_shard(&mine, index) : worker(&mine, index);
     fflush(NULL);
-    exit(rc);
+    exit(rc == 0 ? 0 : 1); /* rc may be a length of text, of which the low byte is 0 */
 }
 
 static void collect(struct fleet *fleet, struct fleet_result *result)

@@ -21,13 +21,12 @@
 /* Under the thread sanitizer no wait is dropped: that makes a race, by intent. */
 #define FINDS_RACES WEFT_THREAD_SANITIZER
 
-enum { RANKS = 4, COUNT = 100003, LOOKS = 60000 };
+enum { RANKS = 4, COUNT = 100003, LOOKS = 60000, DEADLINE_MS = 20000 };
 
 /* What the forked ranks do; set before the fork. */
 static struct {
     const char *mode; /* client.nccl */
     uint32_t ranks_per_host;
-    uint32_t deadline_ms;
     uint64_t seed;
     unsigned delay_us;
     int number; /* of a variant of the test */
@@ -62,11 +61,12 @@ static int rig_open(struct rig *rig, struct fleet *fleet, uint32_t rank, size_t 
     setenv("WEFT_CLIENT_HOST", host, 1);
     setenv("WEFT_CLIENT_NCCL", job.mode, 1);
     fake_cuda_setup(job.seed * 100 + rank, job.delay_us, 1);
-    if (fleet_join(fleet, rank, job.deadline_ms ? job.deadline_ms : 20000, &rig->session) != 0) return 1;
-    if (cudaStreamCreateWithFlags(&rig->stream, 0) || cudaMalloc(&rig->x, bytes) ||
-        cudaMalloc(&rig->y, bytes))
-        return 1;
-    return 0;
+    if (fleet_join(fleet, rank, DEADLINE_MS, &rig->session) != 0) return 1;
+    const int created = cudaStreamCreateWithFlags(&rig->stream, 0), x = cudaMalloc(&rig->x, bytes),
+              y = cudaMalloc(&rig->y, bytes);
+    if (created == 0 && x == 0 && y == 0) return 0;
+    return fprintf(stderr, "rank %u: no stream (%d) or no buffers of %zu bytes (%d, %d)\n", rank, created,
+                   bytes, x, y);
 }
 
 static int rig_close(struct rig *rig)
@@ -92,6 +92,7 @@ struct kernel {
     const void *from;
     size_t bytes;
     unsigned slow_us;
+    int until_sums; /* > 0: runs when NCCL has made this many sums, or after a time limit */
     _Atomic bool ran;
 };
 
@@ -99,6 +100,7 @@ static void run_kernel(void *context)
 {
     struct kernel *kernel = context;
     if (kernel->slow_us > 0) usleep(kernel->slow_us);
+    for (int i = 0; i < LOOKS && fake_nccl_sums() < kernel->until_sums; i++) usleep(100);
     if (kernel->bytes > 0)
         memcpy(fake_cuda_shadow(kernel->to), fake_cuda_shadow(kernel->from), kernel->bytes);
     atomic_store(&kernel->ran, true);
@@ -268,7 +270,7 @@ static int many(struct fleet *fleet, uint32_t rank)
     if (rig_open(&rig, fleet, rank, N * sizeof(int64_t)) != 0) return 1;
     MUST(&rig, weft_nccl_open(rig.session, 0));
     for (int c = 0; c < CALLS; c++) {
-        if (cudaMalloc((void **)&buffers[c], sizeof source[0][0]) != 0) return 1;
+        CHECK(&rig, cudaMalloc((void **)&buffers[c], sizeof source[0][0]) == 0);
         struct weft_call call = sum_of(&rig, buffers[c], buffers[c], N - (uint64_t)c, WEFT_I64);
         call.on_stream = c % 2;
         MUST(&rig, weft_call_init(rig.session, &call, &requests[c]));
@@ -371,7 +373,6 @@ static int choice(struct fleet *fleet, uint32_t rank)
     if (job.number == 4) fake_nccl_version(rank == 3 ? 22708 : 22809);
     if (job.number == 5 && rank == 1) fake_nccl_hang_init();
     if (job.number == 6) job.ranks_per_host = 3;
-    if (job.number == 5) job.deadline_ms = 1500;
     static const char *const reasons[] = {"NCCL 2.28.9 inside each of 2 hosts",
                                           "client.nccl is \"no\" on rank 2",
                                           "no host has two ranks",
@@ -380,7 +381,10 @@ static int choice(struct fleet *fleet, uint32_t rank)
                                           "has no communicator",
                                           "the hosts have different numbers of ranks"};
     if (rig_open(&rig, fleet, rank, 1 << 20) != 0) return 1;
+    /* shorter than that of the operations, which a loaded machine may need */
+    if (job.number == 5) rig.session->settings.deadline_ns = WEFT_MS(1500);
     const enum weft_status status = weft_nccl_open(rig.session, 0);
+    rig.session->settings.deadline_ns = WEFT_MS(DEADLINE_MS);
     const bool forced = strcmp(job.mode, "yes") == 0;
     CHECK(&rig, status == (forced ? WEFT_ERR_UNSUPPORTED : WEFT_OK));
     if (forced) CHECK(&rig, strstr(weft_error_text(rig.session), reasons[job.number]) != NULL);
@@ -442,7 +446,7 @@ static int failure(struct fleet *fleet, uint32_t rank)
     static struct kernel after;
     struct weft_request request = {{0}};
     enum weft_status status = WEFT_OK;
-    if (job.number == STOPS_CALLING) job.ranks_per_host = RANKS, job.deadline_ms = 1000;
+    if (job.number == STOPS_CALLING) job.ranks_per_host = RANKS;
     if (rig_open(&rig, fleet, rank, 1 << 20) != 0) return 1;
     MUST(&rig, weft_nccl_open(rig.session, 0));
     const struct variant before = {COUNT, WEFT_F32, WEFT_SUM, true, false, false, true};
@@ -450,6 +454,7 @@ static int failure(struct fleet *fleet, uint32_t rank)
     /* else rank 1 could end the session while another rank checks its bits; the barrier itself may fail */
     if (job.number != STOPS_CALLING && weft_barrier(rig.session, &request) >= 0)
         (void)weft_wait(&request, 0);
+    if (job.number == STOPS_CALLING) rig.session->settings.deadline_ns = WEFT_MS(1000);
     if (rank == 1 && job.number == KILLED) raise(SIGKILL);
     if (rank == 1 && job.number == GROUP_FAILS) fake_nccl_fail_group(1);
     if (rank == 1 && job.number == GATHER_FAILS) fake_nccl_fail_group(2);
@@ -523,7 +528,7 @@ static int late_caller(struct fleet *fleet, uint32_t rank)
     if (rig_open(&rig, fleet, rank, COUNT * sizeof(float)) != 0) return 1;
     MUST(&rig, weft_nccl_open(rig.session, 0));
     rig.session->settings.deadline_ns = WEFT_MS(100);
-    if (fake_cuda_launch(rig.stream, hold, NULL) != 0) return 1;
+    CHECK(&rig, fake_cuda_launch(rig.stream, hold, NULL) == 0);
     struct weft_call call = sum_of(&rig, rig.x, rig.x, COUNT, WEFT_F32);
     call.on_stream = true;
     MUST(&rig, weft_call_start(rig.session, &call, &request));
@@ -561,8 +566,10 @@ static int dropped(struct fleet *fleet, uint32_t rank)
     CHECK(&rig, has_run(&kernels[0]));
     fake_cuda_synchronize();
     if (rank == 0) fake_cuda_drop((enum fake_cuda_order)job.number, rig.stream);
-    fake_cuda_slow_copies(10000);
+    /* The side that is to wait must be first without its wait, on a loaded machine too. */
+    fake_cuda_slow_copies(job.number > FAKE_CUDA_WAIT_FOR_STREAM ? 100000 : 10000);
     kernels[1].slow_us = 30000;
+    if (rank == 0 && job.number == FAKE_CUDA_WAIT_FOR_STREAM) kernels[1].until_sums = fake_nccl_sums() + 1;
     copy(rig.stream, &kernels[1], rig.x, source, sizeof source);
     struct weft_call call = sum_of(&rig, rig.x, rig.x, N, WEFT_I64);
     call.on_stream = true;
