@@ -545,6 +545,10 @@ static void test_differing_calls(void **state)
     }
 }
 
+/* Operations that cannot complete end after this time. The session has a longer deadline: on a loaded machine
+ * the ranks take longer to join. */
+enum { OPERATION_DEADLINE_MS = 300 };
+
 /* Both ranks send and none receives: one detects it, the other gets the sentence in a message. A send of that
  * other rank may complete before, since its peer drops what it holds; the next operation then reports. */
 static void both_send(struct crowd *crowd, struct weft_session *session, uint32_t rank)
@@ -552,9 +556,15 @@ static void both_send(struct crowd *crowd, struct weft_session *session, uint32_
     static float long_ones[2][600000];
     struct weft_request request = {{0}};
     char itself[2][40];
-    enum weft_status status = weft_send(session, long_ones[rank], 600000, WEFT_F32, 1 - rank, &request);
+    enum weft_status status =
+        weft_call_start(session,
+                        WEFT_CALL(.kind = WEFT_CALL_SEND, .in = long_ones[rank], .count = 600000,
+                                  .dtype = WEFT_F32, .root = 1 - rank, .deadline_ms = OPERATION_DEADLINE_MS),
+                        &request);
     if (status >= 0) status = weft_wait(&request, 0);
-    if (status >= 0) status = weft_barrier(session, &request);
+    if (status >= 0)
+        status = weft_call_start(
+            session, WEFT_CALL(.kind = WEFT_CALL_BARRIER, .deadline_ms = OPERATION_DEADLINE_MS), &request);
     if (status == WEFT_IN_PROGRESS) status = weft_wait(&request, 0);
     CROWD_CHECK(crowd, session, status < 0);
     const char *text = weft_error_text(session);
@@ -569,7 +579,7 @@ static void both_send(struct crowd *crowd, struct weft_session *session, uint32_
 static void test_waits_for_the_other(void **state)
 {
     for (int i = 0; i < 3; i++) { /* either rank may be first */
-        struct crowd crowd = {.deadline_ms = 300};
+        struct crowd crowd = {0};
         crowd_run(&crowd, 2, both_send);
         assert_int_equal(crowd.failures, 0);
     }
@@ -604,7 +614,11 @@ static void late_rank(struct crowd *crowd, struct weft_session *session, uint32_
     struct weft_request request = {{0}};
     float x[4] = {0};
     if (rank == 0) {
-        CROWD_OK(crowd, session, weft_all_reduce(session, x, x, 4, WEFT_F32, WEFT_SUM, &request));
+        CROWD_OK(crowd, session,
+                 weft_call_start(session,
+                                 WEFT_CALL(.kind = WEFT_CALL_ALL_REDUCE, .in = x, .out = x, .count = 4,
+                                           .dtype = WEFT_F32, .deadline_ms = OPERATION_DEADLINE_MS),
+                                 &request));
         CROWD_REFUSED(crowd, session, weft_wait(&request, 0), WEFT_ERR_DEADLINE, "rank");
     }
     pthread_barrier_wait(&crowd->meet);
@@ -618,7 +632,7 @@ static void late_rank(struct crowd *crowd, struct weft_session *session, uint32_
 
 static void test_deadline_names_the_late(void **state)
 {
-    struct crowd crowd = {.deadline_ms = 300};
+    struct crowd crowd = {0};
     crowd_run(&crowd, 2, late_rank);
     assert_int_equal(crowd.failures, 0);
 }
