@@ -92,6 +92,19 @@ class Doctor(unittest.TestCase):
         self.assertIn("probe again", error)
         self.assertTrue(report["links"])
 
+    def test_files_that_it_writes(self):
+        """Only the link table of tries, and nothing with --no-cache, --no-tries or --links."""
+        home = self.path("home")
+        os.mkdir(home)
+        environment = {**{name: value for name, value in os.environ.items() if name != "XDG_CACHE_HOME"}, "HOME": home}
+        for words, files in ((["--no-tries"], []), (["--links"], []), (["--no-cache", "--transport", "shm"], []), (["--transport", "shm"], ["links"])):
+            done = subprocess.run([harness.PROGRAMS.weft, "doctor", *words], env=environment, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+            self.assertNotIn("Permission", done.stdout)
+            found = [name for _, folders, names in os.walk(home) for name in names + folders if name not in (".cache", "weft") or not files]
+            self.assertEqual(found, files, done.stdout)
+        text = subprocess.run([harness.PROGRAMS.weft, "doctor", "--help"], stdout=subprocess.PIPE, text=True, timeout=60).stdout
+        self.assertIn("Keeps the measured links in the file of --cache", text)
+
     def test_a_transport_that_was_asked_for_must_work(self):
         report, _ = self.doctor("--transport", "nonsense", expect=3)
         self.assertEqual([finding["id"] for finding in report["findings"] if finding["level"] == "broken"], ["transport"])

@@ -39,7 +39,7 @@ struct doctor {
     size_t lane_count;
     bool asked; /* --transport was given: each of the lanes must work */
     const char *devices, *root, *cache_path, *secret_path, *coordinator;
-    char default_cache[512], *secret;
+    char default_cache[512], default_folder[400], *secret; /* the folder and its `weft`, made for the file */
     bool json, all, no_cache, links_only, no_tries, gpu_metrics;
     uint32_t deadline_s;
     struct doctor_report report;
@@ -55,15 +55,23 @@ struct doctor {
 static bool default_cache(struct doctor *doctor)
 {
     const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    char folder[400];
-    if (base && base[0] == '/') snprintf(folder, sizeof folder, "%s", base);
-    else if (home && home[0] == '/') snprintf(folder, sizeof folder, "%s/.cache", home);
+    char *folder = doctor->default_folder;
+    const size_t bytes = sizeof doctor->default_folder;
+    int used;
+    if (base && base[0] == '/') used = snprintf(folder, bytes, "%s", base);
+    else if (home && home[0] == '/') used = snprintf(folder, bytes, "%s/.cache", home);
     else return false;
-    mkdir(folder, 0700);
-    if (snprintf(doctor->default_cache, sizeof doctor->default_cache, "%s/weft", folder) >= 480) return false;
-    mkdir(doctor->default_cache, 0700);
-    strcat(doctor->default_cache, "/links");
+    if (used >= (int)bytes) return false;
+    snprintf(doctor->default_cache, sizeof doctor->default_cache, "%s/weft/links", folder);
     return true;
+}
+
+static void make_default_folder(const struct doctor *doctor)
+{
+    char folder[sizeof doctor->default_folder + 8];
+    snprintf(folder, sizeof folder, "%s/weft", doctor->default_folder);
+    mkdir(doctor->default_folder, 0700);
+    mkdir(folder, 0700);
 }
 
 static bool open_table(struct doctor *doctor)
@@ -91,6 +99,7 @@ static void save_table(struct doctor *doctor)
 {
     struct weft_error error = {0};
     if (!doctor->cache_path) return;
+    if (doctor->cache_path == doctor->default_cache) make_default_folder(doctor);
     if (weft_link_table_save(doctor->table, doctor->cache_path, &error) < 0)
         fprintf(stderr, "weft doctor: %s\n", error.text);
 }
@@ -443,7 +452,7 @@ static int parse_options(struct doctor *doctor, struct doctor_listen *listen, bo
         "weft doctor [options] [HOST[:PORT] ...]\n"
         "       weft doctor --listen [options] [ADDRESS[:PORT] | PORT]",
         "Finds out which transports work on this host and to the hosts named, why others do not, and what\n"
-        "to do. Changes nothing.\n",
+        "to do. Changes no setting of a machine. Keeps the measured links in the file of --cache.\n",
         CLI_TABLE(table),
         .takes_arguments = true,
         .notes = "Exit status: 0 nothing to do; 1 warnings: it works, but slower or less than it could;\n"
