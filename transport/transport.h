@@ -298,6 +298,8 @@ struct weft_transport_ops {
     /* Updates those fields of transport->stats that are not counted at once. May be NULL. */
     void (*count)(struct weft_transport *transport);
 
+    /* As weft_transport_is_flushed; NULL: always true. */
+    bool (*flushed)(struct weft_transport *transport);
     /* Does at most `budget` units of work. Completions and handlers run here only. */
     int (*progress)(struct weft_transport *transport, int budget);
     /* As struct weft_pollable.arm. */
@@ -493,6 +495,9 @@ void weft_peer_describe(struct weft_peer *peer, char *out, size_t bytes);
 uint64_t weft_peer_sent_bytes(const struct weft_peer *peer);
 
 int weft_transport_progress(struct weft_transport *transport, int budget);
+/* True: all that complete operations have sent reaches the peers without further progress of this endpoint. A
+ * caller that progresses only while it has open operations keeps them open until then. */
+bool weft_transport_is_flushed(struct weft_transport *transport);
 /* Makes the endpoint a pollable of `loop`; close removes it. */
 enum weft_status weft_transport_attach(struct weft_transport *transport, struct weft_loop *loop);
 void weft_transport_stats(struct weft_transport *transport, struct weft_transport_stats *stats_out);

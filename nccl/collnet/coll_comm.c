@@ -257,6 +257,12 @@ enum nccl_result coll_iallreduce(void *comm, void *in, void *out, size_t count, 
     return result;
 }
 
+/* As is_complete of net/request.c: the other ranks may need what this one has sent last. */
+static bool is_complete(const struct coll_request *request)
+{
+    return request->is_done && (request->status < 0 || weft_transport_is_flushed(request->comm->transport));
+}
+
 enum nccl_result coll_test(void *request, int *is_done_out, int *bytes_out)
 {
     struct coll_request *own = request;
@@ -264,10 +270,10 @@ enum nccl_result coll_test(void *request, int *is_done_out, int *bytes_out)
     if (!own) return net_report(WEFT_ERR_STATE, "CollNet: test without a request");
     struct coll_comm *comm = own->comm;
     if (pthread_mutex_trylock(&comm->lock) != 0) return NCCL_RESULT_SUCCESS;
-    if (!own->is_done) weft_loop_step(comm->loop);
+    if (!is_complete(own)) weft_loop_step(comm->loop);
     request_poll(own);
     enum nccl_result result = NCCL_RESULT_SUCCESS;
-    if (own->is_done) {
+    if (is_complete(own)) {
         if (own->status < 0) result = comm->failed;
         else *is_done_out = 1;
         if (bytes_out) *bytes_out = own->bytes > INT_MAX ? INT_MAX : (int)own->bytes;

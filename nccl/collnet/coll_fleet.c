@@ -50,7 +50,7 @@ static enum weft_status ask_all(struct coll_comm *comm, bool mine, uint64_t limi
                                         .op = WEFT_MIN};
     enum weft_status status = weft_coll_post(comm->group, &args, answered, answer, NULL, error);
     if (status < 0) return status;
-    while (!answer->is_done && weft_now_ns(env()) < limit_ns)
+    while (!(answer->is_done && weft_transport_is_flushed(comm->transport)) && weft_now_ns(env()) < limit_ns)
         if (weft_loop_step(comm->loop) == 0) poll(NULL, 0, POLL_MS);
     if (!answer->is_done)
         return weft_error_set(error, WEFT_ERR_DEADLINE, "a rank has not agreed on the fleet in time");

@@ -178,11 +178,21 @@ static enum nccl_result request_result(struct net_request *request, int *bytes_o
     return NCCL_RESULT_SUCCESS;
 }
 
+/* NCCL ceases to test once its requests are complete, and then nothing progresses the endpoint. So a request
+ * is complete only when the transport has passed on what complete requests have sent. */
+static bool is_complete(const struct net_request *request)
+{
+    const struct net_comm *comm = request->comm;
+    return request->is_done && (request->status < 0 || comm->failed != NCCL_RESULT_SUCCESS ||
+                                !comm->transport || weft_transport_is_flushed(comm->transport));
+}
+
 static enum nccl_result test_locked(struct net_request *request, int *is_done_out, int *bytes_out)
 {
     struct net_comm *comm = request->comm;
-    if (!request->is_done && comm->transport) weft_transport_progress(comm->transport, NET_PROGRESS_BUDGET);
-    if (!request->is_done) return comm->failed != NCCL_RESULT_SUCCESS ? comm->failed : check_deadline(comm);
+    if (!is_complete(request) && comm->transport)
+        weft_transport_progress(comm->transport, NET_PROGRESS_BUDGET);
+    if (!is_complete(request)) return comm->failed != NCCL_RESULT_SUCCESS ? comm->failed : check_deadline(comm);
     enum nccl_result result = request_result(request, bytes_out);
     *is_done_out = result == NCCL_RESULT_SUCCESS;
     request_release(request);

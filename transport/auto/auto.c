@@ -477,6 +477,13 @@ static void auto_close(struct weft_transport *parent)
         weft_transport_close(parent->composite.children[i]);
 }
 
+static bool auto_flushed(struct weft_transport *parent)
+{
+    for (uint32_t i = 0; i < parent->composite.child_count; i++)
+        if (!weft_transport_is_flushed(parent->composite.children[i])) return false;
+    return true;
+}
+
 static bool auto_drained(struct weft_transport *parent)
 {
     for (uint32_t i = 0; i < parent->composite.child_count; i++)
@@ -490,6 +497,7 @@ const struct weft_transport_ops auto_transport_ops = {
     .open = auto_open,
     .close = auto_close,
     .drained = auto_drained,
+    .flushed = auto_flushed,
     .free = auto_free,
     .address = auto_address,
     .abilities = WEFT_TRANSPORT_WINDOWS | WEFT_TRANSPORT_MAPS,

@@ -155,6 +155,11 @@ bool weft_transport_drained(struct weft_transport *transport)
            transport->ops->drained(transport);
 }
 
+bool weft_transport_is_flushed(struct weft_transport *transport)
+{
+    return !transport->ops->flushed || transport->ops->flushed(transport);
+}
+
 void weft_transport_free(struct weft_transport *transport)
 {
     if (!transport) return;

@@ -270,6 +270,17 @@ static bool verbs_drained(struct weft_transport *transport)
     return weft_list_empty(&endpoint->fencing) && weft_list_empty(&endpoint->self_arrivals);
 }
 
+static bool verbs_flushed(struct weft_transport *transport)
+{
+    struct verbs_endpoint *endpoint = transport->backend;
+    struct weft_list *node, *spare;
+    weft_list_foreach (node, spare, &endpoint->peers) {
+        const struct verbs_peer *verbs_peer = weft_container_of(node, struct verbs_peer, of_endpoint);
+        if (verbs_peer->stream && !stream_is_flushed(verbs_peer->stream)) return false;
+    }
+    return true;
+}
+
 /* Ends before the drain: destroys the queue pairs first, so that no device accesses memory any more. */
 static void endpoint_end_now(struct verbs_endpoint *endpoint)
 {
@@ -319,6 +330,7 @@ const struct weft_transport_ops verbs_transport_ops = {
     .open = verbs_open,
     .close = verbs_close,
     .drained = verbs_drained,
+    .flushed = verbs_flushed,
     .free = verbs_free,
     .address = verbs_address,
     .connect = verbs_connect,

@@ -256,6 +256,11 @@ static bool wrap_drained(struct weft_transport *transport)
     return weft_transport_drained(wrap_of(transport)->inner);
 }
 
+static bool wrap_flushed(struct weft_transport *transport)
+{
+    return weft_transport_is_flushed(wrap_of(transport)->inner);
+}
+
 static void wrap_free(struct weft_transport *transport)
 {
     struct wrap *wrap = wrap_of(transport);
@@ -353,7 +358,7 @@ static void wrap_count(struct weft_transport *transport)
     {                                                                                                       \
         .name = the_name, .open = wrap_open, .close = wrap_close, .drained = wrap_drained,                  \
         .free = wrap_free, .address = wrap_address, .connect = wrap_connect, .disconnect = wrap_disconnect, \
-        .send = wrap_send, .accept = wrap_accept, .discard = wrap_discard, .progress = wrap_progress,       \
+        .flushed = wrap_flushed, .send = wrap_send, .accept = wrap_accept, .discard = wrap_discard, .progress = wrap_progress,       \
         .arm = wrap_arm, .fd = wrap_fd, .window_open = wrap_window_open, .window_close = wrap_window_close, \
         .window_free = wrap_window_free, .import = wrap_import, .release = wrap_release, .map = wrap_map,   \
         .put = wrap_put, .get = wrap_get, .map_peer = wrap_map_peer, .wake = wrap_wake,                     \

@@ -350,6 +350,17 @@ bool stream_pump(struct stream *stream)
     return runs_close(stream) || any;
 }
 
+bool stream_is_flushed(const struct stream *stream)
+{
+    if (stream->phase != STREAM_RUNNING) return true;
+    for (uint32_t i = 0; i < stream->options.lane_count; i++) {
+        const struct stream_lane *lane = &stream->lane_set.lanes[i];
+        if (lane->state != STREAM_LANE_UP && lane->posted != lane->acked) return false;
+    }
+    return weft_list_empty(&stream->outgoing.waiting) && stream->outgoing.out_unposted == 0 &&
+           stream->replay.replay_count == 0 && stream->control.control_queued == 0;
+}
+
 /* ---- end ---- */
 
 void stream_check_end(struct stream *stream)

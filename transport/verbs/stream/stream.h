@@ -397,6 +397,8 @@ static inline bool stream_leave_is_acked(const struct stream *stream)
 void stream_end(struct stream *stream, enum weft_status status);
 /* Call before stream_end if the connection is given up: sends the reason to the peer. */
 void stream_report_lost(struct stream *stream, const char *text);
+/* True: every record of a complete operation is posted on a lane that works, or the stream has ended. */
+bool stream_is_flushed(const struct stream *stream);
 uint32_t stream_lanes_up(const struct stream *stream);
 /* Why lanes are down or make no progress; NULL if they work. */
 const char *stream_trouble(const struct stream *stream);
