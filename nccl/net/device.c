@@ -12,12 +12,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { GIDS_READ = 16 };
 #define SPEED_MBPS_MIN 10000 /* NCCL's search of the topology has no rates below 0.12 GB/s */
 
 /* Length of the name without ":port". */
 static int base_length(const char *name)
 {
     return (int)strcspn(name, ":");
+}
+
+static const char *port_of(const char *name)
+{
+    const char *at = strchr(name, ':');
+    return at ? at + 1 : "1";
 }
 
 static void read_pci_path(struct net_device *device, const char *class_name)
@@ -38,7 +45,7 @@ static void read_speed(struct net_device *device)
     if (file && fscanf(file, "%d", &speed) != 1) speed = 0;
     if (file) fclose(file);
     snprintf(path, sizeof path, "/sys/class/infiniband/%.*s/ports/%s/rate", base_length(device->name),
-             device->name, strchr(device->name, ':') ? strchr(device->name, ':') + 1 : "1");
+             device->name, port_of(device->name));
     file = fopen(path, "re");
     if (file && fscanf(file, "%d", &speed) == 1) speed *= 1000; /* Gbit/s */
     if (file) fclose(file);
@@ -120,6 +127,22 @@ static bool interface_address(const struct ifaddrs *all, const char *name, struc
     return false;
 }
 
+/* The address of the interface of a port's GID: RoCE in software has no PCI device. */
+static bool gid_address(const struct ifaddrs *all, const char *name, struct sockaddr_storage *out,
+                        socklen_t *bytes_out)
+{
+    char path[256], interface[IF_NAMESIZE];
+    for (int index = 0; index < GIDS_READ; index++) {
+        snprintf(path, sizeof path, "/sys/class/infiniband/%.*s/ports/%s/gid_attrs/ndevs/%d",
+                 base_length(name), name, port_of(name), index);
+        FILE *file = fopen(path, "re");
+        const bool is_read = file && fscanf(file, "%15s", interface) == 1;
+        if (file) fclose(file);
+        if (is_read && interface_address(all, interface, out, bytes_out)) return true;
+    }
+    return false;
+}
+
 /* The address of a network interface of the RDMA device. */
 static bool rdma_address(const struct ifaddrs *all, const char *name, struct sockaddr_storage *out,
                          socklen_t *bytes_out)
@@ -131,7 +154,7 @@ static bool rdma_address(const struct ifaddrs *all, const char *name, struct soc
     for (const struct dirent *entry; folder && !found && (entry = readdir(folder));)
         found = entry->d_name[0] != '.' && interface_address(all, entry->d_name, out, bytes_out);
     if (folder) closedir(folder);
-    return found;
+    return found || gid_address(all, name, out, bytes_out);
 }
 
 enum weft_status net_device_address(const struct net_device *device, struct sockaddr_storage *address_out,

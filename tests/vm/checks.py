@@ -243,6 +243,16 @@ class Checks:
         """Features of verbs only: several lanes, small windows, revoked keys, a stale write, queue pairs that fail under load."""
         self.cases(["tests/transport/test_verbs"], 20, {"WEFT_TEST_DEVICES": " ".join(self.devices)})
 
+    def nccl_points_verbs(self):
+        """NCCL's network plugin over verbs: connections, sizes, order, groups, the end with open requests, a killed peer, CollNet."""
+        harness, plugin = (os.path.join(self.build, part) for part in ("tests/nccl/nccl_harness", "nccl/libnccl-net-weft.so"))
+        if not os.path.exists(harness) or not os.path.exists(plugin):
+            raise Skipped("the harness or the plugin is not built")
+        points = "table,properties,handle,either-order,self,sizes,order,groups,full,abort,dies-between,coll-full"
+        output = execute([harness, "--plugin", plugin, "--points", points, "--limit", str(10 * SLOW)], 15 * SLOW,
+                         {"WEFT_TRANSPORT_BACKEND": "verbs", "WEFT_TRANSPORT_DEVICES": self.devices[0], "WEFT_NCCL_DEADLINE": "5s"})
+        self.note = output.splitlines()[-1]
+
     def processes_verbs(self):
         """Two endpoints in two processes: every size, a flood in order, windows."""
         self.cases(["tests/transport/test_processes", "verbs"], 20, {"WEFT_TEST_DEVICES": " ".join(self.devices)})
@@ -393,7 +403,7 @@ class Checks:
         last = [self.main_job_verbs, self.conformance_ucx_verbs, self.remote_access_ucx_verbs, self.main_job_ucx_verbs]
         if self.setup == "pair":
             return both + [self.rails_verbs, self.conformance_auto_verbs, self.auto_device_goes, self.conformance_verbs_cm, self.main_job_auto] + last
-        return both + [self.p2p_and_doctor] + [self.conformance_fault_verbs, self.conformance_delay_verbs, self.conformance_trace_verbs, self.counters] + last
+        return both[:3] + [self.nccl_points_verbs] + both[3:] + [self.p2p_and_doctor] + [self.conformance_fault_verbs, self.conformance_delay_verbs, self.conformance_trace_verbs, self.counters] + last
 
 
 FAULT = re.compile(r"^\[  (ERROR|FAILED) |Assertion|Sanitizer|error: ")
