@@ -144,6 +144,16 @@ struct weft_window_options {
     uint32_t peer_id;
 };
 
+/* Memory that the processor does not access. Payloads in it are moved by devices alone, at every size. */
+struct weft_direct_memory {
+    void *address;   /* (bytes,) in operations */
+    size_t bytes;    /* > 0 */
+    int descriptor;  /* dma-buf of the memory, borrowed; -1: the devices' driver resolves the address */
+    uint64_t offset; /* of the range in the dma-buf */
+};
+/* Ways to register direct memory; bits. */
+enum weft_direct_kinds { WEFT_DIRECT_DMABUF = 1, WEFT_DIRECT_POINTER = 2 };
+
 struct weft_put {
     const void *source; /* (bytes,); borrowed until the completion runs */
     size_t bytes;       /* 0: only the notification */
@@ -219,6 +229,21 @@ enum weft_status weft_transport_options_wrap(struct weft_transport_options *opti
                                              char composed_out[WEFT_TRANSPORT_BACKEND_BYTES_MAX]);
 
 /* ---- functions of a backend; called by the core only ---- */
+
+/* Registrations of user memory. */
+struct weft_transport_memory_ops {
+    /* Registers (bytes,) at `address` with the devices until unpin; operations then find the registration.
+     * May block. *registered_out stays NULL if the backend needs no registration. */
+    enum weft_status (*pin)(struct weft_transport *transport, void *address, size_t bytes,
+                            void **registered_out, struct weft_error *error);
+    void (*unpin)(struct weft_transport *transport, void *kept);
+    /* As weft_transport_direct_kinds and weft_transport_register_direct; all NULL: no direct memory. */
+    unsigned (*direct_kinds)(struct weft_transport *transport);
+    enum weft_status (*direct_pin)(struct weft_transport *transport, const struct weft_direct_memory *memory,
+                                   void **registered_out, struct weft_error *error);
+    void (*direct_unpin)(struct weft_transport *transport, void *kept);
+};
+
 struct weft_transport_ops {
     const char *name;
 
@@ -286,12 +311,7 @@ struct weft_transport_ops {
     enum weft_status (*copy_peer)(struct weft_transport *transport, struct weft_peer *peer, bool outward,
                                   /* bytes 0: tests whether a copy would work */
                                   uint64_t address, void *local, size_t bytes);
-    /* Registers (bytes,) at `address` with the devices until memory_unregister; operations then find the
-     * registration. May block. *registered_out stays NULL if the backend needs no registration. Both NULL:
-     * it never does. */
-    enum weft_status (*memory_register)(struct weft_transport *transport, void *address, size_t bytes,
-                                        void **registered_out, struct weft_error *error);
-    void (*memory_unregister)(struct weft_transport *transport, void *kept);
+    struct weft_transport_memory_ops memory; /* all NULL: the backend needs no registration */
     /* Writes one line about the path to the peer: "mapped", "CMA", "rc mlx5_0:1 gid 3 mtu 4096". NULL: the
      * endpoint's name. */
     void (*describe)(struct weft_transport *transport, struct weft_peer *peer, char *out, size_t bytes);
@@ -401,6 +421,21 @@ enum weft_status weft_transport_register(struct weft_transport *transport, void 
                                          struct weft_registration **registration_out,
                                          struct weft_error *error);
 void weft_transport_unregister(struct weft_registration *registration); /* NULL is fine */
+/* Which memory the devices of this endpoint can access directly: bits of enum weft_direct_kinds, 0: none. */
+unsigned weft_transport_direct_kinds(struct weft_transport *transport);
+/* weft_transport_register_direct() - registers direct memory. Sends from it and receives into it then move
+ * payloads by the devices alone, and so do puts and gets with it as local memory. Peers must announce what is
+ * received into it: they call weft_peer_announce_all first. Ranges may overlap and end in any order. The
+ * memory must stay allocated until weft_transport_unregister, and until the operations on it have completed.
+ * May block. WEFT_ERR_UNSUPPORTED (the backend, or this kind), WEFT_ERR_INVALID, WEFT_ERR_LIMIT,
+ * WEFT_ERR_NO_MEMORY. */
+enum weft_status weft_transport_register_direct(struct weft_transport *transport,
+                                                const struct weft_direct_memory *memory,
+                                                struct weft_registration **registration_out,
+                                                struct weft_error *error);
+/* From now on every payload to this peer is announced, at any size, and moves when the peer has a buffer.
+ * Call it before the first send. No effect on backends without direct memory. */
+void weft_peer_announce_all(struct weft_peer *peer);
 
 unsigned weft_transport_abilities(const struct weft_transport *transport);
 
@@ -495,8 +530,8 @@ void weft_peer_describe(struct weft_peer *peer, char *out, size_t bytes);
 uint64_t weft_peer_sent_bytes(const struct weft_peer *peer);
 
 int weft_transport_progress(struct weft_transport *transport, int budget);
-/* True: all that complete operations have sent reaches the peers without further progress of this endpoint. A
- * caller that progresses only while it has open operations keeps them open until then. */
+/* True: all that complete operations have sent reaches the peers without further progress of this endpoint.
+ * A caller that progresses only while it has open operations keeps them open until then. */
 bool weft_transport_is_flushed(struct weft_transport *transport);
 /* Makes the endpoint a pollable of `loop`; close removes it. */
 enum weft_status weft_transport_attach(struct weft_transport *transport, struct weft_loop *loop);

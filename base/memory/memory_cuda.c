@@ -344,6 +344,33 @@ enum weft_status memory_cuda_dmabuf(const void *address, size_t bytes, int *desc
     return WEFT_OK;
 }
 
+/* ---- writes of other devices ---- */
+
+enum { FLUSH_CURRENT_CONTEXT = 0, FLUSH_TO_OWNER = 100 };
+
+/* The driver that the process has loaded, or a runtime for tests, which has its calls. */
+static void *driver_loaded(void)
+{
+    const char *named = getenv("WEFT_CUDA_RUNTIME");
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (!driver && named && named[0]) driver = dlopen(named, RTLD_NOW | RTLD_LOCAL);
+    return driver;
+}
+
+enum weft_status memory_cuda_flush(struct weft_error *error)
+{
+    int (*flush)(int target, int scope) = NULL;
+    void *driver = driver_loaded();
+    if (driver) *(void **)&flush = dlsym(driver, "cuFlushGPUDirectRDMAWrites");
+    const int answer = flush ? flush(FLUSH_CURRENT_CONTEXT, FLUSH_TO_OWNER) : CUDA_OK;
+    if (driver) dlclose(driver);
+    if (!flush)
+        return (enum weft_status)weft_error_set(
+            error, WEFT_ERR_UNSUPPORTED, "writes of the network into CUDA memory cannot be flushed: %s",
+            driver ? "the driver is older than 11.3" : "no CUDA driver is loaded in this process");
+    return driver_answered(answer, "cuFlushGPUDirectRDMAWrites", error);
+}
+
 /* ---- the table ---- */
 
 static const struct weft_memory_ops cuda_ops = {

@@ -35,5 +35,6 @@ enum weft_status memory_cuda_ops(const struct weft_memory_ops **ops_out, struct 
 bool memory_cuda_in_use(void);
 enum weft_status memory_cuda_dmabuf(const void *address, size_t bytes, int *descriptor_out,
                                     uint64_t *offset_out, struct weft_error *error);
+enum weft_status memory_cuda_flush(struct weft_error *error);
 
 #endif

@@ -11,9 +11,10 @@ static const struct kind {
     /* NULL: it exports none */
     enum weft_status (*dmabuf)(const void *address, size_t bytes, int *descriptor_out, uint64_t *offset_out,
                                struct weft_error *error);
+    enum weft_status (*flush)(struct weft_error *error); /* NULL: other devices cannot write to it */
 } kinds[] = {
-    {WEFT_MEMORY_CUDA, memory_cuda_ops, memory_cuda_in_use, memory_cuda_dmabuf},
-    {WEFT_MEMORY_DEVICE, memory_library_ops, memory_library_in_use, NULL},
+    {WEFT_MEMORY_CUDA, memory_cuda_ops, memory_cuda_in_use, memory_cuda_dmabuf, memory_cuda_flush},
+    {WEFT_MEMORY_DEVICE, memory_library_ops, memory_library_in_use, NULL, NULL},
 };
 #define KIND_COUNT (sizeof kinds / sizeof *kinds)
 
@@ -67,4 +68,14 @@ enum weft_status weft_memory_dmabuf(enum weft_memory_kind kind, const void *addr
             "memory kind %d exports no dma-buf: copy %zu bytes at %p to the host first", (int)kind, bytes,
             address);
     return found->dmabuf(address, bytes, descriptor_out, offset_out, error);
+}
+
+enum weft_status weft_memory_flush(enum weft_memory_kind kind, struct weft_error *error)
+{
+    const struct kind *found = kind_find(kind);
+    if (!found) return not_a_device(kind, error);
+    if (!found->flush)
+        return (enum weft_status)weft_error_set(error, WEFT_ERR_UNSUPPORTED,
+                                                "memory kind %d takes no writes of other devices", (int)kind);
+    return found->flush(error);
 }

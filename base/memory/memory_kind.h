@@ -106,4 +106,9 @@ static inline bool weft_memory_is_device(enum weft_memory_kind kind)
 enum weft_status weft_memory_dmabuf(enum weft_memory_kind kind, const void *address, size_t bytes,
                                     int *descriptor_out, uint64_t *offset_out, struct weft_error *error);
 
+/* Makes what other devices have written into memory of the current device visible to all its later work. An
+ * event that reports such a write does not do that on every device. WEFT_ERR_UNSUPPORTED: the kind or driver
+ * cannot. Waits for writes that have reached the device's bus, microseconds. */
+enum weft_status weft_memory_flush(enum weft_memory_kind kind, struct weft_error *error);
+
 #endif

@@ -13,6 +13,14 @@ static enum nccl_result devices(int *count_out)
     return ncclNetPlugin_v12.devices(count_out);
 }
 
+/* Sums are computed by the processor, so in host memory. */
+static enum nccl_result get_properties(int device, struct nccl_properties_v12 *out)
+{
+    enum nccl_result result = net_device_properties(device, out);
+    if (result == NCCL_RESULT_SUCCESS) out->pointers = NCCL_POINTER_HOST;
+    return result;
+}
+
 /* Host memory needs no flush: NULL is a request that is complete. */
 static enum nccl_result iflush(void *comm, void *data, int bytes, void *memory, void **request_out)
 {
@@ -28,7 +36,7 @@ static enum nccl_result finalize(void *context)
 NCCL_EXPORT const struct nccl_coll_v12 ncclCollNetPlugin_v12 = {.name = NCCL_PLUGIN_NAME,
                                                                 .init = init,
                                                                 .devices = devices,
-                                                                .get_properties = net_device_properties,
+                                                                .get_properties = get_properties,
                                                                 .listen = net_listen,
                                                                 .connect = coll_connect,
                                                                 .reduce_support = coll_reduce_support,

@@ -94,6 +94,7 @@ static enum weft_status connector_step(struct net_connector *connector, struct w
     if (status != WEFT_OK) return weft_error_set(error, status, "its answer is not valid");
     status = net_comm_connect(connector->comm, reply.blob, reply.blob_bytes, connector->name);
     if (status != WEFT_OK) return weft_error_set(error, status, "%s", weft_transport_connect_hint(status));
+    if (reply.flags & WIRE_ANNOUNCE_ALL) weft_peer_announce_all(connector->comm->peer);
     return WEFT_OK;
 }
 

@@ -83,6 +83,36 @@ enum weft_status net_devices_read(struct net_process *process, const char *list,
     return weft_error_set(error, WEFT_ERR_INVALID, "transport.devices \"%s\" lists no device", list);
 }
 
+/* ---- device memory ---- */
+
+/* The kinds of device memory that endpoints of the rail can access. `verbs` alone moves all payloads by the
+ * device; auto may choose another backend for a peer. Opens an endpoint, once. */
+static unsigned direct_kinds_of(struct net_process *process, int index)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    struct net_device *device = &process->devices[index];
+    uint8_t secret[WEFT_HMAC_BYTES];
+    struct net_endpoint_options options = {.device = index, .id = NET_LISTENER_ID, .secret = secret};
+    struct weft_transport *transport;
+    struct weft_error error = {0};
+    pthread_mutex_lock(&lock);
+    if (!device->is_probed && strcmp(process->backend, "verbs") == 0) {
+        weft_random_bytes(&process->env, secret, sizeof secret);
+        if (net_endpoint_open(&options, &transport, &error) == WEFT_OK) {
+            device->direct_kinds = weft_transport_direct_kinds(transport);
+            weft_transport_close(transport);
+            weft_transport_free(transport);
+        } else {
+            weft_log(&process->env, WEFT_LOG_INFO, "nccl", "%s: host memory only: %s", device->name,
+                     error.text);
+        }
+    }
+    device->is_probed = true;
+    unsigned kinds = device->direct_kinds;
+    pthread_mutex_unlock(&lock);
+    return kinds;
+}
+
 enum nccl_result net_device_properties(int device, struct nccl_properties_v12 *out)
 {
     struct net_process *process = net_process();
@@ -90,10 +120,13 @@ enum nccl_result net_device_properties(int device, struct nccl_properties_v12 *o
         return net_report(WEFT_ERR_STATE, "NCCL requested device %d of %d", device,
                           process ? process->device_count : 0);
     struct net_device *own = &process->devices[device];
+    const unsigned kinds = direct_kinds_of(process, device);
     *out = (struct nccl_properties_v12){.name = own->name,
                                         .pci_path = own->pci_path[0] ? own->pci_path : NULL,
                                         .guid = own->guid,
-                                        .pointers = NCCL_POINTER_HOST,
+                                        .pointers = NCCL_POINTER_HOST |
+                                                    (kinds & WEFT_DIRECT_POINTER ? NCCL_POINTER_CUDA : 0) |
+                                                    (kinds & WEFT_DIRECT_DMABUF ? NCCL_POINTER_DMABUF : 0),
                                         .speed = own->speed_mbps,
                                         .port = 1,
                                         .max_comms = 65536,

@@ -93,7 +93,7 @@ size_t wire_message_encode(const struct wire_message *message, const uint8_t key
     WEFT_ASSERT(message->blob_bytes <= WIRE_BLOB_BYTES_MAX);
     put_le32(out, MESSAGE_MAGIC + message->kind);
     put_le32(out + 4, VERSION);
-    put_le64(out + 8, message->listener);
+    put_le64(out + 8, message->kind == WIRE_HELLO ? message->listener : message->flags);
     memcpy(out + 16, message->challenge, WIRE_SECRET_BYTES);
     put_le32(out + 32, message->blob_bytes);
     memcpy(out + WIRE_HEAD_BYTES, message->blob, message->blob_bytes);
@@ -118,7 +118,8 @@ enum weft_status wire_message_decode(enum wire_kind kind, const uint8_t *data, s
     WEFT_TRY(mac_of(data, data + WIRE_HEAD_BYTES, bytes - WIRE_HEAD_BYTES, key, mac));
     if (!weft_bytes_equal_constant_time(mac, data + MAC_AT, sizeof mac)) return WEFT_ERR_AUTH;
     *message_out = (struct wire_message){.kind = kind,
-                                         .listener = get_le64(data + 8),
+                                         .listener = kind == WIRE_HELLO ? get_le64(data + 8) : 0,
+                                         .flags = kind == WIRE_ANSWER ? get_le64(data + 8) : 0,
                                          .blob = data + WIRE_HEAD_BYTES,
                                          .blob_bytes = (uint32_t)(bytes - WIRE_HEAD_BYTES)};
     memcpy(message_out->challenge, data + 16, WIRE_SECRET_BYTES);

@@ -3,7 +3,7 @@
  *   handle   magic u32 | version u32 | listener u64 | secret 16 | family u16 | port u16 | scope u32 |
  *            address 16                                           the rest of the 128 bytes is 0
  *   hello    magic u32 | version u32 | listener u64 | challenge 16 | blob bytes u32 | MAC 32 | blob
- *   answer   magic u32 | version u32 | 0 u64        | challenge 16 | blob bytes u32 | MAC 32 | blob
+ *   answer   magic u32 | version u32 | flags u64    | challenge 16 | blob bytes u32 | MAC 32 | blob
  *
  * Little endian. NCCL carries the handle to the connecting rank, so a peer that has the secret of a handle
  * is a rank of the job. Both MACs cover their whole message under a key of secret and job secret. The
@@ -36,9 +36,13 @@ void wire_handle_encode(const struct wire_handle *handle, uint8_t out[WIRE_HANDL
 /* WEFT_ERR_MALFORMED, WEFT_ERR_VERSION. */
 enum weft_status wire_handle_decode(const uint8_t data[WIRE_HANDLE_BYTES], struct wire_handle *handle_out);
 
+/* ANNOUNCE_ALL: messages to the listener announce their payload at every size (weft_peer_announce_all). */
+enum wire_flags { WIRE_ANNOUNCE_ALL = 1 };
+
 struct wire_message {
     enum wire_kind kind;
-    uint64_t listener; /* 0 in an answer */
+    uint64_t listener; /* of a hello */
+    uint64_t flags;    /* of an answer: enum wire_flags, or-ed; others are ignored */
     uint8_t challenge[WIRE_SECRET_BYTES];
     const uint8_t *blob;
     uint32_t blob_bytes;

@@ -161,6 +161,7 @@ static enum weft_status answer(struct net_listener *listener, struct place *plac
                               weft_transport_connect_hint(status));
     WEFT_TRY(weft_transport_address(place->comm->transport, &blob, &bytes));
     memcpy(reply.challenge, hello.challenge, sizeof reply.challenge);
+    if (weft_transport_direct_kinds(place->comm->transport) != 0) reply.flags = WIRE_ANNOUNCE_ALL;
     reply.blob = blob;
     reply.blob_bytes = (uint32_t)bytes;
     exchange->out_bytes = wire_message_encode(&reply, listener->identity.key, exchange->out);

@@ -33,6 +33,8 @@ struct net_device { /* one rail */
     char pci_path[256];        /* "": none */
     int speed_mbps;
     uint64_t guid;
+    bool is_probed;
+    unsigned direct_kinds; /* once probed: enum weft_direct_kinds of its endpoints */
 };
 
 /* Set by the first init, constant afterwards. */
@@ -104,6 +106,7 @@ int net_listener_take_socket(void *listener);
 struct net_memory { /* one registration: the requests that use it are counted for deregMr */
     struct weft_list link;
     uint32_t open_count;
+    struct weft_registration *direct; /* of device memory; NULL: host memory */
 };
 
 struct net_request {
@@ -168,7 +171,11 @@ enum nccl_result net_test(void *request, int *is_done_out, int *bytes_out);
 bool net_request_is_pending(const struct net_comm *comm);
 void net_request_forget(struct net_comm *comm, const struct net_memory *memory);
 enum nccl_result net_reg_mr(void *comm, void *data, size_t bytes, int pointer, void **memory_out);
+enum nccl_result net_reg_mr_dmabuf(void *comm, void *data, size_t bytes, int pointer, uint64_t offset, int fd,
+                                   void **memory_out);
 enum nccl_result net_dereg_mr(void *comm, void *memory);
+enum nccl_result net_iflush(void *comm, int count, void **data, int *bytes, void **memories,
+                            void **request_out);
 #define NET_PROGRESS_BUDGET 64
 
 #endif

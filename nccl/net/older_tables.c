@@ -29,6 +29,13 @@ static enum nccl_result reg_mr(void *comm, void *data, size_t bytes, int pointer
     return CORE.reg_mr(comm, data, bytes, pointer, memory_out);
 }
 
+static enum nccl_result reg_mr_dmabuf(void *comm, void *data, size_t bytes, int pointer, uint64_t offset,
+                                      int fd, void **memory_out)
+{
+    if (!CORE.reg_mr_dmabuf) return NCCL_RESULT_INTERNAL;
+    return CORE.reg_mr_dmabuf(comm, data, bytes, pointer, offset, fd, memory_out);
+}
+
 static enum nccl_result dereg_mr(void *comm, void *memory)
 {
     return CORE.dereg_mr(comm, memory);
@@ -211,7 +218,7 @@ NCCL_EXPORT const struct nccl_net_v11 ncclNetPlugin_v11 = {NCCL_PLUGIN_NAME,
                                                            connect_v11,
                                                            accept_comm,
                                                            reg_mr,
-                                                           NULL,
+                                                           reg_mr_dmabuf,
                                                            dereg_mr,
                                                            isend,
                                                            irecv,
@@ -234,7 +241,7 @@ NCCL_EXPORT const struct nccl_net_v10 ncclNetPlugin_v10 = {NCCL_PLUGIN_NAME,
                                                            connect_v10,
                                                            accept_comm,
                                                            reg_mr,
-                                                           NULL,
+                                                           reg_mr_dmabuf,
                                                            dereg_mr,
                                                            isend,
                                                            irecv,
@@ -255,7 +262,7 @@ NCCL_EXPORT const struct nccl_net_v8 ncclNetPlugin_v8 = {NCCL_PLUGIN_NAME,
                                                          connect_v8,
                                                          accept_comm,
                                                          reg_mr,
-                                                         NULL,
+                                                         reg_mr_dmabuf,
                                                          dereg_mr,
                                                          isend_v8,
                                                          irecv_v8,

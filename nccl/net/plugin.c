@@ -20,14 +20,6 @@ static enum nccl_result devices(int *count_out)
     return NCCL_RESULT_SUCCESS;
 }
 
-/* Host memory needs no flush: NULL is a request that is complete. */
-static enum nccl_result iflush(void *comm, int count, void **data, int *bytes, void **memories,
-                               void **request_out)
-{
-    *request_out = NULL;
-    return NCCL_RESULT_SUCCESS;
-}
-
 static enum nccl_result close_comm(void *comm)
 {
     if (!comm) return net_report(WEFT_ERR_STATE, "close without a connection");
@@ -49,10 +41,11 @@ NCCL_EXPORT const struct nccl_net_v12 ncclNetPlugin_v12 = {.name = NCCL_PLUGIN_N
                                                            .connect = net_connect,
                                                            .accept = net_accept,
                                                            .reg_mr = net_reg_mr,
+                                                           .reg_mr_dmabuf = net_reg_mr_dmabuf,
                                                            .dereg_mr = net_dereg_mr,
                                                            .isend = net_isend,
                                                            .irecv = net_irecv,
-                                                           .iflush = iflush,
+                                                           .iflush = net_iflush,
                                                            .test = net_test,
                                                            .close_send = close_comm,
                                                            .close_recv = close_comm,

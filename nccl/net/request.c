@@ -192,7 +192,8 @@ static enum nccl_result test_locked(struct net_request *request, int *is_done_ou
     struct net_comm *comm = request->comm;
     if (!is_complete(request) && comm->transport)
         weft_transport_progress(comm->transport, NET_PROGRESS_BUDGET);
-    if (!is_complete(request)) return comm->failed != NCCL_RESULT_SUCCESS ? comm->failed : check_deadline(comm);
+    if (!is_complete(request))
+        return comm->failed != NCCL_RESULT_SUCCESS ? comm->failed : check_deadline(comm);
     enum nccl_result result = request_result(request, bytes_out);
     *is_done_out = result == NCCL_RESULT_SUCCESS;
     request_release(request);

@@ -180,6 +180,13 @@ enum nccl_result driver_reg(struct driver *driver, void *comm, void *data, size_
     return EACH(driver, reg_mr(comm, data, bytes, NCCL_POINTER_HOST, out));
 }
 
+enum nccl_result driver_reg_dmabuf(struct driver *driver, void *comm, void *data, size_t bytes,
+                                   uint64_t offset, int fd, void **out)
+{
+    if (driver->v12 && !driver->v12->reg_mr_dmabuf) return NCCL_RESULT_INTERNAL; /* NCCL does not call it */
+    return EACH(driver, reg_mr_dmabuf(comm, data, bytes, NCCL_POINTER_CUDA, offset, fd, out));
+}
+
 enum nccl_result driver_dereg(struct driver *driver, void *comm, void *memory)
 {
     return EACH(driver, dereg_mr(comm, memory));

@@ -40,6 +40,9 @@ enum nccl_result driver_listen(struct driver *driver, void *context, int device,
 enum nccl_result driver_connect(struct driver *driver, void *context, int device, void *handle, void **out);
 enum nccl_result driver_accept(struct driver *driver, void *listener, void **out);
 enum nccl_result driver_reg(struct driver *driver, void *comm, void *data, size_t bytes, void **out);
+/* CUDA memory by its dma-buf. */
+enum nccl_result driver_reg_dmabuf(struct driver *driver, void *comm, void *data, size_t bytes,
+                                   uint64_t offset, int fd, void **out);
 enum nccl_result driver_dereg(struct driver *driver, void *comm, void *memory);
 enum nccl_result driver_isend(struct driver *driver, void *comm, void *data, size_t bytes, int tag,
                               void *memory, void *parent, void **request);

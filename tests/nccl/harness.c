@@ -17,7 +17,7 @@
 /* ---- runs ---- */
 
 static const struct point *const groups[] = {setup_points,  message_points, memory_points, life_points,
-                                             random_points, collnet_points, oracle_points};
+                                             random_points, collnet_points, oracle_points, direct_points};
 
 static bool is_listed(const char *list, const char *name)
 {

@@ -29,7 +29,7 @@ struct point {
     void (*run)(struct harness *harness);
 };
 extern const struct point setup_points[], message_points[], memory_points[], life_points[], random_points[],
-    collnet_points[], oracle_points[];
+    collnet_points[], oracle_points[], direct_points[];
 
 __attribute__((noreturn, format(printf, 3, 4))) void point_fail(const char *file, int line,
                                                                const char *format, ...);

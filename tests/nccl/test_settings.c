@@ -89,7 +89,7 @@ static void one_secret(struct harness *harness)
     pair_close(&pair);
 }
 
-/* Only host memory is registered. */
+/* Without verbs only host memory is registered. */
 static void kinds(struct harness *harness)
 {
     struct pair pair;
@@ -98,7 +98,11 @@ static void kinds(struct harness *harness)
     CHECK(harness->driver.v12->reg_mr(pair.send, &pair, 8, NCCL_POINTER_CUDA, &memory) ==
               NCCL_RESULT_INTERNAL,
           "CUDA memory was registered");
-    CHECK(harness->driver.v12->reg_mr_dmabuf == NULL, "dma-buf is offered");
+    CHECK(driver_reg_dmabuf(&harness->driver, pair.send, &pair, 8, 0, 0, &memory) == NCCL_RESULT_INTERNAL,
+          "a dma-buf was registered");
+    struct nccl_properties_v12 properties;
+    CHECK_OK(driver_properties(&harness->driver, 0, &properties));
+    CHECK(properties.pointers == NCCL_POINTER_HOST, "device memory is offered");
     pair_close(&pair);
 }
 

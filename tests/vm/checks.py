@@ -253,6 +253,19 @@ class Checks:
                          {"WEFT_TRANSPORT_BACKEND": "verbs", "WEFT_TRANSPORT_DEVICES": self.devices[0], "WEFT_NCCL_DEADLINE": "5s"})
         self.note = output.splitlines()[-1]
 
+    def nccl_direct_verbs(self):
+        """NCCL's network plugin on device memory: a memory file in the place of a dma-buf; the processor touches no byte of a payload."""
+        harness, plugin, module, runtime = (os.path.join(self.build, part) for part in (
+            "tests/nccl/nccl_harness", "nccl/libnccl-net-weft.so", "tests/transport/libweft_verbs.so", "tests/lib/libfake_cudart.so"))
+        if not all(map(os.path.exists, (harness, plugin, module, runtime))):
+            raise Skipped("the harness, the plugin or a stand-in is not built")
+        output = execute([harness, "--plugin", plugin, "--points", "direct,direct-abort,direct-refused", "--limit", str(10 * SLOW)], 15 * SLOW,
+                         {"WEFT_TRANSPORT_BACKEND": "verbs", "WEFT_TRANSPORT_DEVICES": self.devices[0], "WEFT_NCCL_DEADLINE": "5s",
+                          "WEFT_MODULE_DIR": os.path.dirname(module), "WEFT_CUDA_RUNTIME": runtime})
+        if "skipped" in output:
+            raise Failed(output)
+        self.note = output.splitlines()[-1]
+
     def processes_verbs(self):
         """Two endpoints in two processes: every size, a flood in order, windows."""
         self.cases(["tests/transport/test_processes", "verbs"], 20, {"WEFT_TEST_DEVICES": " ".join(self.devices)})
@@ -403,7 +416,7 @@ class Checks:
         last = [self.main_job_verbs, self.conformance_ucx_verbs, self.remote_access_ucx_verbs, self.main_job_ucx_verbs]
         if self.setup == "pair":
             return both + [self.rails_verbs, self.conformance_auto_verbs, self.auto_device_goes, self.conformance_verbs_cm, self.main_job_auto] + last
-        return both[:3] + [self.nccl_points_verbs] + both[3:] + [self.p2p_and_doctor] + [self.conformance_fault_verbs, self.conformance_delay_verbs, self.conformance_trace_verbs, self.counters] + last
+        return both[:3] + [self.nccl_points_verbs, self.nccl_direct_verbs] + both[3:] + [self.p2p_and_doctor] + [self.conformance_fault_verbs, self.conformance_delay_verbs, self.conformance_trace_verbs, self.counters] + last
 
 
 FAULT = re.compile(r"^\[  (ERROR|FAILED) |Assertion|Sanitizer|error: ")

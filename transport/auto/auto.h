@@ -115,7 +115,7 @@ static inline struct auto_endpoint *auto_of(struct weft_transport *parent) { ret
 /* Backend of a child. */
 int auto_backend_of(const struct auto_endpoint *auto_endpoint, const struct weft_transport *child);
 
-/* auto_register.c: weft_transport_ops.memory_register and memory_unregister. */
+/* auto_register.c: pin and unpin of weft_transport_memory_ops. */
 enum weft_status auto_memory_register(struct weft_transport *transport, void *address, size_t bytes,
                                       void **registered_out, struct weft_error *error);
 void auto_memory_unregister(struct weft_transport *transport, void *kept);

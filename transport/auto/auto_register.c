@@ -17,7 +17,7 @@ enum weft_status auto_memory_register(struct weft_transport *transport, void *ad
 {
     bool needed = false;
     for (uint32_t i = 0; i < transport->composite.child_count; i++)
-        needed |= transport->composite.children[i]->ops->memory_register != NULL;
+        needed |= transport->composite.children[i]->ops->memory.pin != NULL;
     if (!needed) return WEFT_OK;
     struct auto_kept *own = weft_alloc_zero(transport->env, sizeof *own);
     if (!own) return weft_error_set(error, WEFT_ERR_NO_MEMORY, "no memory for a registration");

@@ -56,6 +56,7 @@ struct weft_peer {
     enum weft_status status;  /* WEFT_OK, or why it is lost */
     bool watcher_notified;    /* lost, and the watcher was called */
     bool has_left;            /* closed in order: its complete messages can still be received */
+    bool announces_all;       /* weft_peer_announce_all */
     uint32_t operations;      /* sends and accepts in flight */
     uint64_t sent_bytes;      /* messages and puts started */
     char *text;               /* reason of the loss: core_peer_text */

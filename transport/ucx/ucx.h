@@ -425,7 +425,7 @@ enum weft_status ucx_window_open(struct weft_transport *transport, struct weft_w
                                  struct weft_error *error);
 void ucx_window_close(struct weft_transport *transport, struct weft_window *window);
 /* ucx_register.c: UCX's name of a memory kind (UCS_MEMORY_TYPE_UNKNOWN: none), whether UCX supports it, and
- * weft_transport_ops.memory_register and memory_unregister. */
+ * pin and unpin of weft_transport_memory_ops. */
 ucs_memory_type_t ucx_memory_type(enum weft_memory_kind kind);
 bool ucx_reaches_device(const struct ucx_endpoint *endpoint, enum weft_memory_kind kind);
 enum weft_status ucx_memory_register(struct weft_transport *transport, void *address, size_t bytes,

@@ -6,6 +6,7 @@
  *   verbs_message.c    send, arrivals, accept, discard
  *   verbs_window.c     windows, put, get
  *   verbs_pin.c        user memory, registered in advance
+ *   verbs_direct.c     memory that the processor does not access
  *   verbs_self.c       messages of an endpoint to itself
  *   verbs_progress.c   completions, fences, time, sleep
  *   verbs_tune.c       settings as text
@@ -44,6 +45,7 @@ struct verbs_tuning {
     uint32_t budget;   /* budget= unconsumed eager bytes of one peer; default 256k */
     uint32_t peers;    /* peers=  peers in the first slab; default 16 */
     uint64_t lost_ns; /* lost_ms= time without any queue pair until the peer is lost, in ms; default 10,000 */
+    uint32_t direct;  /* direct= 1: device memory is accessed directly (verbs_direct.c), 0: not; default 1 */
     /* host=   numeric address for the bootstrap; default: address of the first rail if there is a secret,
      * else 127.0.0.1 */
     char host[64];
@@ -136,6 +138,7 @@ struct verbs_endpoint {
     int epoll;
     struct verbs_own_address own_address;
     struct weft_list peers, dirty, needs_check, fencing, slabs, self_arrivals;
+    struct weft_list directs; /* verbs_direct.c */
     struct verbs_pool sends, arrivals, payloads;
     uint32_t send_count;
     uint32_t polls;
@@ -198,10 +201,22 @@ void verbs_keys(const struct verbs_endpoint *endpoint, const uint32_t *by_rail, 
 enum weft_status verbs_window_open(struct weft_transport *transport, struct weft_window *window,
                                    struct weft_error *error);
 void verbs_window_close(struct weft_transport *transport, struct weft_window *window);
-/* verbs_pin.c: weft_transport_ops.memory_register and memory_unregister. */
+/* verbs_pin.c: pin and unpin of weft_transport_memory_ops. */
 enum weft_status verbs_memory_pin(struct weft_transport *transport, void *address, size_t bytes,
                                   void **registered_out, struct weft_error *error);
 void verbs_memory_unpin(struct weft_transport *transport, void *kept);
+
+/* verbs_direct.c: of weft_transport_memory_ops. */
+unsigned verbs_direct_kinds(struct weft_transport *transport);
+enum weft_status verbs_direct_pin(struct weft_transport *transport, const struct weft_direct_memory *memory,
+                                  void **registered_out, struct weft_error *error);
+void verbs_direct_unpin(struct weft_transport *transport, void *kept);
+/* A region of direct memory that covers the range; NULL: none. Held until verbs_region_put. */
+struct verbs_region *verbs_direct_get(struct verbs_endpoint *endpoint, const void *address, size_t bytes);
+bool verbs_is_direct(struct verbs_endpoint *endpoint, const void *address, size_t bytes);
+/* Ends the use of a region of verbs_direct_get or verbs_memory_get. */
+void verbs_region_put(struct verbs_endpoint *endpoint, struct verbs_region *region);
+
 void verbs_window_free(struct weft_transport *transport, struct weft_window *window);
 enum weft_status verbs_import(struct weft_transport *transport, struct weft_remote *remote, const void *key,
                               size_t bytes);

@@ -1,7 +1,9 @@
 /* verbs_message.c - send and receive of messages.
  *
  *   send     small: copied into the staging memory, complete at once; large: registered and announced
- *   receive  small: copied out of the ring into the buffer; large: written into it by the peer's device */
+ *   receive  small: copied out of the ring into the buffer; large: written into it by the peer's device
+ *
+ * Payloads in direct memory (verbs_direct.c) are large at every size. */
 #include <string.h>
 
 #include "transport/verbs/verbs_endpoint.h"
@@ -37,7 +39,7 @@ struct verbs_send *verbs_send_new(struct verbs_peer *verbs_peer, struct weft_com
 void verbs_send_drop(struct verbs_send *send)
 {
     struct verbs_endpoint *endpoint = send->verbs_peer->endpoint;
-    if (send->region) verbs_memory_put(endpoint->memory, send->region);
+    if (send->region) verbs_region_put(endpoint, send->region);
     endpoint->send_count--;
     verbs_pool_release(&endpoint->sends, send);
 }
@@ -64,17 +66,24 @@ enum weft_status verbs_send_message(struct weft_transport *transport, struct wef
     struct verbs_endpoint *endpoint = transport->backend;
     struct verbs_peer *verbs_peer = peer->backend;
     if (endpoint->send_count >= VERBS_SENDS_MAX) return WEFT_ERR_AGAIN;
-    if (!verbs_peer->stream) return verbs_self_send(verbs_peer, message, completion);
+    if (!verbs_peer->stream)
+        return verbs_is_direct(endpoint, message->payload, message->payload_bytes)
+                   ? WEFT_ERR_UNSUPPORTED
+                   : verbs_self_send(verbs_peer, message, completion);
     if (!running(verbs_peer)) return WEFT_ERR_PEER_LOST;
     struct verbs_send *send = verbs_send_new(verbs_peer, completion);
     if (!send) return WEFT_ERR_NO_MEMORY;
+    send->region = verbs_direct_get(endpoint, message->payload, message->payload_bytes);
+    send->stream.transfer.is_direct = send->region != NULL;
     uint32_t eager_bytes =
         (uint32_t)(transport->eager_bytes_max < endpoint->tuning.ring ? transport->eager_bytes_max
                                                                       : endpoint->tuning.ring);
+    if (send->region || peer->announces_all) eager_bytes = 0;
     enum weft_status status = WEFT_OK;
     bool eager =
         stream_takes_eager(verbs_peer->stream, message->header_bytes, message->payload_bytes, eager_bytes);
-    if (!eager && message->payload_bytes > 0)
+    if (send->region) verbs_keys(endpoint, send->region->lkey, &send->stream.transfer.local_keys);
+    else if (!eager && message->payload_bytes > 0)
         status = register_payload(send, message->payload, message->payload_bytes);
     struct stream_send *out = &send->stream;
     out->tag = message->tag;
@@ -107,7 +116,7 @@ static void arrival_recycle(struct weft_transport *transport, struct core_done *
 void verbs_arrival_release(struct verbs_arrival *arrival)
 {
     struct verbs_endpoint *endpoint = arrival->verbs_peer->endpoint;
-    if (arrival->region) verbs_memory_put(endpoint->memory, arrival->region);
+    if (arrival->region) verbs_region_put(endpoint, arrival->region);
     if (arrival->alone) weft_free_bytes(endpoint->transport->env, arrival->big);
     else if (arrival->big) verbs_pool_release(&endpoint->payloads, arrival->big);
     verbs_pool_release(&endpoint->arrivals, arrival);
@@ -185,6 +194,24 @@ static void refuse(struct verbs_arrival *arrival)
     verbs_push(arrival->verbs_peer);
 }
 
+/* Direct memory takes announced payloads of other endpoints only: the processor cannot copy into it. */
+static bool copy_is_refused(struct verbs_arrival *arrival, const void *buffer)
+{
+    struct verbs_peer *verbs_peer = arrival->verbs_peer;
+    struct weft_transport *transport = verbs_peer->endpoint->transport;
+    if (verbs_peer->stream && arrival->announced) return false;
+    if (!verbs_is_direct(verbs_peer->endpoint, buffer, arrival->core.handle.payload_bytes)) return false;
+    if (arrival->sender) core_finish(transport, &arrival->sender->done, WEFT_OK);
+    if (verbs_peer->stream) {
+        stream_fail(verbs_peer->stream, WEFT_ERR_MALFORMED,
+                    "it sent a payload inside its message, but the receive is for device memory, into which "
+                    "only a device writes");
+        eager_taken(arrival);
+    }
+    core_finish(transport, &arrival->done, WEFT_ERR_UNSUPPORTED);
+    return true;
+}
+
 enum weft_status verbs_accept(struct weft_transport *transport, struct weft_arrival *handle, void *buffer,
                               struct weft_completion *completion)
 {
@@ -193,6 +220,7 @@ enum weft_status verbs_accept(struct weft_transport *transport, struct weft_arri
     struct verbs_peer *verbs_peer = arrival->verbs_peer;
     arrival->done =
         (struct core_done){.peer = arrival->core.peer, .completion = completion, .recycle = arrival_recycle};
+    if (copy_is_refused(arrival, buffer)) return WEFT_IN_PROGRESS;
     if (!arrival->announced) {
         if (handle->payload_bytes > 0)
             memcpy(buffer, arrival->big ? arrival->big : arrival->small, handle->payload_bytes);
@@ -212,8 +240,10 @@ enum weft_status verbs_accept(struct weft_transport *transport, struct weft_arri
     struct weft_error error = {0};
     enum weft_status status = WEFT_OK;
     if (handle->payload_bytes > 0) {
-        status = verbs_memory_get(endpoint->memory, buffer, handle->payload_bytes,
-                                  VERBS_REMOTE_WRITE | VERBS_RELAXED, &arrival->region, &error);
+        arrival->region = verbs_direct_get(endpoint, buffer, handle->payload_bytes);
+        if (!arrival->region)
+            status = verbs_memory_get(endpoint->memory, buffer, handle->payload_bytes,
+                                      VERBS_REMOTE_WRITE | VERBS_RELAXED, &arrival->region, &error);
     }
     arrival->receive.bytes = handle->payload_bytes;
     arrival->receive.buffer = buffer;

@@ -53,8 +53,12 @@ static enum weft_status read_options(struct verbs_endpoint *endpoint,
 {
     char rest[512];
     struct verbs_tuning *tuning = &endpoint->tuning;
-    *tuning = (struct verbs_tuning){
-        .chunk = 64 << 10, .ring = 64 << 10, .budget = 256 << 10, .peers = 16, .lost_ns = WEFT_SECONDS(10)};
+    *tuning = (struct verbs_tuning){.chunk = 64 << 10,
+                                    .ring = 64 << 10,
+                                    .budget = 256 << 10,
+                                    .peers = 16,
+                                    .direct = 1,
+                                    .lost_ns = WEFT_SECONDS(10)};
     verbs_options_init(&endpoint->options);
     endpoint->options.send_depth = 256;
     WEFT_TRY(verbs_tune(options->tune, tuning, rest, sizeof rest, error));
@@ -153,6 +157,7 @@ static enum weft_status verbs_open(struct weft_transport *transport,
     weft_list_init(&endpoint->fencing);
     weft_list_init(&endpoint->slabs);
     weft_list_init(&endpoint->self_arrivals);
+    weft_list_init(&endpoint->directs);
     pool_init(&endpoint->sends, sizeof(struct verbs_send));
     pool_init(&endpoint->arrivals, sizeof(struct verbs_arrival));
     pool_init(&endpoint->payloads, 64); /* until the ring size is known */
@@ -346,8 +351,11 @@ const struct weft_transport_ops verbs_transport_ops = {
     .release = verbs_release,
     .put = verbs_put,
     .get = verbs_get,
-    .memory_register = verbs_memory_pin,
-    .memory_unregister = verbs_memory_unpin,
+    .memory = {.pin = verbs_memory_pin,
+               .unpin = verbs_memory_unpin,
+               .direct_kinds = verbs_direct_kinds,
+               .direct_pin = verbs_direct_pin,
+               .direct_unpin = verbs_direct_unpin},
     .describe = verbs_describe,
     .count = verbs_count,
     .progress = verbs_progress,

@@ -129,8 +129,8 @@ static enum weft_status lane_post(void *context, uint32_t lane_at, const struct 
         out[i] = (struct verbs_work){
             .opcode = opcodes[work->kind],
             .signalled = work->signalled,
-            .inlined =
-                work->kind != STREAM_WORK_READ && work->bytes > 0 && work->bytes <= queue_pair->inline_bytes,
+            .inlined = work->kind != STREAM_WORK_READ && !work->is_direct && work->bytes > 0 &&
+                       work->bytes <= queue_pair->inline_bytes,
             .bytes = work->bytes,
             .local = work->local,
             .lkey = work->local_key,

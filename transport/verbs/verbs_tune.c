@@ -14,6 +14,7 @@ static const struct weft_key keys[] = {
     {NUMBER("ring", WEFT_FIELD_U32, ring, 4096, 4 << 20), .multiple = STREAM_ALIGN},
     {NUMBER("budget", WEFT_FIELD_U32, budget, STREAM_EAGER_BUDGET_LEAST, 1 << 30), .multiple = STREAM_ALIGN},
     {NUMBER("peers", WEFT_FIELD_U32, peers, 1, 65536)},
+    {NUMBER("direct", WEFT_FIELD_U32, direct, 0, 1)},
     {NUMBER("lost_ms", WEFT_FIELD_U64, lost_ns, 1, 3600 * 1000), .factor = 1e6},
     {.name = "host", .type = WEFT_KEY_TEXT, WEFT_KEY_AT(WEFT_FIELD_TEXT, struct verbs_tuning, host)},
     {0},

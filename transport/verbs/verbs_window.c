@@ -112,6 +112,7 @@ static enum weft_status access_start(struct weft_transport *transport, struct we
     uint8_t *there = (uint8_t *)(uintptr_t)(own->key.address + offset);
     if (endpoint->send_count >= VERBS_SENDS_MAX) return WEFT_ERR_AGAIN;
     if (!verbs_peer->stream) {
+        if (verbs_is_direct(endpoint, local, bytes)) return WEFT_ERR_UNSUPPORTED;
         return put ? verbs_self_access(verbs_peer, there, local, bytes, put, remote, completion)
                    : verbs_self_access(verbs_peer, (void *)(uintptr_t)local, there, bytes, NULL, remote,
                                        completion);
@@ -121,7 +122,9 @@ static enum weft_status access_start(struct weft_transport *transport, struct we
     if (!send) return WEFT_ERR_NO_MEMORY;
     struct weft_error error = {0};
     enum weft_status status = WEFT_OK;
-    if (bytes > 0)
+    if (bytes > 0) send->region = verbs_direct_get(endpoint, local, bytes);
+    send->stream.transfer.is_direct = send->region != NULL;
+    if (bytes > 0 && !send->region)
         status = verbs_memory_get(endpoint->memory, local, bytes,
                                   put ? VERBS_LOCAL : VERBS_TARGET | VERBS_RELAXED, &send->region, &error);
     if (status < 0) {

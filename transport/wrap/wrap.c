@@ -358,13 +358,14 @@ static void wrap_count(struct weft_transport *transport)
     {                                                                                                       \
         .name = the_name, .open = wrap_open, .close = wrap_close, .drained = wrap_drained,                  \
         .free = wrap_free, .address = wrap_address, .connect = wrap_connect, .disconnect = wrap_disconnect, \
-        .flushed = wrap_flushed, .send = wrap_send, .accept = wrap_accept, .discard = wrap_discard, .progress = wrap_progress,       \
+        .flushed = wrap_flushed, .send = wrap_send, .accept = wrap_accept, .discard = wrap_discard,         \
+        .progress = wrap_progress,                                                                          \
         .arm = wrap_arm, .fd = wrap_fd, .window_open = wrap_window_open, .window_close = wrap_window_close, \
         .window_free = wrap_window_free, .import = wrap_import, .release = wrap_release, .map = wrap_map,   \
         .put = wrap_put, .get = wrap_get, .map_peer = wrap_map_peer, .wake = wrap_wake,                     \
-        .memory_register = wrap_memory_register, .memory_unregister = wrap_memory_unregister, \
-        .is_detached = wrap_is_detached, .copy_peer = wrap_copy_peer, .describe = wrap_describe, \
-    .count = wrap_count, \
+        .memory.pin = wrap_memory_register, .memory.unpin = wrap_memory_unregister,                         \
+        .is_detached = wrap_is_detached, .copy_peer = wrap_copy_peer, .describe = wrap_describe,            \
+        .count = wrap_count,                                                                                \
     }
 
 const struct weft_transport_ops fault_transport_ops = WRAP_OPS("fault");

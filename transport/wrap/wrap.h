@@ -122,7 +122,7 @@ void wrap_observe(struct weft_transport *transport, enum core_moment moment, str
 enum weft_status wrap_window_open(struct weft_transport *transport, struct weft_window *window,
                                   struct weft_error *error);
 void wrap_window_close(struct weft_transport *transport, struct weft_window *window);
-/* weft_transport_ops.memory_register and memory_unregister, by the inner transport. */
+/* pin and unpin of weft_transport_memory_ops, by the inner transport. */
 enum weft_status wrap_memory_register(struct weft_transport *transport, void *address, size_t bytes,
                                       void **registered_out, struct weft_error *error);
 void wrap_memory_unregister(struct weft_transport *transport, void *kept);

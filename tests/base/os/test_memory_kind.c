@@ -114,6 +114,7 @@ static void another_accelerator_has_its_own_table(void **state)
         if (kind != WEFT_MEMORY_DEVICE || device != 0) _exit(4);
         if (weft_memory_dmabuf(kind, memory, 10, &descriptor, &offset, NULL) != WEFT_ERR_UNSUPPORTED)
             _exit(5);
+        if (weft_memory_flush(kind, NULL) != WEFT_ERR_UNSUPPORTED) _exit(7);
         if (weft_memory_dmabuf(WEFT_MEMORY_HOST, memory, 1, &descriptor, &offset, NULL) != WEFT_ERR_INVALID)
             _exit(6);
         ops->free(memory);
@@ -152,6 +153,19 @@ static void kinds_are_found(void **state)
     assert_int_equal(ops->enter(7, &before, &error), WEFT_ERR_STATE);
     assert_non_null(strstr(error.text, "cudaSetDevice"));
     assert_int_equal(fake_cuda_live_count(), 0);
+}
+
+static void writes_of_the_network_are_flushed(void **state)
+{
+    struct weft_error error = {0};
+    const int before = fake_cuda_flushes();
+    assert_int_equal(weft_memory_flush(WEFT_MEMORY_CUDA, &error), WEFT_OK);
+    assert_int_equal(fake_cuda_flushes(), before + 1);
+    fake_cuda_refuse_words(true);
+    assert_int_equal(weft_memory_flush(WEFT_MEMORY_CUDA, &error), WEFT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(error.text, "cuFlushGPUDirectRDMAWrites"));
+    fake_cuda_refuse_words(false);
+    assert_int_equal(weft_memory_flush(WEFT_MEMORY_HOST, &error), WEFT_ERR_INVALID);
 }
 
 /* Down on one stream, up on another, ordered by events only. */
@@ -223,6 +237,7 @@ int main(void)
         cmocka_unit_test(a_wrong_library_of_an_accelerator_is_named),
         cmocka_unit_test(another_accelerator_has_its_own_table),
         cmocka_unit_test(kinds_are_found),
+        cmocka_unit_test(writes_of_the_network_are_flushed),
         cmocka_unit_test(copies_keep_the_order_of_events),
         cmocka_unit_test(a_failed_copy_returns_an_error),
     };

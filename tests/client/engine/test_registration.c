@@ -41,7 +41,7 @@ static void keep_end(struct weft_transport *transport, void *kept)
 static void test_backend(void **state)
 {
     (void)state;
-    const struct weft_transport_ops ops = {.memory_register = keep, .memory_unregister = keep_end},
+    const struct weft_transport_ops ops = {.memory = {.pin = keep, .unpin = keep_end}},
                                     none = {.name = "none"};
     struct weft_transport transport = {.env = weft_env_system(), .ops = &ops};
     struct weft_registration *first = NULL, *second = NULL;

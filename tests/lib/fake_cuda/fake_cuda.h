@@ -57,7 +57,9 @@ enum fake_cuda_order {
 void fake_cuda_drop(enum fake_cuda_order order, void *stream);
 /* Each copy takes this time; 0: the default. */
 void fake_cuda_slow_copies(unsigned us);
-/* Waits and stores of words by streams (cuStreamWaitValue32) are refused as not supported. */
+/* Calls of cuFlushGPUDirectRDMAWrites so far. */
+int fake_cuda_flushes(void);
+/* Waits and stores of words by streams (cuStreamWaitValue32), and flushes, are refused as not supported. */
 void fake_cuda_refuse_words(bool refuse);
 /* Marks this stream as captured into a graph; NULL: none. */
 void fake_cuda_capture(void *stream);

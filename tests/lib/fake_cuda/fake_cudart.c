@@ -705,6 +705,23 @@ int cuStreamWriteValue32_v2(void *stream, uint64_t address, uint32_t value, unsi
     return queue_word(stream, address, value, false);
 }
 
+/* ---- writes of other devices ---- */
+
+static _Atomic int flush_count;
+
+int cuFlushGPUDirectRDMAWrites(int target, int scope)
+{
+    if (words_unsupported) return NOT_SUPPORTED;
+    if (target != 0 || scope != 100) return INVALID_VALUE;
+    flush_count++;
+    return OK;
+}
+
+int fake_cuda_flushes(void)
+{
+    return flush_count;
+}
+
 /* ---- for tests ---- */
 
 void fake_cuda_setup(uint64_t seed, unsigned delay, int devices)

@@ -263,6 +263,7 @@ struct verbs_region {
     /* used by the cache */
     uint32_t users;
     bool cached, stale;
+    bool is_direct; /* of verbs_direct.c: the processor does not access the memory */
     uint64_t used;
 };
 struct verbs_memory; /* of one endpoint */
@@ -289,6 +290,8 @@ enum weft_status verbs_memory_register_dmabuf(struct verbs_memory *memory, int d
                                               const void *address, size_t bytes, unsigned access,
                                               struct verbs_region *region, struct weft_error *error);
 void verbs_memory_unregister(struct verbs_memory *memory, struct verbs_region *region);
+/* Whether device and driver register dma-bufs at all. */
+bool verbs_rail_takes_dmabuf(struct verbs_rail *rail);
 
 /* For memory of the user: a region that covers the range, from the cache or new. Held until
  * verbs_memory_put; region and keys may be shared with other users of the range. */

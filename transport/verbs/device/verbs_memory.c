@@ -7,6 +7,7 @@
  * If unmaps cannot be seen (verbs_watch.h), or for memory that cannot be watched, nothing is cached: each
  * use registers. Slower, never wrong. */
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -92,6 +93,14 @@ static struct ibv_mr *register_on(struct verbs_rail *rail, int descriptor, uint6
     errno = EOPNOTSUPP;
     return NULL;
 #endif
+}
+
+/* No descriptor is valid: only a driver without dma-bufs refuses the call itself. */
+bool verbs_rail_takes_dmabuf(struct verbs_rail *rail)
+{
+    struct ibv_mr *handle = register_on(rail, INT_MAX, 0, NULL, 4096, 0);
+    if (handle) ibv_dereg_mr(handle);
+    return handle || (errno != EOPNOTSUPP && errno != ENOSYS && errno != EPROTONOSUPPORT);
 }
 
 static enum weft_status register_all(struct verbs_memory *memory, int descriptor, uint64_t offset,

@@ -62,6 +62,7 @@ enum stream_work_kind { STREAM_WORK_WRITE = 1, STREAM_WORK_WRITE_IMM, STREAM_WOR
 struct stream_work {
     enum stream_work_kind kind;
     bool signalled;     /* the completion is reported by stream_acked */
+    bool is_direct;     /* only the device may read `local` */
     uint32_t imm, bytes;
     uint32_t local_key, remote_key;
     void *local;        /* NULL: no bytes */
@@ -150,6 +151,7 @@ struct stream_transfer {
     uint32_t chunk_count, chunk_next, confirmed, replay_count;
     uint32_t open;           /* lane entries that refer to it */
     bool refused;            /* a put or get of a closed window: given up */
+    bool is_direct;          /* the processor does not access `local` */
     uint8_t *local;
     uint64_t bytes, remote;
     struct stream_keys local_keys, remote_keys;

@@ -222,6 +222,7 @@ static void chunk_post(struct stream *stream, uint32_t lane_at, struct stream_tr
     enum stream_work_kind kind = transfer->read ? STREAM_WORK_READ : STREAM_WORK_WRITE;
     struct stream_work *work = stream_lane_work(stream, lane_at, works, count, kind, entry);
     work->bytes = (uint32_t)(rest < stream->options.chunk_bytes ? rest : stream->options.chunk_bytes);
+    work->is_direct = transfer->is_direct;
     work->local = transfer->local + offset;
     work->local_key = transfer->local_keys.key[lane_at];
     work->remote = transfer->remote + offset;
