@@ -4,8 +4,8 @@
  *     dense   (scale) -> all_reduce by the canonical tree T -> wait for the records -> (check) -> update
  *     codec   wait for the step's records -> weft_coll_codec_all_reduce -> update
  *
- * Tensors of one leader (call_group_leader.c) share one operation. It starts when all inputs are ready and
- * the group of calls is closed, and completes for all together.
+ * Tensors of one leader (order/codec_batch.c, call_group_leader.c) share one operation. It starts when all
+ * inputs are ready and the group of calls is closed, and completes for all together.
  *
  * The records (step.c) hold the weights of all ranks; their sum gives grad_scale. A codec needs it before it
  * starts, because decoding applies the scale. Group operations are posted in call order on every rank. An
@@ -336,21 +336,23 @@ void client_allreduce_mode_hand_over(struct weft_tensor *tensor)
 
 void client_allreduce_mode_group_closed(struct weft_command *command)
 {
-    struct weft_tensor *tensor = weft_container_of(command, struct weft_tensor, order.call_group.command);
-    /* it has failed meanwhile */
-    if (tensor->op.kind == CLIENT_OP_NONE || tensor->op.carrier.leader != tensor) return;
-    tensor->op.carrier.group_is_closed = true;
-    update_readiness(tensor);
-    client_engine_pump_group(tensor->session);
+    struct weft_tensor *first = weft_container_of(command, struct weft_tensor, order.call_group.command);
+    for (struct weft_tensor *tensor = first; tensor; tensor = tensor->order.call_group.next) {
+        /* it has failed meanwhile */
+        if (tensor->op.kind == CLIENT_OP_NONE || tensor->op.carrier.leader != tensor) continue;
+        tensor->op.carrier.group_is_closed = true;
+        update_readiness(tensor);
+    }
+    client_engine_pump_group(first->session);
 }
 
-static void append_follower(struct weft_tensor *tensor)
+void client_allreduce_mode_follow(struct weft_tensor *leader, struct weft_tensor *tensor)
 {
-    struct client_tensor_op *leader = &tensor->op.carrier.leader->op;
-    struct weft_tensor *last =
-        leader->carrier.last_follower ? leader->carrier.last_follower : tensor->op.carrier.leader;
+    struct client_op_carrier *carrier = &leader->op.carrier;
+    struct weft_tensor *last = carrier->last_follower ? carrier->last_follower : leader;
     last->op.carrier.follower = tensor;
-    leader->carrier.last_follower = tensor;
+    carrier->last_follower = tensor;
+    tensor->op.carrier.leader = leader;
 }
 
 static bool run_scale(struct client_work *work)
@@ -391,7 +393,8 @@ void client_allreduce_mode_start(struct weft_command *command)
     op->rates.grad_scale = mean_scale(tensor); /* valid if the records have arrived */
     if (tensor->codec && !session->step.records.agree)
         weft_list_append(&session->tensors->record_waiters, &tensor->execution.record_link);
-    if (op->carrier.leader && op->carrier.leader != tensor) append_follower(tensor);
+    if (op->carrier.leader && op->carrier.leader != tensor)
+        client_allreduce_mode_follow(op->carrier.leader, tensor);
     else client_push_order_add(tensor);
     if (request->device.stage) client_stage_when_ready(request, on_input_ready);
     else on_input_ready(request);

@@ -21,7 +21,9 @@ enum weft_op client_allreduce_mode_op(const struct weft_tensor *tensor);
 void client_allreduce_mode_check_input(struct weft_tensor *tensor);
 /* The sum (elems,) of a dense tensor that is handed over has arrived, or the engine has failed. */
 void client_allreduce_mode_reduced(struct weft_tensor *tensor, const void *sum);
-/* The message of weft_group_end to a tensor that leads others. */
+/* The leader's operation, which is not posted, also carries the tensor. Call once per tensor. */
+void client_allreduce_mode_follow(struct weft_tensor *leader, struct weft_tensor *tensor);
+/* The message of weft_group_end to the tensors that wait for it (struct client_tensor_call_group.next). */
 void client_allreduce_mode_group_closed(struct weft_command *command);
 /* The step's records have arrived and agree: continues the tensors that wait for the sum of the weights. */
 void client_allreduce_mode_records_agree(struct weft_session *session);

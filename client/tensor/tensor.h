@@ -98,10 +98,10 @@ struct client_op_checks {
     bool shard_skips_step;  /* a shard returned WEFT_ERR_SKIPPED for a chunk */
 };
 
-/* All-reduce mode: one operation carries several tensors (call_group_leader.c). */
+/* All-reduce mode: one operation carries several tensors (order/codec_batch.c, call_group_leader.c). */
 struct client_op_carrier {
-    struct weft_tensor *leader;        /* tensor whose operation carries this one; NULL: this tensor has
-                                        * its own */
+    struct weft_tensor *leader;        /* tensor whose operation carries this one; itself: its operation waits
+                                        * for weft_group_end and may carry others; NULL: neither */
     struct weft_tensor *follower;      /* next tensor with the same leader */
     struct weft_tensor *last_follower; /* a leader's last follower */
     bool group_is_closed;              /* a leader's: weft_group_end was called */
@@ -180,9 +180,10 @@ struct client_tensor_delivery {
     uint32_t text;                        /* its sentence (client_text_get); written by the engine */
 };
 
-/* A leader carries the tensors of a group of calls (call_group_leader.c). */
+/* A tensor that waits for the end of a group of calls (call_group_leader.c). */
 struct client_tensor_call_group {
     struct weft_list link;       /* in the call group's list of leaders */
+    struct weft_tensor *next;    /* leader that `command` closes after this one */
     uint64_t serial;             /* of the group of calls of the last push, if it has a leader */
     uint32_t count;              /* a leader's: tensors of its operation */
     struct weft_command command; /* to the engine, when the group of calls ends */

@@ -5,7 +5,8 @@
  *     tensor c ─┘                              └─► b, c
  *
  * T adds each element in the order of the ranks, so a bucket gives the bits of separate operations. A bucket
- * has the place of its most urgent tensor. A tensor that is alone in its bucket has its own operation. */
+ * has the place of its most urgent tensor. A tensor that is alone in its bucket has its own operation.
+ * Tensors with a codec: codec_batch.c. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,7 +18,6 @@
 #include "client/tensor/tensor.h"
 #include "client/tensor/tensors.h"
 
-#define TENSOR_BYTES_MAX (32u << 10)  /* for longer ones the copies cost as much as starting an operation */
 #define BUCKET_BYTES_MAX (256u << 10) /* a chunk; more would delay urgent tensors behind it */
 #define BUCKETS_OPEN WEFT_DTYPE_COUNT
 
@@ -138,7 +138,7 @@ static void bucket_add(struct push_bucket *bucket, struct weft_tensor *tensor)
 static bool can_share(const struct weft_tensor *tensor)
 {
     return !tensor->codec && !client_tensor_has_codec_choice(tensor) && !tensor->options.alone &&
-           tensor->bytes <= TENSOR_BYTES_MAX;
+           tensor->bytes <= CLIENT_SMALL_TENSOR_BYTES;
 }
 
 /* The place where small tensors of one dtype travel: the operation of the first one, until a second one
@@ -176,7 +176,8 @@ static bool join_place(struct place *place, struct weft_tensor *tensor)
     return true;
 }
 
-void client_buckets_queue(struct weft_session *session, struct weft_list *tensors, struct weft_list *position)
+void client_buckets_queue(struct weft_session *session, struct weft_list *tensors, struct weft_list *position,
+                          struct client_codec_batches *batches)
 {
     struct place places[BUCKETS_OPEN] = {{0}};
     while (!weft_list_empty(tensors)) {
@@ -184,6 +185,7 @@ void client_buckets_queue(struct weft_session *session, struct weft_list *tensor
         struct place *place = &places[tensor->dtype % BUCKETS_OPEN];
         weft_list_remove(&tensor->order.push_link);
         client_allreduce_mode_hand_over(tensor);
+        if (client_codec_batch_follow(batches, tensor)) continue;
         if (!can_share(tensor)) {
             client_engine_queue_group_op_before(session, &tensor->execution.group_op, position);
         } else if (!place->first || place->bytes + tensor->bytes > BUCKET_BYTES_MAX) {

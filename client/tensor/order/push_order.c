@@ -1,8 +1,8 @@
 /* push_order.c - batches and their agreements; see push_order.h.
  *
  * An agreement is posted while a pushed tensor is ready, one at a time in a batch. Pushes during an agreement
- * take part in the next one. Its words are combined by AND. Word 0: 1 if this rank pushes no other
- * tensor before it gets a result. Bit i of the rest: this rank has pushed tensor i.
+ * take part in the next one. Its words are combined by AND. Word 0: enum flag. Bit i of the rest: this rank
+ * has pushed tensor i.
  *
  * Invariant: all ranks agree equally often before the next operation of the group. The batch ends when every
  * tensor in it is agreed on, which all ranks see in the same agreement, unless their pushes differ.
@@ -29,6 +29,13 @@
 #define GRACE_NS_MIN WEFT_MS(500)
 #define GRACE_NS_MAX WEFT_SECONDS(10)
 
+/* What holds for this rank. A rank of an older release sets only the first one. */
+enum flag {
+    PUSHES_NO_MORE = 1,  /* before it gets a result */
+    BATCHES_SMALL = 2,   /* small tensors with a codec share operations (codec_batch.c) */
+    BATCHES_ANY_SIZE = 4 /* the tensors that could share were all pushed in groups of calls */
+};
+
 struct push_batch {
     struct weft_list link;
     struct weft_session *session;
@@ -38,7 +45,7 @@ struct push_batch {
     bool is_posted;
     uint32_t words;    /* of the bits */
     uint32_t capacity; /* of `set` */
-    uint64_t *set;     /* (1 + capacity) owned: the flag, then the bits */
+    uint64_t *set;     /* (1 + capacity) owned: the flags, then the bits */
     struct weft_timer pause;
     uint64_t pause_ns; /* the last pause; 0: the last agreement had a tensor */
     uint64_t since_ns; /* of the first agreement without a tensor since then */
@@ -135,12 +142,14 @@ static enum weft_status post(struct client_group_op *op, struct weft_error *erro
     struct push_batch *batch = weft_container_of(op, struct push_batch, op);
     uint32_t first = 0;
     memset(batch->set, 0, (1 + batch->words) * sizeof *batch->set);
-    batch->set[0] = is_complete(batch);
+    batch->set[0] = (is_complete(batch) ? PUSHES_NO_MORE : 0) | BATCHES_SMALL | BATCHES_ANY_SIZE;
     struct weft_list *node, *spare;
     weft_list_foreach (node, spare, &batch->pushed) {
         const struct weft_tensor *tensor = tensor_of(node);
         if (!tensor->execution.group_op.ready) continue;
         if (first == 0) first = client_tensor_subject(tensor);
+        if (!tensor->op.carrier.leader && client_codec_batch_accepts(tensor))
+            batch->set[0] &= ~(uint64_t)BATCHES_ANY_SIZE;
         batch->set[1 + tensor->id / WORD_BITS] |= (uint64_t)1 << tensor->id % WORD_BITS;
     }
     const struct weft_coll_args args = {
@@ -182,7 +191,7 @@ static void take_agreed(struct push_batch *batch, struct weft_list *agreed)
         weft_list_remove(node);
         insert_by_priority(agreed, tensor);
     }
-    if (!weft_list_empty(agreed) || batch->set[0] == 0) return;
+    if (!weft_list_empty(agreed) || !(batch->set[0] & PUSHES_NO_MORE)) return;
     node = batch->pushed.next;
     tensor_of(node)->order.batch = NULL;
     weft_list_remove(node);
@@ -200,7 +209,9 @@ static void agreed(struct push_batch *batch)
         return;
     }
     batch->pause_ns = 0;
-    client_buckets_queue(batch->session, &tensors, &batch->op.link);
+    struct client_codec_batches batches = {.small = (batch->set[0] & BATCHES_SMALL) != 0,
+                                           .any_size = (batch->set[0] & BATCHES_ANY_SIZE) != 0};
+    client_buckets_queue(batch->session, &tensors, &batch->op.link, &batches);
     update_readiness(batch);
     if (!weft_list_empty(&batch->pushed)) return;
     weft_list_remove(&batch->op.link);

@@ -44,11 +44,36 @@ void client_push_order_step_ends(struct weft_session *session);
  * UINT32_MAX. */
 bool client_push_order_waits_for(const struct weft_tensor *tensor, uint32_t *rank_out);
 
+/* Bytes of a tensor up to which it shares an operation. For longer dense tensors the copies cost as much as
+ * starting an operation. */
+#define CLIENT_SMALL_TENSOR_BYTES (32u << 10)
+
+/* ---- codec_batch.c ---- */
+#define CLIENT_CODEC_BATCHES_OPEN 16u /* shapes x codecs that are filled at the same time */
+
+/* The batches of one agreement that may get another tensor. Equal on all ranks. */
+struct client_codec_batches {
+    bool small, any_size; /* which tensors may share */
+    uint32_t count;
+    struct {
+        struct weft_tensor *leader;
+        uint32_t tensors; /* with the leader */
+    } open[CLIENT_CODEC_BATCHES_OPEN];
+};
+
+/* Returns whether tensors like this one can share an operation. Any thread. */
+bool client_codec_batch_accepts(const struct weft_tensor *tensor);
+/* Returns whether both, which are accepted, can share one. Any thread. */
+bool client_codec_batch_can_share(const struct weft_tensor *a, const struct weft_tensor *b);
+/* Returns true: the operation of an earlier tensor carries the tensor. false: queue its operation, which may
+ * carry later tensors. */
+bool client_codec_batch_follow(struct client_codec_batches *batches, struct weft_tensor *tensor);
+
 /* ---- bucket.c ---- */
 /* Queues the operations of these tensors (struct weft_tensor.push_link), which all ranks have pushed, before
  * `position` of the group's queue. Empties the list. */
 void client_buckets_queue(struct weft_session *session, struct weft_list *tensors,
-                          struct weft_list *position);
+                          struct weft_list *position, struct client_codec_batches *batches);
 void client_buckets_free(struct weft_session *session);
 
 #endif

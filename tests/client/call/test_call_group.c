@@ -1,15 +1,19 @@
 /* test_call_group.c - tensors of one shape and codec that are pushed in a group of calls share an
  * operation and keep their bits. Several sessions in one process; each tensor is declared twice and pushed
- * once in a group, once alone. */
+ * once in a group, once alone. The ranks may push in different orders, with and without groups: the results
+ * equal those of client.push_order=called. */
 #include "tests/lib/check.h"
 
+#include <stdlib.h>
 #include <string.h>
 
+#include "client/engine/engine.h"
 #include "client/session/session.h"
 #include "client/tensor/tensor.h"
+#include "collective/core/group.h"
 #include "tests/client/crowd.h"
 
-enum { TENSORS = 9, STEPS = 6 };
+enum { TENSORS = 9, STEPS = 6, RANKS = 3, ELEMS_MAX = 2400 };
 
 static const struct {
     const char *codec, *optimizer;
@@ -28,6 +32,14 @@ static float pseudo(uint32_t rank, uint32_t tensor, uint32_t step, uint32_t i)
     const uint32_t x = (rank * 1000003u + tensor * 7919u + step * 104729u + i * 2654435761u) >> 7;
     return (float)(x % 2001) / 1000.0f - 1.0f;
 }
+
+/* A job, and what it returned. */
+struct run {
+    const char *push_order; /* client.push_order */
+    bool shuffled;          /* each rank pushes in an order of its own */
+    bool splits;            /* the ranks' groups have different tensors */
+    float results[RANKS][STEPS][TENSORS][ELEMS_MAX];
+};
 
 struct both {
     struct weft_tensor *tensor[2]; /* in a group, alone */
@@ -52,6 +64,7 @@ static bool declare(struct crowd *crowd, struct weft_session *session, uint32_t 
         options.codec = plans[t].codec;
         options.optimizer = plans[t].optimizer;
         options.mode = WEFT_MODE_ALL_REDUCE;
+        options.alone = way == 1;
         if (!CROWD_OK(crowd, session, weft_declare(session, &options, &both->tensor[way]))) return false;
         both->out[way] = weft_alloc(session, both->elems * 4);
         for (uint32_t i = 0; i < both->elems; i++) both->out[way][i] = (float)i / 1000;
@@ -61,17 +74,41 @@ static bool declare(struct crowd *crowd, struct weft_session *session, uint32_t 
     return true;
 }
 
+/* The tensor at place k of the rank's pushes. */
+static uint32_t pushed_at(const struct run *run, uint32_t rank, uint32_t step, uint32_t k)
+{
+    static const uint32_t strides[] = {1, 2, 4, 5, 7, 8}; /* without a common divisor with TENSORS */
+    return run->shuffled ? (k * strides[(rank + step) % 6] + rank * 4 + step) % TENSORS : k;
+}
+
 static void push(struct crowd *crowd, struct weft_session *session, struct both *all, int way, uint32_t step)
 {
-    for (uint32_t t = 0; t < TENSORS; t++) {
+    const struct run *run = crowd->user;
+    for (uint32_t k = 0; k < TENSORS; k++) {
+        const uint32_t t = pushed_at(run, weft_rank(session), step, k);
+        if (run->splits && way == 0 && k == 2 + weft_rank(session)) {
+            CROWD_OK(crowd, session, weft_group_end(session));
+            CROWD_OK(crowd, session, weft_group_start(session));
+        }
         if (t == 4 && step == 3) continue; /* not in this step */
         CROWD_OK(crowd, session,
                  weft_push_pull(all[t].tensor[way], all[t].grad, all[t].out[way], &all[t].request[way]));
     }
 }
 
+static void check_leaders(struct crowd *crowd, struct weft_session *session, const struct both *all)
+{
+    for (uint32_t t = 0; t < TENSORS; t++) {
+        CROWD_CHECK(crowd, session,
+                    all[t].tensor[0]->op.carrier.leader ==
+                        (plans[t].leader < 0 ? NULL : all[plans[t].leader].tensor[0]));
+        CROWD_CHECK(crowd, session, all[t].tensor[1]->op.carrier.leader == NULL);
+    }
+}
+
 static void train(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
+    struct run *run = crowd->user;
     struct both all[TENSORS];
     memset(all, 0, sizeof all);
     for (uint32_t t = 0; t < TENSORS; t++)
@@ -84,31 +121,103 @@ static void train(struct crowd *crowd, struct weft_session *session, uint32_t ra
             for (uint32_t i = 0; i < all[t].elems; i++) all[t].grad[i] = pseudo(rank, t, step, i);
         CROWD_OK(crowd, session, weft_group_start(session));
         push(crowd, session, all, 0, step);
-        if (step == 1) {
+        if (step == 1 && !run->splits) {
             CROWD_REFUSED(crowd, session, weft_wait(&all[1].request[0], 0), WEFT_ERR_STATE, "weft_group_end");
             CROWD_REFUSED(crowd, session, weft_step_end(session), WEFT_ERR_STATE, "weft_group_end");
         }
+        /* no tensor is in an agreement before all are pushed */
+        CROWD_OK(crowd, session, weft_loop_acquire(session->loop, WEFT_NEVER));
         CROWD_OK(crowd, session, weft_group_end(session));
+        weft_loop_release(session->loop);
         push(crowd, session, all, 1, step);
         if (!CROWD_OK(crowd, session, weft_step_end(session))) return;
         for (uint32_t t = 0; t < TENSORS; t++) {
-            const struct weft_tensor *leader = all[t].tensor[0]->op.carrier.leader;
             if (!CROWD_CHECK(crowd, session, memcmp(all[t].out[0], all[t].out[1], all[t].elems * 4) == 0))
                 fprintf(stderr, "rank %u step %u tensor %u (%s)\n", rank, step, t, plans[t].codec);
-            CROWD_CHECK(crowd, session,
-                        leader == (plans[t].leader < 0 ? NULL : all[plans[t].leader].tensor[0]));
-            CROWD_CHECK(crowd, session, all[t].tensor[1]->op.carrier.leader == NULL);
+            memcpy(run->results[rank][step - 1][t], all[t].out[0], all[t].elems * 4);
         }
+        if (!run->shuffled && !run->splits) check_leaders(crowd, session, all);
     }
+}
+
+static struct run *run_of(const char *push_order, bool shuffled, bool splits, uint32_t workers)
+{
+    struct run *run = calloc(1, sizeof *run);
+    if (!run) abort();
+    *run = (struct run){.push_order = push_order, .shuffled = shuffled, .splits = splits};
+    struct crowd crowd = {.user = run};
+    setenv("WEFT_CLIENT_PUSH_ORDER", push_order, 1);
+    crowd_run(&crowd, workers, train);
+    unsetenv("WEFT_CLIENT_PUSH_ORDER");
+    assert_int_equal(crowd.failures, 0);
+    return run;
 }
 
 static void test_bits(void **state)
 {
-    for (uint32_t workers = 1; workers <= 3; workers++) {
-        struct crowd crowd = {0};
-        crowd_run(&crowd, workers, train);
-        assert_int_equal(crowd.failures, 0);
+    for (uint32_t workers = 1; workers <= RANKS; workers++) {
+        struct run *called = run_of("called", false, false, workers);
+        for (int way = workers == 1 ? 2 : 0; way < 3; way++) {
+            struct run *agreed = run_of("agreed", way != 2, way == 1, workers);
+            assert_memory_equal(called->results, agreed->results, sizeof called->results);
+            free(agreed);
+        }
+        free(called);
     }
+}
+
+/* Small tensors without a group of calls: pushed in different orders, they share operations. */
+enum { SMALL = 40, SMALL_ELEMS = 24 * 30 };
+
+static void push_small(struct crowd *crowd, struct weft_session *session, uint32_t rank)
+{
+    static float grads[2][2][SMALL][SMALL_ELEMS];
+    struct weft_tensor *tensors[2][SMALL];
+    struct weft_request requests[2][SMALL] = {{{{0}}}};
+    for (uint32_t t = 0; t < 2 * SMALL; t++) { /* the second half: alone */
+        struct weft_tensor_options options;
+        char name[16];
+        snprintf(name, sizeof name, "s%u", t);
+        weft_tensor_options_init(&options);
+        options.name = name;
+        options.dim_count = 2;
+        options.dims[0] = 24;
+        options.dims[1] = 30;
+        options.codec = "powersgd:rank=1";
+        /* the scale of a sum is not that of a mean */
+        options.optimizer = t % SMALL < 3 ? "sum" : "none";
+        options.alone = t >= SMALL;
+        if (!CROWD_OK(crowd, session, weft_declare(session, &options, &tensors[t / SMALL][t % SMALL]))) return;
+        for (uint32_t i = 0; i < SMALL_ELEMS; i++)
+            grads[rank][t / SMALL][t % SMALL][i] = pseudo(rank, t % SMALL, 1, i);
+    }
+    CROWD_OK(crowd, session, weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 1, .weight = 1}));
+    for (int way = 0; way < 2; way++) {
+        CROWD_OK(crowd, session, weft_loop_acquire(session->loop, WEFT_NEVER));
+        const uint64_t before = session->engine->group->ops.sequence;
+        for (uint32_t k = 0; k < SMALL; k++) {
+            const uint32_t t = rank == 0 ? k : SMALL - 1 - k;
+            float *grad = grads[rank][way][t];
+            CROWD_OK(crowd, session, weft_push_pull(tensors[way][t], grad, grad, &requests[way][t]));
+        }
+        weft_loop_release(session->loop);
+        for (uint32_t t = 0; t < SMALL; t++) CROWD_OK(crowd, session, weft_wait(&requests[way][t], 0));
+        CROWD_OK(crowd, session, weft_loop_acquire(session->loop, WEFT_NEVER));
+        const uint64_t operations = session->engine->group->ops.sequence - before;
+        weft_loop_release(session->loop);
+        /* two rounds each. Together: batches of the sums, of 32 means and of the other means, the tensor of
+         * the first agreement, a few agreements */
+        CROWD_CHECK(crowd, session, way == 1 ? operations >= 2 * SMALL : operations <= SMALL);
+    }
+    CROWD_OK(crowd, session, weft_step_end(session));
+    CROWD_CHECK(crowd, session, memcmp(grads[rank][0], grads[rank][1], sizeof grads[rank][0]) == 0);
+}
+
+static void test_small(void **state)
+{
+    struct crowd crowd = {0};
+    crowd_run(&crowd, 2, push_small);
+    assert_int_equal(crowd.failures, 0);
 }
 
 /* More than fit into one operation: the next tensor leads again. */
@@ -181,7 +290,8 @@ static void test_ends_in_a_group(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bits), cmocka_unit_test(test_many),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bits), cmocka_unit_test(test_small),
+                                       cmocka_unit_test(test_many),
                                        cmocka_unit_test(test_ends_in_a_group)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
