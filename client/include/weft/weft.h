@@ -654,7 +654,8 @@ WEFT_API enum weft_status weft_request_free(struct weft_request *request);
  * WEFT_ERR_MISMATCH. A refused call returns its error at once and is not in the group. Pairs nest: the
  * outermost counts. Inside the pair weft_wait of a gathered call and blocking collective calls return
  * WEFT_ERR_STATE. push_pull is not gathered, except for tensors in all-reduce mode with codec powersgd: those
- * of equal shape and codec go as one operation, up to 32. Does not block. Return codes: WEFT_OK. */
+ * of equal shape and codec go as one operation, up to 32, in any order of the pushes. Does not block. Return
+ * codes: WEFT_OK. */
 WEFT_API enum weft_status weft_group_start(struct weft_session *session);
 /* weft_group_end() - start the gathered calls. Does not block. Return codes: WEFT_IN_PROGRESS; WEFT_OK: no
  * calls were gathered, or an outer group is open; WEFT_ERR_STATE: no group is open. */
