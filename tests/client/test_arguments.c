@@ -884,8 +884,8 @@ static void loads(struct bench *bench, struct weft_tensor *plain)
     uint8_t bytes[512] = {0};
     uint64_t size = sizeof bytes;
     REFUSED(weft_snapshot_blob(bench->session, NULL, 1), WEFT_ERR_INVALID, "snapshot_blob", "NULL");
-    REFUSED(weft_snapshot_blob(bench->session, bytes, ((uint64_t)16 << 20) + 1), WEFT_ERR_LIMIT,
-            "snapshot_blob", "16777217");
+    REFUSED(weft_snapshot_blob(bench->session, bytes, ((uint64_t)4 << 30) + 1), WEFT_ERR_LIMIT,
+            "snapshot_blob", "4294967297");
     OK(weft_snapshot_blob(bench->session, bytes, sizeof bytes));
     OK(weft_snapshot_blob(bench->session, NULL, 0));
     REFUSED(weft_snapshot_restored_blob(bench->session, 0, bytes, NULL, NULL), WEFT_ERR_INVALID,

@@ -817,7 +817,7 @@ WEFT_API enum weft_status weft_state_load(struct weft_tensor *tensor, const void
 
 /* weft_snapshot_blob() - sets data of this rank, such as its position in the data. Snapshots of the shards
  * store it with the rank's residuals (docs/snapshots.md): that of step s has the newest blob at the end of
- * step s. Copies data (bytes,), at most 16 MiB; NULL and 0: no blob. A rank of a job without snapshots may
+ * step s. Copies data (bytes,), at most 4 GiB; NULL and 0: no blob. A rank of a job without snapshots may
  * call it. Local, does not block. Return codes: WEFT_OK; WEFT_ERR_INVALID; WEFT_ERR_LIMIT: too large;
  * WEFT_ERR_NO_MEMORY. */
 WEFT_API enum weft_status weft_snapshot_blob(struct weft_session *session, const void *data, uint64_t bytes);

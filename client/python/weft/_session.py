@@ -549,7 +549,7 @@ class Session:
         return ffi.string(text).decode().splitlines()
 
     def snapshot_blob(self, data):
-        """Set this rank's data (bytes-like, at most 16 MiB) for snapshots of the shards, for example its position in
+        """Set this rank's data (bytes-like, at most 4 GiB) for snapshots of the shards, for example its position in
         the data. A snapshot of step s has the newest data at the end of step s. Local."""
         size = memoryview(data).nbytes if data is not None else 0
         self._check(lib.weft_snapshot_blob(self._c, ffi.from_buffer(data) if size else ffi.NULL, size))

@@ -15,7 +15,7 @@
 
 #define CLIENT_PART_HEAD_BYTES 40u
 #define CLIENT_PART_DIGEST_BYTES 8u
-#define CLIENT_PART_BLOB_BYTES_MAX ((uint64_t)16 << 20)
+#define CLIENT_PART_BLOB_BYTES_MAX ((uint64_t)4 << 30) /* stored within the 600 s of a snapshot */
 
 struct client_part_head {
     uint64_t step, blob_bytes;

@@ -128,19 +128,21 @@ static enum weft_status append(struct weft_session *session, struct client_resto
     return WEFT_OK;
 }
 
-/* Enough of the part for its blob, or the whole part. */
-static bool is_enough(const struct client_restored_part *part, uint64_t total, bool wants_blob)
+/* How much of a part is fetched; the blob follows the head. */
+enum extent { HEAD, BLOB, WHOLE };
+
+static bool is_enough(const struct client_restored_part *part, uint64_t total, enum extent extent)
 {
     struct client_part_head head;
     if (part->bytes >= total) return true;
-    return wants_blob && part->bytes >= CLIENT_PART_HEAD_BYTES &&
-           (!client_part_read_head(part->data, part->bytes, total, &head) ||
-            part->bytes >= CLIENT_PART_HEAD_BYTES + head.blob_bytes);
+    if (extent == WHOLE || part->bytes < CLIENT_PART_HEAD_BYTES) return false;
+    return extent == HEAD || !client_part_read_head(part->data, part->bytes, total, &head) ||
+           part->bytes >= CLIENT_PART_HEAD_BYTES + head.blob_bytes;
 }
 
-/* Fetches the rank's part, or its first bytes with the blob. WEFT_ERR_NOT_FOUND without a sentence: it has
- * none. On an error nothing is to be freed. */
-static enum weft_status fetch_part(struct weft_session *session, uint32_t rank, bool wants_blob,
+/* Fetches the rank's part, or its first bytes. WEFT_ERR_NOT_FOUND without a sentence: it has none. On an error
+ * nothing is to be freed. */
+static enum weft_status fetch_part(struct weft_session *session, uint32_t rank, enum extent extent,
                                    struct client_restored_part *part, uint64_t *total_out)
 {
     uint64_t capacity = 0;
@@ -154,10 +156,10 @@ static enum weft_status fetch_part(struct weft_session *session, uint32_t rank, 
             status = append(session, part, &capacity, answer->snap_fetched);
             weft_control_free(session->env, answer);
         }
-    } while (status == WEFT_OK && !is_enough(part, *total_out, wants_blob));
+    } while (status == WEFT_OK && !is_enough(part, *total_out, extent));
     struct client_part_head head;
-    if (status == WEFT_OK && !(wants_blob ? client_part_read_head(part->data, part->bytes, *total_out, &head)
-                                          : client_part_is_whole(part->data, part->bytes)))
+    if (status == WEFT_OK && !(extent == WHOLE ? client_part_is_whole(part->data, part->bytes)
+                                               : client_part_read_head(part->data, part->bytes, *total_out, &head)))
         status = client_error(session, WEFT_ERR_MALFORMED,
                               "the part of rank %u in the snapshot is damaged, or of another version of weft",
                               rank);
@@ -188,7 +190,7 @@ enum weft_status client_snapshot_fetch(struct weft_session *session)
     for (uint32_t part = first; part < parts; part += ranks) {
         uint64_t total;
         const enum weft_status status =
-            fetch_part(session, part, false, &snapshot->restored[snapshot->restored_count], &total);
+            fetch_part(session, part, WHOLE, &snapshot->restored[snapshot->restored_count], &total);
         if (status == WEFT_OK) snapshot->restored_count++;
         else if (status != WEFT_ERR_NOT_FOUND) return status;
     }
@@ -236,7 +238,7 @@ enum weft_status weft_snapshot_restored_blob(struct weft_session *session, uint3
     if (!bytes) return client_error(session, WEFT_ERR_INVALID, "snapshot_restored_blob: bytes is NULL");
     const uint64_t capacity = *bytes;
     enum weft_status status = rank < snapshot_of(session)->parts
-                                  ? fetch_part(session, rank, true, &part, &total)
+                                  ? fetch_part(session, rank, out ? BLOB : HEAD, &part, &total)
                                   : WEFT_ERR_NOT_FOUND;
     if (status == WEFT_ERR_NOT_FOUND)
         return client_error(session, status,

@@ -28,7 +28,7 @@ from torch.futures import Future
 from .._errors import LimitReached, Malformed, NotFound, Unsupported
 from ._rendezvous import get_session
 
-BLOB_BYTES_MAX = 16 << 20  # of weft_snapshot_blob
+BLOB_BYTES_MAX = 4 << 30  # of weft_snapshot_blob
 _MAGIC = b"weft-dcp"
 _VERSION = 1
 # magic, version, rank of the coordinator, identifier of the save, step, bytes of the items, of the metadata
@@ -40,7 +40,7 @@ def save(state_dict, *, session=None, planner=None, process_group=None):
 
     Call it inside a step, on all ranks. The snapshot of a step has the last save before the step's end, so
     save in each step that may have a snapshot: with "100 steps" in each hundredth. Each rank's share is at
-    most 16 MiB. It replaces the data of Session.snapshot_blob. An error on any rank raises
+    most 4 GiB. It replaces the data of Session.snapshot_blob. An error on any rank raises
     CheckpointException on all ranks, and each rank keeps its older checkpoint. Collective; blocks for the
     other ranks, not for the snapshot.
     """
@@ -166,14 +166,16 @@ class SnapshotReader(dcp.StorageReader):
     def __init__(self, session=None):
         super().__init__()
         self._session = session or get_session()
-        self._save, self._places = None, {}
+        self._save, self._places, self._kept = None, {}, {}
         self.step = self.saved_step = None
 
     def reset(self, checkpoint_id=None):
-        self._save, self._places = None, {}
+        self._save, self._places, self._kept = None, {}, {}
 
     def _blob(self, rank):
         """(rank of the coordinator, items, metadata) of one rank's share, after checks of its head."""
+        if rank in self._kept:
+            return self._kept.pop(rank)
         restored = self._session.restored_blob(rank)
         if restored is None:
             raise NotFound(
@@ -198,9 +200,11 @@ class SnapshotReader(dcp.StorageReader):
         return coordinator, memoryview(data)[_HEAD.size : end], memoryview(data)[end:]
 
     def read_metadata(self, *_, **__):
-        coordinator, _, metadata = self._blob(0)
+        first = self._blob(0)
+        coordinator, _, metadata = first
         if coordinator != 0:
             metadata = self._blob(coordinator)[2]
+        self._kept[0] = first  # for read_data
         if len(metadata) == 0:
             raise Malformed(
                 f"the snapshot of step {self.step} was made during a save. Restore an older snapshot"
@@ -224,6 +228,7 @@ class SnapshotReader(dcp.StorageReader):
             stored = self._blob(rank)[1]
             for item in items:
                 self._read_item(item, stored, planner)
+        self._kept.clear()
         return _done(None)
 
     def _read_item(self, item, stored, planner):

@@ -17,6 +17,7 @@ import weft.torch.checkpoint as checkpoint
 weft.torch.init_process_group()
 RANK, RANKS = dist.get_rank(), dist.get_world_size()
 ALL_WEIGHTS = "all weights.pt"
+LONG = 10 << 20  # elements of a tensor of 40 MiB, which rank 0 saves
 
 
 def sharded():
@@ -55,7 +56,7 @@ def killed_in_a_save(session, folder):
         with session.step() as number:
             models.train(model, optimizer, 1, RANK, RANKS, first=number)
             state = state_of(model, optimizer)
-            checkpoint.save({**state, "number": number})
+            checkpoint.save({**state, "number": number, "long": torch.arange(LONG, dtype=torch.int32) + number})
         states[number] = whole(state)
         if RANK == 0:
             torch.save(states, f"{folder}/part")
@@ -78,8 +79,9 @@ def loaded_in_bits(session, folder):
     """Every weight and moment has the bits of the step that the snapshot names, on any number of ranks."""
     model, optimizer = sharded()
     models.train(model, optimizer, 1, RANK, RANKS)  # other weights and moments than the saved ones
-    state = {**state_of(model, optimizer), "number": -1}
+    state = {**state_of(model, optimizer), "number": -1, "long": torch.zeros(LONG, dtype=torch.int32)}
     reader = checkpoint.load(state)
+    assert torch.equal(state.pop("long"), torch.arange(LONG, dtype=torch.int32) + reader.step)
     assert reader.step == reader.saved_step == state.pop("number") == session.step_next - 1
     want = torch.load(f"{folder}/{ALL_WEIGHTS}")[reader.step]
     have = whole(state)
@@ -89,6 +91,7 @@ def loaded_in_bits(session, folder):
 def torn(session, folder):
     """A share above the limit changes nothing. Then snapshots are made in which rank 1 has an older share."""
     blob, first_torn = [], None
+    checkpoint.BLOB_BYTES_MAX = 16 << 20
     set_blob, session.snapshot_blob = session.snapshot_blob, lambda data: blob.append(data) or set_blob(data)
     while True:
         with session.step() as number:
