@@ -2,11 +2,15 @@
 
 import ctypes
 
+import _cffi_backend
+
 from ._abi import ffi, lib
 from ._errors import InvalidArgument, Unsupported
 from ._types import BYTES, DTYPES, dtype_of
 
 _cast, _from = ffi.cast, ffi.from_buffer
+# ffi.from_buffer without its checks of arguments in Python
+_from_writable, _BYTES = _cffi_backend.from_buffer, ffi.typeof("char[]")
 HOST, CUDA = lib.WEFT_MEMORY_HOST, lib.WEFT_MEMORY_CUDA
 
 
@@ -55,6 +59,15 @@ def _from_array_interface(array):
     buffer = _from_interface(array, dtype)
     _dtypes[dtype] = buffer.dtype
     return buffer
+
+
+def writable_array(array):
+    """Return (pointer, dtype) of a writable NumPy array whose dtype was seen before; None: `view` has more."""
+    try:
+        known = _dtypes.get(array.dtype)
+        return None if known is None else (_from_writable(_BYTES, array, True), known)
+    except (AttributeError, BufferError, TypeError, ValueError):
+        return None
 
 
 def _from_interface(array, dtype):

@@ -3,6 +3,8 @@
 import threading
 import time
 
+import _cffi_backend
+
 from ._abi import ffi, lib
 from ._errors import DeadlineExceeded, check
 from ._types import milliseconds
@@ -10,7 +12,7 @@ from ._types import milliseconds
 # weft_wait returns to Python this often, so that the main thread can take Ctrl-C.
 _SLICE_MS = 500
 _MAIN = threading.main_thread().ident
-_new, _C_REQUEST = ffi.new, ffi.typeof("struct weft_request *")
+_new, _C_REQUEST = _cffi_backend.newp, ffi.typeof("struct weft_request *")
 # Answers of weft_test for an open request: WEFT_ERR_STATE where its group of calls has not ended.
 OPEN = (lib.WEFT_IN_PROGRESS, lib.WEFT_ERR_STATE)
 _GOES_ON = (lib.WEFT_ERR_DEADLINE, lib.WEFT_ERR_STATE)
@@ -68,7 +70,7 @@ class Request:
         """
         if self._status is not None:
             return self._finish(self._status)
-        limit_ms = milliseconds(timeout) or self._session._deadline_ms
+        limit_ms = self._session._deadline_ms if timeout is None else milliseconds(timeout)
         if limit_ms <= _SLICE_MS or _get_ident() != _MAIN:
             status = _wait(self._c, limit_ms)
         else:

@@ -17,7 +17,7 @@ from ._types import OPS, lookup, milliseconds
 
 _SWEEP = 1024  # open requests from which a start looks for completed ones that nothing waits for
 _current = None
-_view = _buffer.view
+_view, _writable_array = _buffer.view, _buffer.writable_array
 
 # The calls of weft.h without a struct, which cost less.
 _SHORT = {
@@ -277,6 +277,12 @@ class Session:
         weight: with op "avg", sum(weight*array)/sum(weight). reproducible: the same bits for every plan and
         transport. timeout: seconds, of the operation.
         """
+        if out is None and comm is None and factor is None and weight is None and timeout is None and not reproducible:
+            found = _writable_array(array)
+            if found is not None:  # the usual call, without the general way's objects
+                pointer, dtype = found
+                return self._submit(Request(self, pointer, array), lib.weft_all_reduce, self._c, pointer, pointer, array.size,
+                                    dtype, OPS[op] if op in OPS else lookup(OPS, op, "op"))  # fmt: skip
         return self._start(lib.WEFT_CALL_ALL_REDUCE, array, self._output(array, out), op=op, comm=comm, factor=factor,
                            weight=weight, reproducible=reproducible, timeout=timeout)  # fmt: skip
 
