@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "base/base.h"
+#include "collective/codec_times.h"
 #include "collective/flight_recorder.h"
 #include "collective/kind_info.h"
 #include "compress/compress.h"
@@ -584,6 +585,7 @@ struct weft_coll_codec_args {
     const struct weft_codec_spec *resolved;
     const struct weft_shape *shape;
     float result_scale; /* result = sum over ranks of grad_scale * grad (+ residuals), times this */
+    struct weft_codec_times *times; /* borrowed until done, which follows the addition; NULL: none */
 };
 bool weft_coll_codec_can_batch(const struct weft_codec_spec *resolved);
 /* All-reduce of gradients through a codec: the codec's rounds (compress.h) run over the group. The first

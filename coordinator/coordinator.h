@@ -153,6 +153,15 @@ struct weft_operation_times {
     struct weft_histogram times;
 };
 #define WEFT_OPERATION_KINDS 24u
+/* Exchanges through a codec, of all workers; see CodecFigures. */
+struct weft_codec_figures {
+    struct weft_histogram encode, decode;
+    uint64_t gradient_bytes, encoded_bytes;
+};
+#define WEFT_CODEC_RATIO_HELP \
+    "Bytes of the gradients by bytes of the contributions in their place; 0: no exchange."
+#define WEFT_CODEC_GRADIENT_BYTES_HELP "Gradients that passed through a codec, as f32."
+#define WEFT_CODEC_ENCODED_BYTES_HELP "Contributions that workers sent in place of these gradients."
 
 struct weft_coordinator_stats {
     const char *state; /* one of weft_coordinator_states */
@@ -165,6 +174,7 @@ struct weft_coordinator_stats {
     struct weft_histogram failover; /* survived losses of shards, of all workers; see Report */
     struct weft_operation_times operations[WEFT_OPERATION_KINDS]; /* of all workers */
     uint32_t operation_count;
+    struct weft_codec_figures codec;
     uint64_t sick_hosts; /* for which `weft doctor --notify` has sent findings */
     uint64_t snapshot_failures;         /* since this process coordinates */
     uint64_t slots, slots_without_copy; /* without_copy: with chunks whose loss would end the job; 0 in a job

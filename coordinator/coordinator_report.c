@@ -18,8 +18,9 @@ const struct weft_report_metric weft_report_metrics[WEFT_REPORT_METRICS] = {
      FIGURE(wait_ns, 1e-9)},
     {"weft_worker_operations_total", "counter", "Operations completed, failed ones too.", "operations",
      FIGURE(requests, 0)},
-    {"weft_worker_codec_seconds_total", "counter", "Time in codecs and optimizers on the engine.",
-     "encode_ns", FIGURE(encode_ns, 1e-9)},
+    {"weft_worker_codec_seconds_total", "counter",
+     "Time of the engine and its compute thread in codecs and optimizers.", "encode_ns",
+     FIGURE(encode_ns, 1e-9)},
     {"weft_worker_snapshot_seconds_total", "counter",
      "Time in which the rank copied its residuals and data for snapshots, between two steps.", "snapshot_ns",
      FIGURE(snapshot_ns, 1e-9)},
@@ -105,6 +106,23 @@ static void add_operations(struct weft_coordinator *coordinator, struct coordina
     }
 }
 
+static void add_bytes(uint64_t *job, uint64_t *seen, uint64_t bytes)
+{
+    *job += bytes > *seen ? bytes - *seen : 0;
+    *seen = bytes;
+}
+
+static void add_codec(struct weft_codec_figures *job, struct weft_codec_figures *seen,
+                      const Weft__Control__CodecFigures *codec)
+{
+    add_increase(&job->encode, &seen->encode, codec->encode_buckets, codec->n_encode_buckets,
+                 codec->encode_ns);
+    add_increase(&job->decode, &seen->decode, codec->decode_buckets, codec->n_decode_buckets,
+                 codec->decode_ns);
+    add_bytes(&job->gradient_bytes, &seen->gradient_bytes, codec->gradient_bytes);
+    add_bytes(&job->encoded_bytes, &seen->encoded_bytes, codec->encoded_bytes);
+}
+
 void coordinator_report(struct weft_coordinator *coordinator, struct coordinator_member *member,
                         const Weft__Control__Report *report)
 {
@@ -115,6 +133,7 @@ void coordinator_report(struct weft_coordinator *coordinator, struct coordinator
     add_increase(&coordinator->times.failover, &member->figures.failover_seen, report->failover_buckets,
                  report->n_failover_buckets, report->failover_ns);
     add_operations(coordinator, member, report);
+    if (report->codec) add_codec(&coordinator->times.codec, &member->figures.codec_seen, report->codec);
     if (member->role == WEFT__CONTROL__ROLE__ROLE_SHARD)
         coordinator_load_report(member, report, weft_now_ns(coordinator->env));
     member->figures.report = *report;
@@ -129,6 +148,7 @@ void coordinator_report(struct weft_coordinator *coordinator, struct coordinator
     member->figures.report.link_bytes = NULL;
     member->figures.report.n_operations = 0;
     member->figures.report.operations = NULL;
+    member->figures.report.codec = NULL;
     /* unknown fields end with the message */
     member->figures.report.base.n_unknown_fields = 0;
     member->figures.report.base.unknown_fields = NULL;

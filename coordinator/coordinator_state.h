@@ -112,6 +112,7 @@ struct coordinator_figures {
     bool has_report;
     struct weft_histogram step_seen, exposed_seen, failover_seen; /* of the newest report */
     struct weft_histogram *operations_seen; /* (WEFT_OPERATION_KINDS,) owned; NULL: none was reported */
+    struct weft_codec_figures codec_seen;
 };
 /* A worker's place in the agreements on the membership. */
 struct coordinator_agreement {
@@ -309,6 +310,7 @@ struct coordinator_job_times {
     struct weft_histogram step, exposed, failover;
     struct weft_operation_times operations[WEFT_OPERATION_KINDS]; /* the same, by kind */
     uint32_t operation_count;
+    struct weft_codec_figures codec;
 };
 /* Declared tensors, and where their chunks are. */
 struct coordinator_tensor_table {

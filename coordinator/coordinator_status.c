@@ -183,6 +183,14 @@ static json_t *json_of_snapshots(const struct weft_coordinator *coordinator)
                      "failed_text", json_of_text(snapshot->failures.text));
 }
 
+static json_t *json_of_codec(const struct weft_codec_figures *codec)
+{
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:I}", "exchanges", number_of(weft_histogram_count(&codec->encode)),
+        "encode_ns", number_of(codec->encode.sum), "decode_ns", number_of(codec->decode.sum),
+        "gradient_bytes", number_of(codec->gradient_bytes), "encoded_bytes", number_of(codec->encoded_bytes));
+}
+
 const char *const weft_coordinator_states[WEFT_COORDINATOR_STATES] = {"joining", "connecting", "running",
                                                                       "ended"};
 
@@ -239,6 +247,7 @@ char *weft_coordinator_status_json(struct weft_coordinator *coordinator)
     if (!root) return NULL;
     json_object_set_new(root, "host_findings", json_of_host_health(coordinator));
     json_object_set_new(root, "snapshots", json_of_snapshots(coordinator));
+    json_object_set_new(root, "codec", json_of_codec(&coordinator->times.codec));
     size_t bytes = json_dumpb(root, NULL, 0, JSON_COMPACT);
     while (bytes > WEFT_LIMIT_STATUS_BYTES && (halve(tensors) || halve(members)))
         bytes = json_dumpb(root, NULL, 0, JSON_COMPACT);

@@ -236,13 +236,20 @@ bool control_declared_ok(const Weft__Control__Declared *declared)
     return count > 0 && count <= WEFT_LIMIT_CHUNKS && coverage.end == coverage.elems;
 }
 
+static bool codec_figures_ok(const Weft__Control__CodecFigures *codec)
+{
+    return !codec || (codec->n_encode_buckets <= WEFT_HISTOGRAM_BOUNDS + 1 &&
+                      codec->n_decode_buckets <= WEFT_HISTOGRAM_BOUNDS + 1);
+}
+
 static bool heartbeat_ok(const Weft__Control__Heartbeat *heartbeat)
 {
     const Weft__Control__Report *report = heartbeat->report;
     if (!text_ok(heartbeat->text) || !progress_ok(heartbeat->progress)) return false;
-    return !report || (text_ok(report->open) && report->n_step_buckets <= WEFT_HISTOGRAM_BOUNDS + 1 &&
-                       report->n_exposed_buckets <= WEFT_HISTOGRAM_BOUNDS + 1 &&
-                       report->n_failover_buckets <= WEFT_HISTOGRAM_BOUNDS + 1);
+    return !report ||
+           (text_ok(report->open) && report->n_step_buckets <= WEFT_HISTOGRAM_BOUNDS + 1 &&
+            report->n_exposed_buckets <= WEFT_HISTOGRAM_BOUNDS + 1 &&
+            report->n_failover_buckets <= WEFT_HISTOGRAM_BOUNDS + 1 && codec_figures_ok(report->codec));
 }
 
 static bool weight_hash_ok(const Weft__Control__WeightHash *hash)

@@ -105,9 +105,10 @@ struct client_engine {
         char text[480];
     } epoch_end;
     struct {
-        uint64_t encode_ns;
+        uint64_t encode_ns;             /* all-reduce mode: of optimisers; codecs are in `codec` */
         _Atomic uint64_t requests_done; /* written by the owner of the loop */
         struct weft_moved left;         /* bytes moved in memory by groups that are freed */
+        struct weft_codec_times codec;
     } counters;
     struct client_progress progress; /* net thread */
     struct {
@@ -157,6 +158,11 @@ void client_registrations_free(struct weft_session *session);
 /* Bytes at the transport, with headers, and bytes that peers on this host read and wrote in memory
  * (stats.c). */
 void client_engine_count_bytes(struct client_engine *engine, uint64_t *sent_out, uint64_t *received_out);
+/* Time in codecs and optimisers. */
+static inline uint64_t client_engine_encode_ns(const struct client_engine *engine)
+{
+    return engine->counters.encode_ns + engine->counters.codec.compute_ns;
+}
 /* Caller's thread, in a failed session whose transport does not release its buffers in time: takes the
  * loop, completes every open request, and stops the thread. Transport and group are then never freed, so
  * peers may still read their memory. false: the engine thread is in a long computation and the loop could

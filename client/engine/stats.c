@@ -25,7 +25,7 @@ static void answer(struct weft_command *command)
     struct client_engine *engine = query->session->engine;
     client_engine_count_bytes(engine, &engine->queries.stats.sent_bytes,
                               &engine->queries.stats.received_bytes);
-    engine->queries.stats.encode_ns = engine->counters.encode_ns;
+    engine->queries.stats.encode_ns = client_engine_encode_ns(engine);
     engine->queries.stats.requests =
         atomic_load_explicit(&engine->counters.requests_done, memory_order_relaxed);
     client_engine_query_answered(query);

@@ -255,6 +255,7 @@ static enum weft_status post_compressed(struct weft_tensor *tensor, struct weft_
         .resolved = &tensor->options.codec_spec,
         .shape = &tensor->options.shape,
         .result_scale = tensor->op.rates.grad_scale,
+        .times = &tensor->session->engine->counters.codec,
     };
     return weft_coll_codec_all_reduce(tensor->session->engine->group, &args, client_engine_group_op_done,
                                       &tensor->execution.group_op, error);

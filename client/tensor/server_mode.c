@@ -396,11 +396,17 @@ static void encode_round(struct weft_tensor *tensor, uint32_t round)
 {
     struct client_tensor_op *op = &tensor->op;
     const float *in = op->gradient.scaled ? op->gradient.scaled : op->in;
+    struct weft_codec_exchange *exchange = &op->coding.exchange;
     op->coding.encoding_round = round;
+    if (exchange->began_ns == 0) exchange->began_ns = weft_now_ns(tensor->session->env);
     op->coding.computed = weft_codec_encode(
         tensor->codec, round, round == 0 ? in : NULL, op->gradient.scaled ? 1.0f : op->rates.factor,
         tensor->wire.contribution[round], &tensor->wire.contribution_bytes[round]);
     op->checks.grad_is_nonfinite = op->coding.computed == WEFT_ERR_INVALID;
+    if (op->coding.computed != WEFT_OK) return;
+    exchange->encode_ns += weft_elapsed_ns(exchange->began_ns, weft_now_ns(tensor->session->env));
+    exchange->began_ns = 0;
+    exchange->encoded_bytes += tensor->wire.contribution_bytes[round];
 }
 
 static void run_encode(struct weft_task *task)
@@ -420,15 +426,18 @@ static void run_take(struct weft_task *task)
 {
     struct weft_tensor *tensor = weft_container_of(task, struct weft_tensor, execution.task);
     struct client_tensor_op *op = &tensor->op;
+    const uint64_t began_ns = weft_now_ns(tensor->session->env);
+    const bool is_last = op->round + 1 == weft_codec_rounds(&tensor->options.codec_spec);
     op->coding.computed = weft_codec_take(tensor->codec, op->round, tensor->wire.aggregate,
                                           op->coding.aggregate_bytes, tensor->session->ranks);
     op->coding.aggregate_is_damaged = op->coding.computed < 0;
     if (op->coding.aggregate_is_damaged) return;
-    if (op->round + 1 < weft_codec_rounds(&tensor->options.codec_spec)) encode_round(tensor, op->round + 1);
-    else
+    if (is_last)
         op->coding.computed = weft_codec_finish(
             tensor->codec, op->rates.grad_scale,
             tensor->options.optimizer.kind != WEFT_OPTIMIZER_NONE ? tensor->arrays.scratch : op->out);
+    op->coding.exchange.decode_ns += weft_elapsed_ns(began_ns, weft_now_ns(tensor->session->env));
+    if (!is_last) encode_round(tensor, op->round + 1);
 }
 
 static void run_hash(struct weft_task *task)
@@ -502,6 +511,8 @@ static void on_aggregate_taken(struct weft_tensor *tensor)
         tensor->op.round++;
         on_encoded(tensor);
     } else {
+        tensor->op.coding.exchange.gradient_bytes = tensor->elems * sizeof(float);
+        weft_codec_times_add(&tensor->session->engine->counters.codec, &tensor->op.coding.exchange);
         on_decoded(tensor);
     }
 }

@@ -21,6 +21,7 @@
 #include "client/engine/work.h"
 #include "client/tensor/codec_tuner.h"
 #include "client/tensor/order/learned_order.h"
+#include "collective/codec_times.h"
 #include "compress/compress.h"
 #include "kernels/kernels.h"
 #include "proto/proto.h"
@@ -117,6 +118,7 @@ struct client_op_coding {
     size_t aggregate_bytes;                   /* bytes received in this round */
     bool aggregate_is_damaged;                /* the received aggregate is invalid */
     uint64_t compute_ns;
+    struct weft_codec_exchange exchange;      /* written by the running computation */
 };
 
 struct client_tensor_op {

@@ -68,6 +68,7 @@ struct codec_op {
     struct weft_group *group;
     struct weft_list link;        /* op_pool->idle_codec_ops while free, ops.computing while a task runs */
     struct weft_task task;
+    void (*run)(struct weft_task *task); /* the computation of the task */
     struct codec_op_device device;
     struct weft_coll_codec_member members[WEFT_CODEC_BATCH_MAX]; /* codecs and buffers are borrowed */
     uint32_t count;               /* of members; above 1 all rounds are sums */
@@ -82,6 +83,8 @@ struct codec_op {
     void *context;
     struct codec_op_plan plan;
     struct codec_op_result result;
+    struct weft_codec_exchange exchange;
+    struct weft_codec_times *times; /* borrowed; NULL: none */
     uint8_t *memory;              /* owned: contribution | gathered pieces, or the slices of a round |
                                    * lengths */
     size_t memory_bytes;
@@ -251,6 +254,8 @@ static struct codec_op *op_create(struct weft_group *group, const struct weft_co
     op->is_sparse = layout.is_sparse;
     op->result.poisoned = false;
     memset(op->plan.colls, 0, sizeof op->plan.colls);
+    op->exchange =
+        (struct weft_codec_exchange){.gradient_bytes = count * weft_shape_elems(shape) * sizeof(float)};
     memset(op->slices, 0, sizeof op->slices);
     op->contribution = op->memory;
     op->gathered = op->memory + round_up(layout.contribution_bytes);
@@ -321,6 +326,7 @@ static void op_end(struct codec_op *op, enum weft_status status, const char *tex
     weft_coll_done_fn done = op->done;
     void *context = op->context;
     if (text != op->result.text) snprintf(op->result.text, sizeof op->result.text, "%s", text);
+    if (status == WEFT_OK && op->times) weft_codec_times_add(op->times, &op->exchange);
     done(context, status, op->result.text);
     codec_op_release(op);
 }
@@ -334,8 +340,8 @@ static void launch(struct codec_op *op)
 
 /* ---- arithmetic: on the loop's or the compute thread; accesses this operation only ---- */
 
-/* Encodes a member's contribution to the round of this stage, or its marker. */
-static enum weft_status encode_one(struct codec_op *op, uint32_t stage, uint32_t index)
+/* Encodes a member's contribution to the round of this stage, or its marker. Adds its bytes. */
+static enum weft_status encode_one(struct codec_op *op, uint32_t stage, uint32_t index, uint64_t *bytes_sum)
 {
     const uint32_t round = op->plan.stages[stage].round;
     const struct weft_coll_codec_member *member = &op->members[index];
@@ -346,6 +352,7 @@ static enum weft_status encode_one(struct codec_op *op, uint32_t stage, uint32_t
     if (status == WEFT_IN_PROGRESS || (status < 0 && status != WEFT_ERR_INVALID)) return status;
     const bool poisoned = status == WEFT_ERR_INVALID;
     op->result.poisoned |= poisoned;
+    *bytes_sum += bytes;
     if (op->is_sparse) return codec_sparse_cut(&op->sparse, contribution, bytes, poisoned);
     if (op->plan.stages[stage].kind == STAGE_PIECES) {
         codec_slices_cut(&op->slices[round], contribution, poisoned);
@@ -363,12 +370,18 @@ static enum weft_status encode_one(struct codec_op *op, uint32_t stage, uint32_t
 static enum weft_status encode(struct codec_op *op, uint32_t stage)
 {
     enum weft_status all = WEFT_OK;
+    uint64_t bytes = 0;
+    if (op->exchange.began_ns == 0) op->exchange.began_ns = weft_now_ns(op->group->env);
     if (op->result.computed == WEFT_OK) op->result.poisoned = false;
     for (uint32_t i = 0; i < op->count; i++) {
-        const enum weft_status status = encode_one(op, stage, i);
+        const enum weft_status status = encode_one(op, stage, i, &bytes);
         WEFT_TRY(status);
         if (status == WEFT_IN_PROGRESS) all = status; /* the other members' kernels run meanwhile */
     }
+    if (all == WEFT_IN_PROGRESS) return all;
+    op->exchange.encode_ns += weft_elapsed_ns(op->exchange.began_ns, weft_now_ns(op->group->env));
+    op->exchange.began_ns = 0;
+    op->exchange.encoded_bytes += bytes;
     return all;
 }
 
@@ -461,14 +474,26 @@ static void run_first_encode(struct weft_task *task)
 static void run_stage(struct weft_task *task)
 {
     struct codec_op *op = weft_container_of(task, struct codec_op, task);
+    const uint64_t began_ns = weft_now_ns(op->group->env);
+    bool more = false;
     if (!op->result.result_is_taken) {
-        bool more = false;
         op->result.computed = take_stage(op, &more);
-        if (op->result.computed < 0 || more) return;
-        op->result.result_is_taken = true;
+        op->result.result_is_taken = op->result.computed >= 0 && !more;
     }
-    if (op->plan.stage + 1 < op->plan.stage_count) op->result.computed = encode(op, op->plan.stage + 1);
-    else op->result.computed = finish(op);
+    const bool is_last = op->plan.stage + 1 == op->plan.stage_count;
+    if (op->result.result_is_taken && is_last) op->result.computed = finish(op);
+    if (op->exchange.began_ns == 0) /* an encode that goes on decodes nothing */
+        op->exchange.decode_ns += weft_elapsed_ns(began_ns, weft_now_ns(op->group->env));
+    if (op->result.result_is_taken && !is_last) op->result.computed = encode(op, op->plan.stage + 1);
+}
+
+/* On the loop's or the compute thread. */
+static void run_timed(struct weft_task *task)
+{
+    struct codec_op *op = weft_container_of(task, struct codec_op, task);
+    const uint64_t began_ns = weft_now_ns(op->group->env);
+    op->run(task);
+    op->exchange.compute_ns += weft_elapsed_ns(began_ns, weft_now_ns(op->group->env));
 }
 
 /* ---- on the loop ---- */
@@ -570,7 +595,7 @@ static void task_done(struct weft_task *task)
     struct weft_group *group = op->group;
     weft_list_remove(&op->link);
     if (group->failure.fail_status < 0) op_end(op, group->failure.fail_status, group->failure.fail_text);
-    else if (task->run == run_first_encode) first_computed(op);
+    else if (op->run == run_first_encode) first_computed(op);
     else stage_computed(op);
 }
 
@@ -581,10 +606,11 @@ static bool compute_start(struct codec_op *op, void (*run)(struct weft_task *tas
     if (op->result.computed != WEFT_IN_PROGRESS) op->result.computed = WEFT_OK;
     op->result.not_finite = false;
     op->result.at_rank = UINT32_MAX;
-    op->task.run = run;
+    op->run = run;
+    op->task.run = run_timed;
     op->task.done = task_done;
     if (elements <= WEFT_LOOP_SLICE) {
-        run(&op->task);
+        run_timed(&op->task);
         return false;
     }
     weft_list_append(&op->group->ops.computing, &op->link);
@@ -612,8 +638,8 @@ static void device_poll(struct weft_timer *timer)
         op_end(op, WEFT_ERR_DEADLINE, "the device of this rank has not encoded its gradient in time");
     } else if (!devices_are_ready(op)) {
         device_poll_start_or_end(op, false);
-    } else if (!compute_start(op, op->task.run)) {
-        if (op->task.run == run_first_encode) first_computed(op);
+    } else if (!compute_start(op, op->run)) {
+        if (op->run == run_first_encode) first_computed(op);
         else stage_computed(op);
     }
 }
@@ -669,6 +695,7 @@ enum weft_status weft_coll_codec_all_reduce(struct weft_group *group, const stru
                               (unsigned long long)(args->count * elems));
     memcpy(op->members, args->members, args->count * sizeof *args->members);
     op->result_scale = args->result_scale;
+    op->times = args->times;
     op->done = done;
     op->context = context;
     op->result.computed = WEFT_OK;

@@ -110,6 +110,8 @@ static const struct metric job_metrics[] = {
     {"weft_job_slots_without_copy", "gauge",
      "Slots whose copy or leader was lost: a further loss of a shard can end the job.",
      JOB(slots_without_copy)},
+    {"weft_codec_gradient_bytes_total", "counter", WEFT_CODEC_GRADIENT_BYTES_HELP, JOB(codec.gradient_bytes)},
+    {"weft_codec_encoded_bytes_total", "counter", WEFT_CODEC_ENCODED_BYTES_HELP, JOB(codec.encoded_bytes)},
 };
 
 static const struct metric role_metrics[] = {
@@ -254,6 +256,20 @@ static void write_operations(struct weftd *weftd, struct weftd_page *page,
     }
 }
 
+static void write_codec(struct weftd *weftd, struct weftd_page *page, const struct weft_codec_figures *codec)
+{
+    weftd_page_head(
+        page, "weft_codec_seconds", "histogram",
+        "Exchanges of tensors through a codec: time of a worker in a stage, all rounds together.");
+    weftd_page_histogram(page, weftd, "weft_codec_seconds", ",stage=\"encode\"", &codec->encode);
+    weftd_page_histogram(page, weftd, "weft_codec_seconds", ",stage=\"decode\"", &codec->decode);
+    weftd_page_head(page, "weft_codec_ratio", "gauge", WEFT_CODEC_RATIO_HELP);
+    weftd_page_name(page, weftd, "weft_codec_ratio");
+    weftd_page_print(page, "} %.6g\n",
+                     codec->encoded_bytes ? (double)codec->gradient_bytes / (double)codec->encoded_bytes
+                                          : 0.0);
+}
+
 static void write_job(struct weftd *weftd, struct weftd_page *page)
 {
     const struct weft_coordinator_stats stats = page->job->stats;
@@ -279,6 +295,7 @@ static void write_job(struct weftd *weftd, struct weftd_page *page)
         "Time that a worker's open operations took in a fail-over of a shard that the job survived.");
     weftd_page_histogram(page, weftd, "weft_failover_seconds", "", &stats.failover);
     write_operations(weftd, page, &stats);
+    write_codec(weftd, page, &stats.codec);
     uint32_t count;
     const struct weft_member_report *reports = weftd_view_lock_reports(weftd, &count);
     write_workers(weftd, reports, count, page);

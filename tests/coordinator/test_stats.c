@@ -163,6 +163,15 @@ static void send_steps(struct harness *h, uint64_t connection, uint64_t fast, ui
         times[i].buckets = buckets;
         times[i].ns = (i + 1) * step_ns;
     }
+    Weft__Control__CodecFigures codec = WEFT__CONTROL__CODEC_FIGURES__INIT;
+    codec.n_encode_buckets = WEFT_HISTOGRAM_BOUNDS + 1;
+    codec.n_decode_buckets = 4;
+    codec.encode_buckets = codec.decode_buckets = buckets;
+    codec.encode_ns = 3 * step_ns;
+    codec.decode_ns = step_ns;
+    codec.gradient_bytes = 400 * step_ns;
+    codec.encoded_bytes = 100 * step_ns;
+    report.codec = &codec;
     report.n_operations = 3;
     report.operations = operations;
     heartbeat.report = &report;
@@ -194,6 +203,18 @@ static void steps_of_all_workers(void **state)
         assert_int_equal(stats.operations[i].times.counts[3], 13);
         assert_int_equal(stats.operations[i].times.sum, (i + 1) * 1300);
     }
+    assert_int_equal(weft_histogram_count(&stats.codec.encode), 14);
+    assert_int_equal(weft_histogram_count(&stats.codec.decode), 13);
+    assert_int_equal(stats.codec.encode.sum, 3900);
+    assert_int_equal(stats.codec.decode.sum, 1300);
+    assert_int_equal(stats.codec.gradient_bytes, 520000);
+    assert_int_equal(stats.codec.encoded_bytes, 130000);
+    send_steps(h, c[0], 6, 1, 7); /* counters that fall add nothing */
+    assert_int_equal(stats_of(h).codec.gradient_bytes, 520000);
+    char *json = weft_coordinator_status_json(h->coordinator);
+    assert_non_null(strstr(json, "\"codec\":{\"exchanges\":14,\"encode_ns\":3900,\"decode_ns\":1300,"
+                                 "\"gradient_bytes\":520000,\"encoded_bytes\":130000}"));
+    weft_free_bytes(&h->env, json);
     harness_leave(h, c[1], "done");
     assert_int_equal(stats_of(h).step.counts[3], 13);
     harness_free(h);

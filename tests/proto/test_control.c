@@ -29,6 +29,7 @@ struct samples {
     Weft__Control__DeclaredOk declared_ok;
     Weft__Control__Heartbeat heartbeat;
     Weft__Control__Report report;
+    Weft__Control__CodecFigures codec;
     Weft__Control__Progress progress;
     uint64_t buckets[20];
     Weft__Control__MemberLost member_lost;
@@ -99,7 +100,10 @@ static const char *const readings[BODIES + 1] = {
     "    call \"barrier 3\"\n"
     "    is_stalled 1\n  ask_progress 1\n"
     "  report\n    steps 41\n    idle_ns 5000000001\n    open \"waits for rank 2\"\n    missing 1\n"
-    "    step_buckets 7\n    step_buckets 300\n    failover_ns 300\n",
+    "    step_buckets 7\n    step_buckets 300\n    failover_ns 300\n"
+    "    codec\n      encode_buckets 7\n      encode_buckets 300\n      encode_ns 9\n      decode_ns "
+    "4000000000\n"
+    "      gradient_bytes 400\n      encoded_bytes 100\n",
     "member_lost\n  member 2\n  text \"rank 2 lost\"\n  role 1\n  index 2\n  epoch 4\n  pid 7\n",
     "abort\n  status -62\n  text \"shapes differ\"\n",
     "leave\n  text \"done\"\n  committed 41\n",
@@ -198,6 +202,10 @@ static void fill(struct samples *s)
                                              s->report.n_step_buckets = 2,
                                              s->report.step_buckets = s->buckets, s->buckets[0] = 7,
                                              s->buckets[1] = 300;
+    weft__control__codec_figures__init(&s->codec),
+        s->codec.n_encode_buckets = 2, s->codec.encode_buckets = s->buckets, s->codec.encode_ns = 9,
+        s->codec.decode_ns = 4000000000, s->codec.gradient_bytes = 400, s->codec.encoded_bytes = 100,
+        s->report.codec = &s->codec;
     s->heartbeat.report = &s->report;
     weft__control__progress__init(&s->progress), s->progress.operations = 70,
         s->progress.open_ns = 3000000000, s->progress.usual_ns = 9, s->progress.waits_for = 2,
@@ -430,6 +438,8 @@ static void limits(void **state)
                  s.report.n_exposed_buckets = WEFT_HISTOGRAM_BOUNDS + 2));
     REFUSED(11, (s.report.failover_buckets = s.buckets,
                  s.report.n_failover_buckets = WEFT_HISTOGRAM_BOUNDS + 2));
+    REFUSED(11, s.codec.n_encode_buckets = WEFT_HISTOGRAM_BOUNDS + 2);
+    REFUSED(11, (s.codec.decode_buckets = s.buckets, s.codec.n_decode_buckets = WEFT_HISTOGRAM_BOUNDS + 2));
     REFUSED(12, s.member_lost.text = text_1001);
     REFUSED(12, s.member_lost.index = WEFT_LIMIT_WORKERS);
     REFUSED(13, s.abort.status = 0);

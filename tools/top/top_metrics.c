@@ -102,9 +102,32 @@ static void print_figure(FILE *out, const json_t *status, const struct weft_repo
     }
 }
 
+static void print_count(FILE *out, const json_t *status, const char *name, const char *help, long long value)
+{
+    print_head(out, name, "counter", help);
+    print_name(out, name, status);
+    fprintf(out, "} %lld\n", value);
+}
+
+/* A coordinator of an earlier release has no figures. */
+static void print_codec(FILE *out, const json_t *status)
+{
+    const json_t *codec = json_object_get(status, "codec");
+    if (!json_is_object(codec)) return;
+    const long long gradient_bytes = tool_json_number(codec, "gradient_bytes"),
+                    encoded_bytes = tool_json_number(codec, "encoded_bytes");
+    print_count(out, status, "weft_codec_gradient_bytes_total", WEFT_CODEC_GRADIENT_BYTES_HELP,
+                gradient_bytes);
+    print_count(out, status, "weft_codec_encoded_bytes_total", WEFT_CODEC_ENCODED_BYTES_HELP, encoded_bytes);
+    print_head(out, "weft_codec_ratio", "gauge", WEFT_CODEC_RATIO_HELP);
+    print_name(out, "weft_codec_ratio", status);
+    fprintf(out, "} %.6g\n", encoded_bytes > 0 ? (double)gradient_bytes / (double)encoded_bytes : 0.0);
+}
+
 void top_print_metrics(FILE *out, const json_t *status)
 {
     print_states(out, status);
     print_members(out, status);
+    print_codec(out, status);
     for (unsigned i = 0; i < WEFT_REPORT_METRICS; i++) print_figure(out, status, &weft_report_metrics[i]);
 }

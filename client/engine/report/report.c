@@ -58,6 +58,22 @@ static void fill_histograms(struct client_report *report, struct weft_session *s
     report->figures.n_step_buckets = report->figures.n_exposed_buckets = WEFT_HISTOGRAM_BOUNDS + 1;
 }
 
+static void fill_codec(struct client_report *report, const struct client_engine *engine)
+{
+    struct client_report_codec *codec = &report->codec;
+    codec->times = engine->counters.codec;
+    if (codec->times.gradient_bytes == 0) return;
+    weft__control__codec_figures__init(&codec->figures);
+    codec->figures.encode_buckets = codec->times.encode.counts;
+    codec->figures.decode_buckets = codec->times.decode.counts;
+    codec->figures.n_encode_buckets = codec->figures.n_decode_buckets = WEFT_HISTOGRAM_BOUNDS + 1;
+    codec->figures.encode_ns = codec->times.encode.sum;
+    codec->figures.decode_ns = codec->times.decode.sum;
+    codec->figures.gradient_bytes = codec->times.gradient_bytes;
+    codec->figures.encoded_bytes = codec->times.encoded_bytes;
+    report->figures.codec = &codec->figures;
+}
+
 static uint64_t sent_to(const struct client_engine *engine, const struct client_member *member)
 {
     uint64_t bytes = 0;
@@ -110,7 +126,8 @@ static void fill(struct weft_command *command)
     report->figures.exposed_tensor_ns = session->totals.exposed_tensor_ns;
     fill_histograms(report, session);
     fill_links(report, engine);
-    report->figures.encode_ns = engine->counters.encode_ns;
+    report->figures.encode_ns = client_engine_encode_ns(engine);
+    fill_codec(report, engine);
     client_engine_count_bytes(engine, &report->figures.sent_bytes, &report->figures.received_bytes);
     fill_requests(engine, weft_now_ns(session->env));
     weft_net_post(session->control.net, &report->reply);

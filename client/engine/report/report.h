@@ -7,6 +7,7 @@
 
 #include "base/base.h"
 #include "client/engine/report/operation_times.h"
+#include "collective/codec_times.h"
 #include "proto/proto.h"
 
 struct weft_session;
@@ -14,6 +15,11 @@ struct weft_session;
 struct client_report_links {
     uint32_t members[WEFT_LIMIT_REPORT_LINKS];
     uint64_t bytes[WEFT_LIMIT_REPORT_LINKS]; /* descending */
+};
+
+struct client_report_codec {
+    Weft__Control__CodecFigures figures;
+    struct weft_codec_times times; /* its buckets */
 };
 
 struct client_report {
@@ -26,6 +32,7 @@ struct client_report {
     struct weft_histogram step, exposed, failover;
     struct client_operation_times operations;
     struct client_report_links links;    /* figures.link_members and link_bytes */
+    struct client_report_codec codec;    /* figures.codec */
     uint64_t requests_seen;              /* engine: requests_done at the last report ... */
     uint64_t progress_ns;                /* ... and the time of the report that saw it change; 0: never */
 };

@@ -56,6 +56,7 @@ struct tensor {
     struct weft_codec *codecs[RANKS_MAX], *references[RANKS_MAX];
     float *grads[RANKS_MAX], *outs[RANKS_MAX], *expected;
     struct outcome outcomes[RANKS_MAX];
+    struct weft_codec_times times[RANKS_MAX];
 };
 
 static void tensor_open(struct tensor *t, const char *text, uint32_t ranks, uint64_t rows, uint64_t cols)
@@ -189,8 +190,22 @@ static bool names_rank(const struct weft_codec_spec *spec)
     return weft_codec_combine_kind(spec, 0) == WEFT_COMBINE_GATHER;
 }
 
+/* The figures of one exchange. */
+static void check_times(const struct tensor *tensor, const struct weft_codec_times *times)
+{
+    assert_int_equal(weft_histogram_count(&times->encode), 1);
+    assert_int_equal(weft_histogram_count(&times->decode), 1);
+    assert_in_range(times->encode.sum + times->decode.sum, 1, times->compute_ns);
+    assert_int_equal(times->gradient_bytes, tensor->elems * sizeof(float));
+    uint64_t bytes_max = 0;
+    for (uint32_t round = 0; round < weft_codec_rounds(&tensor->spec); round++)
+        bytes_max += weft_codec_contribution_bytes_max(&tensor->spec, &tensor->shape, round);
+    assert_in_range(times->encoded_bytes, 1, bytes_max);
+    if (tensor->spec.id == WEFT_CODEC_BF16) assert_int_equal(times->encoded_bytes, times->gradient_bytes / 2);
+}
+
 /* One rank's gradient has a NaN: all ranks return the error, the group stays usable, and the next step
- * works. */
+ * works. The failed exchange has no figures. */
 static void not_finite_everywhere(void **state)
 {
     uint32_t ranks = 3;
@@ -209,6 +224,7 @@ static void not_finite_everywhere(void **state)
             }
             assert_int_equal(world_run(world, &done, WEFT_SECONDS(10)), WEFT_OK);
             for (uint32_t r = 0; r < ranks; r++) {
+                if (step == 1) check_times(&tensor, &tensor.times[r]);
                 assert_int_equal(tensor.outcomes[r].status, step == 0 ? WEFT_ERR_INVALID : WEFT_OK);
                 if (step == 0) {
                     assert_non_null(strstr(tensor.outcomes[r].text, "not finite"));

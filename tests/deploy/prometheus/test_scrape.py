@@ -36,7 +36,8 @@ class Scrape(monitoring.MonitoringTest):
         self.processes = self.group("job")
         run = self.processes.start("run", [
             harness.PROGRAMS.weft, "run", "-s", "1", "-n", "2", "--http", "--log-dir", self.path("logs"),
-            "--", harness.PROGRAMS.trainer, "--mode", "server", "--hidden", "64", "--epochs", "10000"],
+            "--", harness.PROGRAMS.trainer, "--mode", "server", "--hidden", "64", "--epochs", "10000",
+            "--codec", "bf16"],
             {"WEFT_CLIENT_REPORT_PERIOD": "200ms", "WEFT_SNAPSHOT_FOLDER": self.path("snapshots"), "WEFT_SNAPSHOT_EVERY": "1s"})
         match = self.wait_for("the HTTP port",
                               lambda: re.search(r"http://(\S+)/status", self.log(self.processes, "run")))
@@ -144,6 +145,8 @@ class Scrape(monitoring.MonitoringTest):
         self.wait_for("steps of both workers", lambda: steps.search(self.get(f"http://{address}/metrics")))
         commits = re.compile(r"^weft_snapshot_commits_total\{.*\} [1-9]", re.M)
         self.wait_for("a snapshot", lambda: commits.search(self.get(f"http://{address}/metrics")))
+        ratio = re.compile(r"^weft_codec_ratio\{weft_job=\".*\"\} 2$", re.M)  # bf16 for f32
+        self.wait_for("the ratio of the codec", lambda: ratio.search(self.get(f"http://{address}/metrics")))
         page = self.get(f"http://{address}/metrics")
         done = subprocess.run(["promtool", "check", "metrics"], input=page, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, timeout=60)

@@ -181,6 +181,8 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
     Weft__Control__Left left = WEFT__CONTROL__LEFT__INIT;
     Weft__Control__Heartbeat heartbeat = WEFT__CONTROL__HEARTBEAT__INIT;
     Weft__Control__Report report = WEFT__CONTROL__REPORT__INIT;
+    Weft__Control__CodecFigures codec = WEFT__CONTROL__CODEC_FIGURES__INIT;
+    uint64_t buckets[WEFT_HISTOGRAM_BOUNDS + 1] = {NUMBER, 3};
     Weft__Control__Resume resume = WEFT__CONTROL__RESUME__INIT;
     Weft__Control__Resumed resumed = WEFT__CONTROL__RESUMED__INIT;
     Weft__Control__Ack ack = WEFT__CONTROL__ACK__INIT;
@@ -213,6 +215,11 @@ size_t weft_fuzz_seed(uint64_t number, uint8_t *out, size_t capacity)
     case 11:
         heartbeat.time_ns = NUMBER, heartbeat.ask = (uint32_t)number, heartbeat.answer = 300;
         report.steps = NUMBER, report.open = TEXT, report.missing = 300;
+        codec.encode_buckets = codec.decode_buckets = buckets,
+        codec.n_encode_buckets = WEFT_HISTOGRAM_BOUNDS + 1;
+        codec.n_decode_buckets = number % 19, codec.encode_ns = codec.gradient_bytes = NUMBER,
+        codec.encoded_bytes = number;
+        report.codec = number % 4 == 1 ? &codec : NULL;
         heartbeat.report = number % 2 ? &report : NULL;
         return PACK(HEARTBEAT, &heartbeat);
     case 12:
