@@ -18,6 +18,8 @@
 #include "tools/bench/lib/samples.h"
 
 enum { TAG_DATA, TAG_GO, TAG_END, CHECKS = 3, RATE_WINDOW_FACTOR = 4 };
+/* Messages of the runs that choose how many are timed. */
+enum { PROBE_FIRST = 16, PROBE_GROWTH = 8, PROBE_MOST = 2000 };
 
 struct slot {
     struct weft_completion completion;
@@ -522,12 +524,19 @@ static bool run_checked(struct run *run, unsigned measure, uint64_t iters, uint6
     return true;
 }
 
+/* Warms up and chooses the number of messages. Probes grow until one of them takes a part of the row's time,
+ * so that a slow link is not measured for much longer than requested. */
 static bool calibrate(struct run *run, unsigned measure, uint64_t *iters_out)
 {
     const struct p2p_options *options = run->link->options;
-    uint64_t probe = ((uint64_t)8 << 20) / (run->bytes + 1), elapsed_ns = 0;
-    probe = probe > 2000 ? 2000 : probe < 4 ? 4 : probe;
-    if (!run_timed(run, measure, probe, NULL, &elapsed_ns)) return false;
+    uint64_t most = ((uint64_t)8 << 20) / (run->bytes + 1), elapsed_ns = 0, probe, next = PROBE_FIRST;
+    most = most > PROBE_MOST ? PROBE_MOST : most < 4 ? 4 : most;
+    do {
+        probe = next < most ? next : most;
+        if (!run_timed(run, measure, probe, NULL, &elapsed_ns)) return false;
+        next = probe == most || elapsed_ns > WEFT_MS(options->row_ms) / 4 ? 0 : PROBE_GROWTH * probe;
+        if (!broadcast_number(run->link, &next)) return false;
+    } while (next > 0);
     double wanted = elapsed_ns ? 1e6 * options->row_ms / ((double)elapsed_ns / (double)probe) : 1;
     *iters_out = options->iters           ? options->iters
                  : wanted > P2P_ITERS_MAX ? P2P_ITERS_MAX
