@@ -35,6 +35,7 @@ const char *weft_status_name(enum weft_status status)
     case WEFT_ERR_CLOSED: return "WEFT_ERR_CLOSED";
     case WEFT_ERR_ABORTED: return "WEFT_ERR_ABORTED";
     case WEFT_ERR_INTERNAL: return "WEFT_ERR_INTERNAL";
+    case WEFT_ERR_ROLLED_BACK: return "WEFT_ERR_ROLLED_BACK";
     }
     return "WEFT_ERR_?";
 }
@@ -78,6 +79,9 @@ const char *weft_status_text(enum weft_status status)
     case WEFT_ERR_CLOSED: return "the object is closed or closing; open another";
     case WEFT_ERR_ABORTED: return "the job was aborted; the error text has the process and the cause";
     case WEFT_ERR_INTERNAL: return "a bug in weft; please report the error text";
+    case WEFT_ERR_ROLLED_BACK:
+        return "weights at shards are lost and the job begins again from its last snapshot; finalize, open a "
+               "session, and begin the step that it names";
     }
     return "a status that this version does not know; compare the versions of both sides";
 }

@@ -263,7 +263,8 @@ enum weft_status client_init(struct weft_env *env, const struct weft_options *op
     do {
         *client_thread_error() = (struct weft_error){0};
         status = try_init(env, options, &again, &is_again, session_out);
-    } while (is_again);
+        if (status == WEFT_ERR_ROLLED_BACK) again = (struct client_again){0}; /* another shard was lost */
+    } while (is_again || status == WEFT_ERR_ROLLED_BACK);
     return status;
 }
 

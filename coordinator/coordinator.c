@@ -71,6 +71,7 @@ void coordinator_send_abort(struct weft_coordinator *coordinator, uint64_t conne
     Weft__Control__Control message = WEFT__CONTROL__CONTROL__INIT;
     abort.status = status;
     abort.text = (char *)text;
+    if (status == WEFT_ERR_ROLLED_BACK) abort.rollback_step = coordinator->rollback.step;
     message.body_case = WEFT__CONTROL__CONTROL__BODY_ABORT;
     message.abort = &abort;
     coordinator_send_to(coordinator, connection, &message);
@@ -187,15 +188,17 @@ void coordinator_member_lost(struct weft_coordinator *coordinator, struct coordi
                  "%s, which waited for admission, is lost: %.140s", member->label, why);
         return;
     }
-    char no_copy[100];
+    char no_copy[200];
     if (coordinator_slots_fail_over(coordinator, member, why, no_copy, sizeof no_copy)) {
         coordinator_snapshot_shards_changed(coordinator, "a shard was lost");
         coordinator_add_continue(coordinator);
         coordinator_shrink_check(coordinator); /* the agreement may have waited for this shard to resume */
         coordinator_begin_if_ready(coordinator);
+        coordinator_rollback_continue(coordinator);
         return;
     }
     if (coordinator_begins_without(coordinator, member, why)) return;
+    if (coordinator_rolls_back(coordinator, member, why, no_copy, sizeof no_copy)) return;
     bool goes_on = coordinator_shrink_begin(coordinator, member);
     if (!goes_on && !coordinator_records_end(coordinator)) return;
     char text[COORDINATOR_LABEL_BYTES + 160 + sizeof COORDINATOR_SHARDS_AHEAD_TEXT + sizeof no_copy];
@@ -308,6 +311,7 @@ void weft_coordinator_tick(struct weft_coordinator *coordinator)
     coordinator_stall_tick(coordinator, now_ns);
     coordinator_snapshot_tick(coordinator, now_ns);
     coordinator_add_tick(coordinator, now_ns);
+    coordinator_rollback_tick(coordinator, now_ns);
     coordinator_moves_tick(coordinator, now_ns);
 }
 

@@ -35,6 +35,9 @@ struct weft_coordinator_snapshots {
     uint64_t last_ns;        /* of a candidate: when the last snapshot began, on its clock; 0: unknown */
     uint64_t restored_step;  /* the shards restore the snapshot of this step; 0: none */
     uint32_t restored_parts; /* 1 + the largest rank with a part in the restored snapshot; 0: none */
+    bool allow_rollback;     /* with a snapshot the loss of chunks without a copy does not end the job */
+    bool is_rolled_back;     /* the job begins again from the restored snapshot, without shards that do not
+                              * join */
 };
 /* Callbacks of a coordinator for snapshots; `context` is that of the options. Unused without snapshots. */
 struct weft_coordinator_snapshot_calls {
@@ -131,6 +134,10 @@ void weft_coordinator_snapshot_stored(struct weft_coordinator *coordinator, uint
 /* The answer to snapshot_fetch. */
 void weft_coordinator_snapshot_fetched(struct weft_coordinator *coordinator, uint32_t member,
                                        const Weft__Control__SnapFetched *fetched);
+/* Returns whether the job begins again from a snapshot (WEFT_ERR_ROLLED_BACK), and then sets the numbers of
+ * the job that begins; the caller sets the other options. */
+bool weft_coordinator_rolled_back(const struct weft_coordinator *coordinator,
+                                  struct weft_coordinator_options *options_out);
 /* The declaration of a tensor; NULL: not known, or freed. */
 const Weft__Control__Declare *weft_coordinator_declare_of(const struct weft_coordinator *coordinator,
                                                           uint32_t ordinal);

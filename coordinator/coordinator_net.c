@@ -160,6 +160,9 @@ void coordinator_server_close(void *context, uint64_t id, const char *why)
 static void on_ended(void *context, enum weft_status status, const char *text)
 {
     struct weft_coordinator_server *server = context;
+    /* Members join again when this process, or another one, begins the job again. Until then no process
+     * listens here, so they try again. */
+    if (status == WEFT_ERR_ROLLED_BACK && server->listener) weft_net_unlisten(server->listener);
     if (server->ended) server->ended(server->context, status, text);
 }
 

@@ -100,6 +100,7 @@ struct coordinator_abilities {
     bool supports_progress; /* it answers ask_progress */
     bool has_snapshots;     /* a shard with a folder for snapshots; a worker that sends parts */
     bool supports_moves;    /* a shard that supports SlotCopy and SlotQuiet */
+    bool supports_rollback; /* a shard that supports Abort.rollback_step */
 };
 /* The newest figures of a member. */
 struct coordinator_figures {
@@ -280,6 +281,14 @@ struct coordinator_snapshot {
     struct coordinator_parts parts;
 };
 
+/* The job begins again from a snapshot (shards/rollback.c). */
+struct coordinator_rollback {
+    bool is_due;
+    uint64_t step;   /* of the snapshot; 0: it does not begin again */
+    uint32_t shards; /* with which it begins */
+    char text[COORDINATOR_LABEL_BYTES + 300]; /* the loss that leads to it */
+};
+
 /* Members and connections. */
 struct coordinator_membership {
     struct coordinator_connection **connections; /* owned, sorted by id */
@@ -348,6 +357,7 @@ struct weft_coordinator {
     struct coordinator_tensor_table table;
     struct coordinator_slots slots;
     struct coordinator_addition addition;
+    struct coordinator_rollback rollback;
 
     struct {
         Weft__Control__LinkCost cost; /* forwarded in Go; its byte fields are owned */
@@ -517,6 +527,16 @@ void coordinator_snapshot_abandon(struct weft_coordinator *coordinator, const ch
 /* Call when fewer members are waited for: continues if there is none. */
 void coordinator_snapshot_check(struct weft_coordinator *coordinator);
 
+/* shards/rollback.c */
+/* After the loss of a shard with the only copy of chunks: the job begins again from its last snapshot, now or
+ * soon. false: it does not; the reason is appended to why_out if the option is set. */
+bool coordinator_rolls_back(struct weft_coordinator *coordinator, const struct coordinator_member *lost,
+                            const char *why, char *why_out, size_t why_bytes);
+/* Begins again if that is due and nothing is awaited any more. */
+void coordinator_rollback_continue(struct weft_coordinator *coordinator);
+/* The job begins again, and shards do not join it: it begins without them. */
+void coordinator_rollback_tick(struct weft_coordinator *coordinator, uint64_t now_ns);
+
 /* snapshot_parts.c */
 /* A new snapshot: every worker that sends a part has to arm it. */
 void coordinator_parts_begin(struct weft_coordinator *coordinator);
@@ -597,6 +617,9 @@ void coordinator_slot_remove_chunk(struct weft_coordinator *coordinator, uint32_
 struct coordinator_member *coordinator_shard_of(const struct weft_coordinator *coordinator,
                                                 uint32_t endpoint);
 bool coordinator_can_copy(const struct weft_coordinator *coordinator, uint32_t leader, uint32_t to);
+/* The same, of two shards. */
+bool coordinator_can_copy_shard(const struct weft_coordinator *coordinator,
+                                const struct coordinator_member *one, const struct coordinator_member *other);
 /* The slots of which `changed` is true, (count,), have a new term: all members get the Map. lost: NULL, or a
  * shard that is lost or has left; text: a sentence about it. Aborts the job without memory. */
 void coordinator_slots_changed(struct weft_coordinator *coordinator, const bool *changed,

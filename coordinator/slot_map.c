@@ -22,11 +22,16 @@ struct coordinator_member *coordinator_shard_of(const struct weft_coordinator *c
     return coordinator->membership.shards[coordinator->table.endpoints[endpoint].shard];
 }
 
+bool coordinator_can_copy_shard(const struct weft_coordinator *coordinator,
+                                const struct coordinator_member *one, const struct coordinator_member *other)
+{
+    return one != other && (coordinator->options.copies_on_one_host || strcmp(one->host, other->host) != 0);
+}
+
 bool coordinator_can_copy(const struct weft_coordinator *coordinator, uint32_t leader, uint32_t copy)
 {
-    const struct coordinator_member *one = coordinator_shard_of(coordinator, leader),
-                                    *other = coordinator_shard_of(coordinator, copy);
-    return one != other && (coordinator->options.copies_on_one_host || strcmp(one->host, other->host) != 0);
+    return coordinator_can_copy_shard(coordinator, coordinator_shard_of(coordinator, leader),
+                                      coordinator_shard_of(coordinator, copy));
 }
 
 static uint32_t slots_per_endpoint(const struct weft_coordinator *coordinator)

@@ -350,6 +350,7 @@ void weft_coordinator_snapshot_committed(struct weft_coordinator *coordinator, b
     }
     idle(coordinator, coordinator->options.snapshots.period_ns);
     (void)coordinator_records_commit(coordinator);
+    coordinator_rollback_continue(coordinator);
     coordinator_snapshot_tick(coordinator, weft_now_ns(coordinator->env));
 }
 

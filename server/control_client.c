@@ -143,7 +143,7 @@ static void send_hello(struct weft_control_client *client, const Weft__Control__
         client->options.role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     hello.chunk_runs = hello.takeovers = true;
     hello.candidate = client->candidate;
-    hello.moves = hello.additions = client->options.role == WEFT__CONTROL__ROLE__ROLE_SHARD;
+    hello.moves = hello.additions = hello.rollback = client->options.role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     hello.joins = client->options.joins;
     hello.resume = client->options.role != WEFT__CONTROL__ROLE__ROLE_OBSERVER;
     hello.process = (ProtobufCBinaryData){weft_process_identity_own(client->env, process), process};
@@ -367,6 +367,12 @@ static void on_tick(void *context)
     message.body_case = WEFT__CONTROL__CONTROL__BODY_HEARTBEAT;
     message.heartbeat = &heartbeat;
     (void)weft_control_client_send(client, &message);
+}
+
+void weft_control_client_address(const struct weft_control_client *client, char address_out[300])
+{
+    const bool is_v6 = strchr(client->link.host, ':') != NULL;
+    snprintf(address_out, 300, is_v6 ? "[%.255s]:%u" : "%.255s:%u", client->link.host, client->link.port);
 }
 
 /* ---- life ---- */

@@ -61,6 +61,8 @@ bool weft_control_client_is_replaced(const struct weft_control_client *client);
 /* Returns the reign of the last coordinator that answered; 0: none did, or the job has no store. Call
  * after the net has ended. */
 uint64_t weft_control_client_reign(const struct weft_control_client *client);
+/* Address of the coordinator, "host:port" or "[v6]:port". Call after the net has ended. */
+void weft_control_client_address(const struct weft_control_client *client, char address_out[300]);
 /* Call after weft_net_free. NULL has no effect. */
 void weft_control_client_free(struct weft_control_client *client);
 /* Splits "host:port" or "[v6]:port". WEFT_ERR_INVALID and a sentence if it is neither. */

@@ -14,6 +14,7 @@ struct dependency {
 static const struct dependency dependencies[] = {
     {"server.store", "server.copies", NULL,
      "server.store needs server.copies=1: the shard of a lost coordinator is lost, too", true},
+    {"server.rollback", "snapshot.folder", "snapshot.restore", NULL, true},
     {"server.copies_on_one_host", "server.copies", NULL, NULL, true},
     {"server.copy_bytes", "server.copies", NULL, NULL, true},
     {"server.move_rate", "server.copies", NULL, NULL, true},

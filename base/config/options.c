@@ -138,6 +138,9 @@ const struct weft_option weft_option_table[] = {
           "Read by the process that coordinates. 0: none."),
     SWITCH("server.copies_on_one_host", "no",
            "A copy may be on the host of the original: for tests, it does not survive the loss of a host."),
+    SWITCH("server.rollback", "no",
+           "A lost shard with the only copy of chunks does not end the job: it begins again from its last "
+           "snapshot. Read by the process that coordinates. Needs snapshot.folder or snapshot.restore."),
     BYTES("server.copy_bytes", "64MiB", MIB, (uint64_t)1 << 40,
           "Memory of one engine for steps that its copies have received and not applied. A chunk must fit."),
     BYTES("server.move_rate", "0", 0, (uint64_t)1 << 40,

@@ -77,6 +77,8 @@ enum weft_status weft_net_timer_once(struct weft_net *net, uint64_t delay_ns, vo
 enum weft_status weft_net_listen(struct weft_net *net, const char *host, uint16_t port,
                                  const struct weft_net_handler *handler, void *context, uint16_t *port_out,
                                  struct weft_net_listener **listener_out, struct weft_error *error);
+/* Refuses connections from now on; those that are open stay. Net thread. */
+void weft_net_unlisten(struct weft_net_listener *listener);
 /* Does not block: `opened` or `closed` follows. Retries until deadline_ns. Net thread. The handler is copied.
  */
 enum weft_status weft_net_connect(struct weft_net *net, const char *host, uint16_t port,

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <event2/listener.h>
@@ -106,6 +107,14 @@ void net_listener_free(struct weft_net_listener *listener)
         evconnlistener_free(listener->listener);
     }
     weft_free_bytes(listener->net->env, listener);
+}
+
+/* The descriptor stays until the net is freed, since a pause may refer to the listener. */
+void weft_net_unlisten(struct weft_net_listener *listener)
+{
+    net_assert_thread(listener->net);
+    evconnlistener_disable(listener->listener);
+    (void)shutdown(evconnlistener_get_fd(listener->listener), SHUT_RDWR);
 }
 
 enum weft_status weft_net_listen(struct weft_net *net, const char *host, uint16_t port,

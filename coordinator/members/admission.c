@@ -230,6 +230,7 @@ static void describe_process(struct coordinator_member *member, const Weft__Cont
     member->abilities.supports_progress = hello->progress;
     member->abilities.has_snapshots = hello->snapshots;
     member->abilities.supports_moves = hello->moves;
+    member->abilities.supports_rollback = hello->rollback;
     member->addition.is_supported = hello->additions;
     member->pid = hello->pid;
     snprintf(member->record.candidate, sizeof member->record.candidate, "%s", hello->candidate);

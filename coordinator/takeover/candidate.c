@@ -96,7 +96,7 @@ enum weft_status coordinator_candidate_first(struct weft_coordinator_server *ser
         weft_log(server->env, WEFT_LOG_WARN, "coordinator",
                  "the coordinator of job %s is lost before the job has begun; this process takes over at %s",
                  coordinator->job, address);
-    else if (status == WEFT_OK) status = coordinator_reign_clear(server->reign);
+    if (status == WEFT_OK) status = coordinator_reign_clear(server->reign);
     if (status == WEFT_OK) {
         coordinator->records.reign = server->reign;
         if (!coordinator_records_wait(coordinator)) status = WEFT_ERR_IO;
@@ -186,6 +186,7 @@ static enum weft_status continue_job(struct weft_candidate *candidate,
     server->reign = candidate->reign;
     candidate->reign = NULL;
     candidate->server = server;
+    server->listener = candidate->listener;
     candidate->options.took_over(candidate->options.context, server);
     coordinator_slots_check_lost(server->coordinator);
     coordinator_declare_check(server->coordinator);

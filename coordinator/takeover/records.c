@@ -119,9 +119,10 @@ static void add_job(struct batch *batch)
     job.job_id = coordinator->job_id;
     job.transport_nonce = coordinator->transport_nonce;
     job.workers = coordinator->membership.workers_at_start;
-    job.shards = options->shards;
+    job.shards = coordinator->rollback.step > 0 ? coordinator->rollback.shards : options->shards;
     job.copies = options->copies;
     job.copies_on_one_host = options->copies_on_one_host;
+    job.rollback = options->snapshots.allow_rollback;
     job.next_incarnation = coordinator->membership.next_incarnation;
     job.next_endpoint = coordinator->membership.next_endpoint;
     job.heartbeat_ns = options->heartbeat_ns;
@@ -138,7 +139,7 @@ static void add_job(struct batch *batch)
     if (options->workers_min > 0) job.membership = &membership;
     stored.body_case = WEFT__CONTROL__STORED__BODY_JOB;
     stored.job = &job;
-    batch_add(batch, "job", &stored);
+    batch_add(batch, COORDINATOR_JOB_KEY, &stored);
 }
 
 static void fill_worker(const struct coordinator_member *member, Weft__Control__StoredWorker *worker)
@@ -171,6 +172,7 @@ static void add_member(struct batch *batch, const struct coordinator_member *mem
     body.progress = member->abilities.supports_progress;
     body.chunk_runs = member->abilities.reads_chunk_runs;
     body.moves = member->abilities.supports_moves;
+    body.rollback = member->abilities.supports_rollback;
     body.draining = member->is_draining;
     body.snapshots = member->abilities.has_snapshots;
     body.additions = member->addition.is_supported;
@@ -348,6 +350,17 @@ bool coordinator_records_commit(struct weft_coordinator *coordinator)
     if (write_marked(coordinator)) unmark(coordinator);
     else
         fence(coordinator, records->reign->has_ended ? records->reign->why : "its records cannot be written");
+    return !records->is_fenced;
+}
+
+bool coordinator_records_begin_again(struct weft_coordinator *coordinator)
+{
+    struct coordinator_records *records = &coordinator->records;
+    records->has_begun = false;
+    if (records->reign && !coordinator_records_is_fenced(coordinator) &&
+        coordinator_records_wait(coordinator))
+        (void)coordinator_reign_clear(records->reign); /* the next coordinator clears it, too */
+    records->has_ended = true;
     return !records->is_fenced;
 }
 

@@ -116,6 +116,7 @@ static void fill_member(struct coordinator_member *member, const Weft__Control__
     member->abilities.supports_progress = stored->progress;
     member->abilities.reads_chunk_runs = stored->chunk_runs;
     member->abilities.supports_moves = stored->moves;
+    member->abilities.supports_rollback = stored->rollback;
     member->is_draining = stored->draining;
     member->abilities.has_snapshots = stored->snapshots;
     member->addition.is_supported = stored->additions;
@@ -231,6 +232,7 @@ void coordinator_loaded_options(const struct coordinator_loaded *loaded,
     options->shards = job->shards;
     options->copies = job->copies;
     options->copies_on_one_host = job->copies_on_one_host;
+    options->snapshots.allow_rollback = job->rollback;
     options->heartbeat_ns = job->heartbeat_ns;
     options->resume_ns = job->resume_ns;
     if (!job->membership) return;

@@ -151,7 +151,9 @@ struct old_keys {
 static void note_key(void *context, const struct weft_store_entry *entry)
 {
     struct old_keys *keys = context;
-    if (strcmp(entry->key, COORDINATOR_REIGN_KEY) == 0 || keys->count == WEFT_STORE_TXN_CHANGES) return;
+    if (strcmp(entry->key, COORDINATOR_REIGN_KEY) == 0 || strcmp(entry->key, COORDINATOR_JOB_KEY) == 0 ||
+        keys->count == WEFT_STORE_TXN_CHANGES)
+        return;
     snprintf(keys->all[keys->count++], sizeof keys->all[0], "%s", entry->key);
 }
 

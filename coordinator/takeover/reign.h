@@ -14,6 +14,7 @@
 
 #define COORDINATOR_REIGN_NS WEFT_SECONDS(3) /* time to live of the lease */
 #define COORDINATOR_REIGN_KEY "reign"
+#define COORDINATOR_JOB_KEY "job"
 
 struct coordinator_reign {
     struct weft_env *env;
@@ -37,7 +38,7 @@ void coordinator_reign_renew(struct coordinator_reign *reign);
  * ended. */
 bool coordinator_reign_write(struct coordinator_reign *reign, const struct weft_store_put *puts,
                              size_t count);
-/* Deletes all keys but the reign's, which are an earlier job's. */
+/* Deletes all keys but the reign's and the record of the job: they are of a job that does not continue. */
 enum weft_status coordinator_reign_clear(struct coordinator_reign *reign);
 /* Waits 1 ms for a process that is in a call of the store. */
 void coordinator_reign_pause(const struct coordinator_reign *reign);

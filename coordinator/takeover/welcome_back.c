@@ -77,4 +77,5 @@ void coordinator_welcome_back(struct weft_coordinator *coordinator, uint64_t id,
     coordinator_liveness_repeat(coordinator, member);
     if (member->role == WEFT__CONTROL__ROLE__ROLE_SHARD) repeat_to_shard(coordinator, member);
     coordinator_shrink_check(coordinator);
+    coordinator_rollback_continue(coordinator);
 }

@@ -93,6 +93,7 @@ static void set_job_options(const struct weftd *weftd, struct weft_coordinator_o
     options->resume_ns = weft_config_u64(config, "server.resume");
     options->copies = (uint32_t)weft_config_u64(config, "server.copies");
     options->copies_on_one_host = weft_config_bool(config, "server.copies_on_one_host");
+    options->snapshots.allow_rollback = weft_config_bool(config, "server.rollback");
 }
 
 static enum weft_status start_coordinator(struct weftd *weftd, const char *reachable, uint16_t *port_out,
@@ -113,6 +114,7 @@ static enum weft_status start_coordinator(struct weftd *weftd, const char *reach
     options.replaced = weftd_coordinator_replaced;
     options.ended = weftd_coordinator_ended;
     options.context = weftd;
+    if (weftd->again->restore[0]) options.snapshots.is_rolled_back = true;
     weftd_restore_coordinate(weftd, &options);
     weftd_snapshots_coordinate(weftd, &options);
     return weft_coordinator_server_start(weftd->env, weftd->net, weftd->options.listen,
@@ -180,6 +182,7 @@ static enum weft_status start(struct weftd *weftd, struct weft_error *error)
         snprintf(ports, sizeof ports, "coordinator=%.300s\n", weftd->options.coordinator);
     } else {
         WEFT_TRY(start_coordinator(weftd, shown, &port, error));
+        weftd->rollback.port = port;
         snprintf(host, sizeof host, "%s",
                  is_wildcard(weftd->options.listen) ? weft_loopback_host() : weftd->options.listen);
         snprintf(ports, sizeof ports, "coordinator=%s:%u\n", shown, port);
@@ -270,14 +273,16 @@ static void wait_for_others(struct weftd *weftd)
     }
 }
 
-/* Returns whether the process joins the job again, because its coordinator was lost before the job began. */
+/* Returns whether the process joins the job again: its coordinator was lost before the job began, or the job
+ * begins again from a snapshot. */
 static bool release(struct weftd *weftd, const struct weft_error *error, struct weftd_again *again)
 {
     weft_net_free(weftd->http); /* first: its pages use everything below */
     weftd_engines_stop(weftd);
     weftd_snapshots_stop(weftd);
     weft_net_free(weftd->net);
-    const bool begins_again = weftd_takeover_is_early(weftd, error, again);
+    const bool begins_again =
+        weftd_rollback_is_due(weftd, again) || weftd_takeover_is_early(weftd, error, again);
     weftd_commands_free(weftd);
     weftd_engines_free(weftd);
     weftd_snapshots_free(weftd);
@@ -346,9 +351,10 @@ int weftd_run(struct weft_env *env, const struct weftd_options *options)
     struct weftd_again again = {.began_ns = weft_now_ns(env)};
     struct weft_error error;
     char label[32];
-    while (run_once(env, &own, signal_fd, &again, label, &error) &&
-           weftd_takeover_begin_again(env, &own, &again))
-        continue;
+    while (run_once(env, &own, signal_fd, &again, label, &error)) {
+        if (again.is_rolled_back) weftd_rollback_begin_again(env, &own, &again);
+        else if (!weftd_takeover_begin_again(env, &own, &again)) break;
+    }
     if (error.status != WEFT_OK) weft_log(env, WEFT_LOG_ERROR, "weftd", "%s: %s", label, error.text);
     struct signalfd_siginfo late; /* consume signals that arrived during the end: unblocked, they would
                                    * kill the process */

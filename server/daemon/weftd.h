@@ -155,6 +155,14 @@ struct weftd_again {
     bool is_due;    /* not the first begin */
     uint64_t reign; /* of the lost coordinator; 0: none was reached */
     uint16_t port;  /* port of this process as a candidate; 0: it was no candidate */
+    bool is_rolled_back;              /* the next begin is one from a snapshot (weftd_rollback.c) */
+    char address[300], restore[1100]; /* then: of the coordinator, "": this process; FOLDER:STEP */
+};
+
+/* Of a job that begins again from a snapshot (weftd_rollback.c). */
+struct weftd_rollback {
+    uint64_t step; /* of the snapshot; 0: none */
+    uint16_t port; /* where the coordinator of this process listens; 0: unknown */
 };
 
 struct weftd {
@@ -185,6 +193,7 @@ struct weftd {
     struct weftd_pending pending;
     struct weftd_state state;
     char label[32];        /* "shard 1" */
+    struct weftd_rollback rollback;
     struct weftd_outcome outcome;
 };
 
@@ -222,6 +231,15 @@ bool weftd_takeover_is_early(const struct weftd *weftd, const struct weft_error 
 /* Waits for the next coordinator, or for the right to coordinate, and sets the options. Returns false if
  * there is neither. Main thread. */
 bool weftd_takeover_begin_again(struct weft_env *env, struct weftd_options *options,
+                                struct weftd_again *again);
+/* weftd_rollback.c */
+/* Net thread: an Abort of the coordinator. Returns whether the job begins again. */
+bool weftd_rolled_back(struct weftd *weftd, const Weft__Control__Abort *abort);
+/* Main thread, after the net has ended and before the coordinator is freed. Returns whether this process
+ * begins again, and then sets `again`, to which the options will point. */
+bool weftd_rollback_is_due(const struct weftd *weftd, struct weftd_again *again);
+/* Sets the options of this process, which begins again. Main thread. */
+void weftd_rollback_begin_again(struct weft_env *env, struct weftd_options *options,
                                 struct weftd_again *again);
 /* Fails the process: the engines notify their workers, the member leaves, and the process ends with this
  * sentence. Only the first call has an effect. */

@@ -462,6 +462,7 @@ static void on_message(void *context, const Weft__Control__Control *message)
     case WEFT__CONTROL__CONTROL__BODY_GROW: weftd_members_grow(weftd, message->grow); break;
     case WEFT__CONTROL__CONTROL__BODY_SHRUNK: weftd_members_shrunk(weftd, message); break;
     case WEFT__CONTROL__CONTROL__BODY_ABORT:
+        if (weftd_rolled_back(weftd, message->abort)) break;
         weftd_fail(weftd, (enum weft_status)message->abort->status, "%s", message->abort->text);
         break;
     case WEFT__CONTROL__CONTROL__BODY_FINISHED:

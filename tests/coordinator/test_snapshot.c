@@ -522,6 +522,114 @@ static void fetches(void **state)
     harness_free(h);
 }
 
+/* ---- rollback ---- */
+
+/* A running job without copies. complete: step of the last snapshot; 0: none. */
+static struct harness *running_with_rollback(uint64_t complete, uint64_t *ids)
+{
+    struct harness *h = running(10, 0, ids);
+    h->coordinator->options.snapshots.allow_rollback = true;
+    h->coordinator->snapshot.complete = complete;
+    for (uint32_t i = 0; i < SHARDS; i++)
+        h->coordinator->membership.shards[i]->abilities.supports_rollback = true;
+    return h;
+}
+
+static void expect_rolled_back(struct harness *h, uint64_t connection, uint64_t step)
+{
+    Control *message;
+    while ((message = harness_next(h, connection)) != NULL && message->body_case != BODY(ABORT)) continue;
+    assert_non_null(message);
+    assert_int_equal(message->abort->status, WEFT_ERR_ROLLED_BACK);
+    assert_int_equal(message->abort->rollback_step, step);
+    assert_non_null(strstr(message->abort->text, "shard 1 ("));
+}
+
+static void rolls_back(void **state)
+{
+    uint64_t ids[MEMBERS];
+    struct weft_coordinator_options next;
+    struct harness *h = running_with_rollback(20, ids);
+    assert_false(weft_coordinator_rolled_back(h->coordinator, &next));
+    harness_close(h, ids[WORKERS + 1], "reset");
+    for (uint32_t i = 0; i < MEMBERS; i++)
+        if (i != WORKERS + 1) expect_rolled_back(h, ids[i], 20);
+    assert_int_equal(h->ended_count, 1);
+    assert_int_equal(h->end_status, WEFT_ERR_ROLLED_BACK);
+    assert_true(weft_coordinator_rolled_back(h->coordinator, &next));
+    assert_int_equal(next.shards, SHARDS - 1);
+    assert_int_equal(next.workers, WORKERS);
+    assert_int_equal(next.snapshots.restored_step, 20);
+    harness_close(h, ids[WORKERS + 2], "reset"); /* a further loss changes nothing */
+    assert_int_equal(h->ended_count, 1);
+    harness_free(h);
+}
+
+/* The snapshot whose manifest is being written is the last one. */
+static void a_manifest_is_awaited(void **state)
+{
+    uint64_t ids[MEMBERS];
+    struct harness *h = running_with_rollback(20, ids);
+    h->coordinator->snapshot.state = SNAPSHOT_COMMITTING;
+    h->coordinator->snapshot.step = 30;
+    harness_close(h, ids[WORKERS + 1], "reset");
+    assert_int_equal(h->ended_count, 0);
+    harness_close(h, ids[WORKERS], "reset");
+    assert_int_equal(h->ended_count, 0);
+    weft_coordinator_snapshot_committed(h->coordinator, true);
+    assert_int_equal(h->ended_count, 1);
+    expect_rolled_back(h, ids[0], 30);
+    harness_free(h);
+}
+
+static void expect_refusal(struct harness *h, const uint64_t *ids, const char *reason)
+{
+    harness_close(h, ids[WORKERS + 1], "reset");
+    assert_int_equal(h->end_status, WEFT_ERR_PEER_LOST);
+    assert_non_null(strstr(h->end_text, "shard 1 ("));
+    assert_non_null(strstr(h->end_text, "; it cannot be rolled back: "));
+    assert_non_null(strstr(h->end_text, reason));
+    harness_free(h);
+}
+
+static void rollbacks_are_refused(void **state)
+{
+    uint64_t ids[MEMBERS];
+    struct harness *h = running_with_rollback(0, ids);
+    expect_refusal(h, ids, "no snapshot is complete");
+    h = running_with_rollback(20, ids);
+    h->coordinator->membership.shards[2]->abilities.supports_rollback = false;
+    expect_refusal(h, ids, "no other shard can begin again");
+    h = running_with_rollback(20, ids);
+    leave(h, ids[0], 25);
+    expect_refusal(h, ids, "its workers are not those of its start");
+    h = running_with_rollback(20, ids);
+    h->coordinator->options.snapshots.allow_rollback = false;
+    harness_close(h, ids[WORKERS + 1], "reset");
+    assert_int_equal(h->end_status, WEFT_ERR_PEER_LOST);
+    assert_null(strstr(h->end_text, "rolled back"));
+    harness_free(h);
+}
+
+/* Shards that do not join the job again are left out. */
+static void begins_with_the_shards_that_join(void **state)
+{
+    struct weft_coordinator_options next;
+    struct harness *h = harness_create(1, 2, NULL);
+    h->coordinator->options.snapshots.allow_rollback = true;
+    h->coordinator->options.snapshots.is_rolled_back = true;
+    h->coordinator->options.snapshots.restored_step = 7;
+    (void)harness_join(h, WEFT__CONTROL__ROLE__ROLE_SHARD, -1, 1, NULL);
+    h->coordinator->membership.shards[0]->abilities.supports_rollback = true;
+    tick(h, WEFT_SECONDS(29));
+    assert_int_equal(h->ended_count, 0);
+    tick(h, WEFT_SECONDS(2));
+    assert_int_equal(h->end_status, WEFT_ERR_ROLLED_BACK);
+    assert_true(weft_coordinator_rolled_back(h->coordinator, &next));
+    assert_int_equal(next.shards, 1);
+    harness_free(h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -537,6 +645,10 @@ int main(void)
         cmocka_unit_test(ends_with_the_membership),
         cmocka_unit_test(refuses_unasked_bytes),
         cmocka_unit_test(fetches),
+        cmocka_unit_test(rolls_back),
+        cmocka_unit_test(a_manifest_is_awaited),
+        cmocka_unit_test(rollbacks_are_refused),
+        cmocka_unit_test(begins_with_the_shards_that_join),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define FLUSH_NS WEFT_SECONDS(5) /* as base/net/net_connection.c */
+#define RETRY_NS WEFT_MS(20)
 
 enum { KIND_WELCOME = 3, KIND_RESUME = 40 }; /* control frames (proto/control.proto) */
 
@@ -62,6 +63,9 @@ struct weft_net_connection {
     bool open, closing, closed;
     bool has_session;                 /* Welcome has arrived, or Resume was sent */
     struct weft_timer arrives, limit; /* limit of an end that closes or is not open */
+    struct weft_timer retry;          /* of an end that no listener answers */
+    uint16_t port;
+    uint64_t deadline_ns;
     uint64_t back_ns;                 /* latency of the notification of the other's end */
     struct event *events;
     uint64_t last_ns;                 /* arrival time of the last event */
@@ -144,6 +148,7 @@ static void end_closed(struct weft_net_connection *end, enum weft_status reason)
     end->closed = true;
     end->open = false;
     weft_timer_stop(end->net->loop, &end->limit);
+    weft_timer_stop(end->net->loop, &end->retry);
     if (end->closing) reason = WEFT_ERR_CLOSED;
     else if (end->other && end->other->closing && !end->other->closed)
         add_event_after(end->other, end->other->back_ns, end->net->host, EVENT_CLOSED, WEFT_ERR_CLOSED, NULL,
@@ -157,6 +162,7 @@ static void end_closed(struct weft_net_connection *end, enum weft_status reason)
 
 static struct weft_net_connection *new_end(struct weft_net *net, const struct weft_net_handler *handler,
                                            void *context, uint32_t peer_host);
+static void try_again(struct weft_timer *timer);
 
 static void accepted(struct weft_net_connection *caller)
 {
@@ -334,6 +340,13 @@ enum weft_status weft_net_listen(struct weft_net *net, const char *host, uint16_
     return WEFT_OK;
 }
 
+void weft_net_unlisten(struct weft_net_listener *listener)
+{
+    struct weft_net_listener **at = &world.listeners;
+    while (*at && *at != listener) at = &(*at)->next;
+    if (*at) *at = listener->next;
+}
+
 static struct weft_net_connection *new_end(struct weft_net *net, const struct weft_net_handler *handler,
                                            void *context, uint32_t peer_host)
 {
@@ -343,36 +356,55 @@ static struct weft_net_connection *new_end(struct weft_net *net, const struct we
         .next = net->connections, .net = net, .handler = *handler, .context = context};
     weft_timer_init(&end->arrives, arrive);
     weft_timer_init(&end->limit, limit_passed);
+    weft_timer_init(&end->retry, try_again);
     snprintf(end->name, sizeof end->name, "h%u:1", peer_host);
     net->connections = end;
     return end;
 }
 
-enum weft_status weft_net_connect(struct weft_net *net, const char *host, uint16_t port,
-                                  const struct weft_net_handler *handler, void *context, uint64_t deadline_ns,
-                                  struct weft_net_connection **connection_out)
+/* Without an answer: WEFT_ERR_UNREACHABLE at once if a refusal ends the attempt, else at the deadline. */
+static enum weft_status try_connect(struct weft_net_connection *end)
 {
+    struct weft_net *net = end->net;
     struct weft_net_listener *listener = world.listeners;
-    while (listener && listener->port != port) listener = listener->next;
-    bool answers = listener && !world.dead[listener->net->host];
-    struct weft_net_connection *end = new_end(net, handler, context, answers ? listener->net->host : 0);
-    if (!end) return WEFT_ERR_NO_MEMORY;
-    *connection_out = end;
-    if (!answers) {
-        const bool is_refused = handler->refusal_ends && !(listener && world.silent[listener->net->host]);
-        end->last_ns = is_refused ? 0 : deadline_ns;
+    while (listener && listener->port != end->port) listener = listener->next;
+    const bool is_silent = listener && world.silent[listener->net->host];
+    if (!listener || world.dead[listener->net->host]) {
+        const bool is_last = weft_now_ns(net->env) + RETRY_NS >= end->deadline_ns;
+        if (!is_last && !(end->handler.refusal_ends && !is_silent))
+            return weft_timer_start(net->loop, &end->retry, weft_now_ns(net->env) + RETRY_NS);
+        end->last_ns = is_last ? end->deadline_ns : 0;
         add_event(end, net->host, EVENT_CLOSED, WEFT_ERR_UNREACHABLE, NULL, 0);
         return WEFT_OK;
     }
+    snprintf(end->name, sizeof end->name, "h%u:1", listener->net->host);
     end->listener = listener;
     struct weft_net_connection *knock = weft_alloc_zero(net->env, sizeof *knock); /* in no list */
     if (!knock) return WEFT_ERR_NO_MEMORY;
     *knock = (struct weft_net_connection){.next = world.knocks, .net = listener->net, .other = end};
     world.knocks = knock;
     weft_timer_init(&knock->arrives, arrive);
-    weft_timer_start(net->loop, &end->limit, deadline_ns); /* the host may fail silently */
+    weft_timer_start(net->loop, &end->limit, end->deadline_ns); /* the host may fail silently */
     add_event(knock, net->host, EVENT_ACCEPT, WEFT_OK, NULL, 0);
     return WEFT_OK;
+}
+
+static void try_again(struct weft_timer *timer)
+{
+    struct weft_net_connection *end = weft_container_of(timer, struct weft_net_connection, retry);
+    if (!end->closed && !end->net->freed && try_connect(end) < 0) end_closed(end, WEFT_ERR_NO_MEMORY);
+}
+
+enum weft_status weft_net_connect(struct weft_net *net, const char *host, uint16_t port,
+                                  const struct weft_net_handler *handler, void *context, uint64_t deadline_ns,
+                                  struct weft_net_connection **connection_out)
+{
+    struct weft_net_connection *end = new_end(net, handler, context, 0);
+    if (!end) return WEFT_ERR_NO_MEMORY;
+    end->port = port;
+    end->deadline_ns = deadline_ns;
+    *connection_out = end;
+    return try_connect(end);
 }
 
 static void drop_events(struct weft_net_connection *end)

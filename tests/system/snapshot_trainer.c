@@ -7,7 +7,8 @@
  * each blob that its rank reads, those of ranks R, R + ranks, ... At the end it prints
  * "steps FIRST to LAST: HASH", the FNV-1a of the weights of all tensors. The tensor `frozen` moves in step 1
  * only, and `mean` has no optimizer: with a CONSISTENCY it is not declared. SNAPSHOT_TRAINER_AWAITS=STEP:FILE
- * makes it wait for the file after that step. */
+ * makes it wait for the file after that step. When the job is rolled back it prints "rolled back: SENTENCE",
+ * and continues in another session. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,16 +128,16 @@ static uint64_t hash_weights(void)
     return hash;
 }
 
-int main(int argc, char **argv)
+/* *again_out: the job begins again from a snapshot. */
+static int run_session(int argc, char **argv, bool *again_out)
 {
     struct weft_session *session = NULL;
-    if (argc < 2) return 2;
     const uint64_t last = strtoull(argv[1], NULL, 10);
     const uint32_t milliseconds = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 0;
+    *again_out = false;
     if (weft_init(NULL, &session) < 0) return fail(NULL, "init");
     const uint64_t first = weft_step_next(session);
     int status = read_blobs(session);
-    if (argc > 4) model_count--;
     if (status == 0) status = declare(session, argc > 3 ? argv[3] : "dense", argc > 4 ? argv[4] : "bsp");
     for (uint64_t step = first; status == 0 && step <= last; step++) {
         status = train(session, step, milliseconds);
@@ -145,10 +146,24 @@ int main(int argc, char **argv)
     if (status == 0)
         printf("steps %llu to %llu: %016llx\n", (unsigned long long)first, (unsigned long long)last,
                (unsigned long long)hash_weights());
+    *again_out = status != 0 && weft_snapshot_blob(session, "", 0) == WEFT_ERR_ROLLED_BACK;
+    if (*again_out) printf("rolled back: %s\n", weft_error_text(session));
     weft_finalize(session);
     for (int m = 0; m < model_count; m++) {
         free(models[m].weights);
         free(models[m].gradient);
+        models[m].weights = models[m].gradient = NULL;
     }
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    bool again;
+    int status;
+    if (argc < 2) return 2;
+    if (argc > 4) model_count--;
+    do status = run_session(argc, argv, &again);
+    while (again);
     return status;
 }

@@ -10,7 +10,8 @@
 /* Options of the command line and of the configuration. */
 struct run_job {
     uint64_t workers, shards, engines; /* engines 0: not given */
-    uint32_t copies;                   /* server.copies; 0: a lost shard ends the job */
+    uint32_t copies;                   /* server.copies; 0: a lost shard ends the job, or rolls it back */
+    bool rollback;                     /* server.rollback */
     uint64_t workers_min, workers_max; /* workers_min 0: none may be lost */
     uint64_t restarts;
     const char *lanes, *devices;

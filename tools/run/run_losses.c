@@ -9,10 +9,14 @@
 static bool can_lose_shard(struct run *run, const struct run_process *process)
 {
     char how[100];
-    if (run->options.copies == 0 || (process == &run->processes[0] && !run->store)) return false;
+    if ((run->options.copies == 0 && !run->options.rollback) ||
+        (process == &run->processes[0] && !run->store))
+        return false;
     run_process_describe(process, how, sizeof how);
-    fprintf(stderr, "weft run: %s (pid %d) %s; the job continues with the copies of its chunks (%s)\n",
-            process->name, (int)process->pid, how, process->log_path);
+    fprintf(stderr, "weft run: %s (pid %d) %s; the job continues %s (%s)\n", process->name, (int)process->pid,
+            how,
+            run->options.copies > 0 ? "with the copies of its chunks" : "if it has a snapshot to restore",
+            process->log_path);
     return true;
 }
 

@@ -66,6 +66,7 @@ static void read_config(struct run *run)
     char *whole = realpath(run->log_dir, NULL);
     const bool is_loaded = weft_config_load(run->env, &config, NULL) == WEFT_OK;
     if (is_loaded) run->options.copies = (uint32_t)weft_config_u64(config, "server.copies");
+    if (is_loaded) run->options.rollback = weft_config_bool(config, "server.rollback");
     if (is_loaded && weft_config_text(config, "server.store")[0])
         run->store = strdup(weft_config_text(config, "server.store"));
     if (is_loaded) run->has_snapshots = weft_config_text(config, "snapshot.folder")[0] != 0;

@@ -71,6 +71,8 @@ enum weft_status {
     WEFT_ERR_CLOSED = -80,   /* the object is closed or closing */
     WEFT_ERR_ABORTED = -81,  /* a process aborted the job; the text has its name and reason */
     WEFT_ERR_INTERNAL = -82, /* a bug in weft; please report the text */
+    WEFT_ERR_ROLLED_BACK = -83, /* the only copy of weights at shards is lost, the job begins again from its
+                                 * last snapshot: finalize, open a session, begin weft_step_next */
 };
 
 /* Name of a status, "WEFT_ERR_PEER_LOST". Static text, never NULL. Any thread. */

@@ -54,8 +54,9 @@
  *   deadline, diverged weights, an abort. So does an error that one rank alone gets inside a collective call,
  *   such as WEFT_ERR_NO_MEMORY. Each later call returns the status and sentence that ended the session. These
  *   calls still work: weft_finalize, weft_test, weft_stats_get, weft_tensor_stats_get, weft_dump_events,
- *   weft_error_text, the free functions. After fork() the child may call weft_finalize only. All other calls
- *   return WEFT_ERR_FORKED.
+ *   weft_error_text, the free functions. After WEFT_ERR_ROLLED_BACK all ranks call weft_finalize, weft_init:
+ *   the job continues from a snapshot (docs/snapshots.md). After fork() the child may only call
+ *   weft_finalize. All other calls return WEFT_ERR_FORKED.
  *
  * BUFFERS
  *   A call that takes a request borrows its buffers until the request completes. The library may write an

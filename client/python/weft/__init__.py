@@ -27,6 +27,7 @@ from ._errors import (
     Forked,
     Grew,
     InternalError,
+    RolledBack,
     InvalidArgument,
     IOFailed,
     LimitReached,

@@ -57,6 +57,9 @@ Grew = _define("Grew", "WEFT_ERR_GREW",
 StepSkipped = _define("StepSkipped", "WEFT_ERR_SKIPPED", "A gradient is NaN or infinite: no rank has taken the step.")
 Closed = _define("Closed", "WEFT_ERR_CLOSED", "The session is closed.")
 Aborted = _define("Aborted", "WEFT_ERR_ABORTED", "A process aborted the job; the sentence has its name and reason.")
+RolledBack = _define("RolledBack", "WEFT_ERR_ROLLED_BACK",
+                     "Weights at shards are lost and the job begins again from its last snapshot: close the "
+                     "session, open another, and begin the step that Session.step_next names.")  # fmt: skip
 InternalError = _define("InternalError", "WEFT_ERR_INTERNAL", "A defect of weft; please report the sentence.")
 
 
