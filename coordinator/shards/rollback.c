@@ -57,7 +57,8 @@ static bool can_keep_copies(const struct weft_coordinator *coordinator)
 /* NULL, or why the job cannot begin again. */
 static const char *refusal(const struct weft_coordinator *coordinator)
 {
-    if (last_step(coordinator) == 0) return "no snapshot is complete";
+    if (last_step(coordinator) == 0 && coordinator->snapshot.state != SNAPSHOT_COMMITTING)
+        return "no snapshot is complete";
     if (coordinator->epochs.epoch > COORDINATOR_EPOCH || coordinator->membership.worker_left_count > 0)
         return "its workers are not those of its start";
     if (count_shards(coordinator) == 0) return "no other shard can begin again";

@@ -566,20 +566,29 @@ static void rolls_back(void **state)
 }
 
 /* The snapshot whose manifest is being written is the last one. */
-static void a_manifest_is_awaited(void **state)
+static void check_awaited_manifest(uint64_t complete, bool is_good)
 {
     uint64_t ids[MEMBERS];
-    struct harness *h = running_with_rollback(20, ids);
+    struct harness *h = running_with_rollback(complete, ids);
     h->coordinator->snapshot.state = SNAPSHOT_COMMITTING;
     h->coordinator->snapshot.step = 30;
     harness_close(h, ids[WORKERS + 1], "reset");
     assert_int_equal(h->ended_count, 0);
     harness_close(h, ids[WORKERS], "reset");
     assert_int_equal(h->ended_count, 0);
-    weft_coordinator_snapshot_committed(h->coordinator, true);
+    weft_coordinator_snapshot_committed(h->coordinator, is_good);
     assert_int_equal(h->ended_count, 1);
-    expect_rolled_back(h, ids[0], 30);
+    if (is_good || complete > 0) expect_rolled_back(h, ids[0], is_good ? 30 : complete);
+    else assert_non_null(strstr(h->end_text, "it cannot be rolled back: no snapshot is complete"));
     harness_free(h);
+}
+
+static void a_manifest_is_awaited(void **state)
+{
+    check_awaited_manifest(20, true);
+    check_awaited_manifest(20, false);
+    check_awaited_manifest(0, true); /* the first snapshot of the job */
+    check_awaited_manifest(0, false);
 }
 
 static void expect_refusal(struct harness *h, const uint64_t *ids, const char *reason)
