@@ -232,7 +232,7 @@ enum weft_status weft_snapshot_restored_blob(struct weft_session *session, uint3
 {
     struct client_restored_part part;
     struct client_part_head head = {.blob_bytes = 0};
-    uint64_t total;
+    uint64_t total = 0;
     if (!session) return client_null_argument("snapshot_restored_blob", "session");
     WEFT_TRY(client_usable(session));
     if (!bytes) return client_error(session, WEFT_ERR_INVALID, "snapshot_restored_blob: bytes is NULL");
