@@ -137,6 +137,8 @@ void client_skip_tensor(struct weft_tensor *tensor)
         client_step_skips_here(&tensor->session->step) ? "this rank has no usable gradient"
         : tensor->mode == WEFT_MODE_SERVER
             ? "the mean gradient is not finite (NaN or infinity), or a rank has none, or all weights are 0"
+        : tensor->op.carrier.leader
+            ? "its mean gradient, or that of a tensor in the same operation, is not finite (NaN or infinity)"
             : "the mean gradient is not finite (NaN or infinity)");
     client_skip_record_nonfinite(tensor, has_nonfinite_gradient(tensor));
     client_request_complete(tensor->op.request, WEFT_ERR_SKIPPED, text);

@@ -90,7 +90,7 @@ static void differ(struct crowd *crowd, struct weft_session *session, uint32_t r
     if (together && status >= 0) status = weft_group_end(session);
     for (int t = 0; t < TENSORS && now->waits && status >= 0; t++) status = weft_wait(&requests[t], 0);
     if (status >= 0) status = weft_step_end(session);
-    const bool serves = now->way == SWAPPED;
+    const bool serves = now->way == SWAPPED || together; /* the agreed order */
     crowd_check(crowd, session, status == (serves ? WEFT_OK : WEFT_ERR_MISMATCH), now->codec, __FILE__,
                 __LINE__);
     crowd_check(crowd, session,

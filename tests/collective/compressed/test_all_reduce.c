@@ -139,7 +139,8 @@ static void start(struct tensor *t, uint32_t rank, const float *grad, float resu
                                               .count = 1,
                                               .resolved = &t->spec,
                                               .shape = &t->shape,
-                                              .result_scale = result_scale};
+                                              .result_scale = result_scale,
+                                              .times = &t->times[rank]};
     assert_int_equal(weft_coll_codec_all_reduce(groups[rank], &args, outcome_done, &t->outcomes[rank], NULL),
                      WEFT_IN_PROGRESS);
 }
