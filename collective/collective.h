@@ -60,8 +60,9 @@ enum weft_coll_label {
     WEFT_COLL_LABEL_TENSOR_FREE = 9,
     WEFT_COLL_LABEL_TENSOR_ORDER = 10,
     WEFT_COLL_LABEL_NCCL_OPEN = 11,
+    WEFT_COLL_LABEL_WEIGHTS = 12,
 };
-#define WEFT_COLL_LABEL_COUNT 12
+#define WEFT_COLL_LABEL_COUNT 13
 
 /* One step. offset_in counts elements of the input vector, offset of the output vector, scratch of the
  * scratch. Scratch of a *wide* plan holds partials: f32 for narrower floats, else the element type. */

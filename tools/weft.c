@@ -52,6 +52,7 @@ static int run_link(int argc, char **argv)
 int main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond ulimit -f then has a sentence */
     const int status = run_link(argc, argv);
     if (status >= 0) return status;
     if (argc < 2) return tool_usage_error("weft", "a command is missing");

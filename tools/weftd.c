@@ -265,6 +265,7 @@ int main(int argc, char **argv)
     struct weft_error error = {0};
     char *secret = NULL;
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond ulimit -f then has a sentence */
     if (load_config(env, &line.config, &error) != WEFT_OK) {
         fprintf(stderr, "weftd: %s\n", error.text);
         return 1;

@@ -106,7 +106,7 @@ const struct weft_option weft_option_table[] = {
     TEXT("collective.plans", "",
          "File in which rank 0 stores the result of collective.retune for the next job with as many ranks."
          " Empty: none."),
-    COUNT("collective.inflight", "16", 1, 1024, "Chunks of one collective in flight at once."),
+    COUNT("collective.inflight", "16", 2, 1024, "Chunks of one collective in flight at once."),
     SWITCH("collective.move_threads", "true",
            "A thread that waits for a rank of its own processor may be moved to another that it may run on; "
            "its affinity stays what it was."),

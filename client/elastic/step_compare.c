@@ -305,7 +305,7 @@ enum weft_status client_compare_weights(struct weft_session *session)
                                             .dtype = WEFT_I64,
                                             .op = WEFT_SUM};
     enum weft_status status =
-        client_call_start_internal(session, WEFT_COLL_LABEL_STEP_END, &call, &compare->request);
+        client_call_start_internal(session, WEFT_COLL_LABEL_WEIGHTS, &call, &compare->request);
     if (status >= 0) status = client_request_wait_internal(session, &compare->request, "comparing weights");
     if (status < 0 && (client_failed(session) < 0 || !client_is_leaving_epoch(session))) return status;
     if (status < 0) { /* the step was good before the loss, and the next one must not report it */

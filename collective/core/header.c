@@ -73,14 +73,22 @@ bool coll_header_read(const uint8_t *data, size_t bytes, struct coll_header *hea
 const char coll_header_count[] = "the count";
 const char coll_header_cuts[] = "the counts of the pieces, or what was measured of the links";
 
+static const char *different_subjects(const struct coll_header *a, const struct coll_header *b)
+{
+    if ((a->root | b->root) & WEFT_SUBJECT_BATCH) return "the calls that were put together in it";
+    /* pushes of tensors, by one rank in the agreed order and by the other in that of its calls */
+    if (a->root != 0 && b->root != 0 && coll_header_has_any_subject(a) != coll_header_has_any_subject(b))
+        return "the tensor, or in the option client.push_order";
+    return "the tensor";
+}
+
 const char *coll_header_difference(const struct coll_header *a, const struct coll_header *b)
 {
     if (a->kind != b->kind) return "the operation";
     const bool has_subject = !coll_has_root(a->kind);
     if (has_subject && a->root != b->root &&
         !(coll_header_has_any_subject(a) && coll_header_has_any_subject(b)))
-        return (a->root | b->root) & WEFT_SUBJECT_BATCH ? "the calls that were put together in it"
-                                                        : "the tensor";
+        return different_subjects(a, b);
     if (a->dtype != b->dtype) return "the element type";
     if (a->op != b->op && !coll_is_reduction(a->kind)) return "the call that it belongs to";
     if (a->count != b->count) return coll_header_count;
@@ -88,9 +96,10 @@ const char *coll_header_difference(const struct coll_header *a, const struct col
     if (a->op != b->op) return "the reduction";
     if (!has_subject && a->root != b->root) return "the root";
     if (a->plan_version != b->plan_version) return "the version of the table of plans";
-    if (a->plan != b->plan) return "the plan";
+    if (a->plan != b->plan) return "the plan (collective.plan, weft_set_plan)";
     if (a->chunk != b->chunk || a->lanes != b->lanes)
-        return "the chunk size or messages in flight of the group";
+        return "the chunk size or messages in flight of the group (collective.chunk_bytes, "
+               "collective.inflight)";
     if (a->sequence != b->sequence) return "the number of the operation";
     return NULL;
 }
@@ -109,8 +118,11 @@ static const char *label_of(const struct coll_header *header)
                                                               "step_begin (to choose codecs)",
                                                               "step_end",
                                                               "tensor_free",
-                                                              "step_begin (to publish the order of tensors)",
-                                                              "nccl_open"};
+                                                              "step_begin (to publish the order of tensors, "
+                                                              "as client.learn_order demands)",
+                                                              "nccl_open",
+                                                              "step_end (to compare weights, every "
+                                                              "client.hash_every steps)"};
     if (coll_is_reduction(header->kind) || header->kind == WEFT_COLL_SEND ||
         header->op >= WEFT_COLL_LABEL_COUNT)
         return NULL;
@@ -125,6 +137,19 @@ static bool may_be_weights(const struct coll_header *header)
            header->op == WEFT_SUM;
 }
 
+/* So it does for the vote of an elastic job (client/elastic/step.c). */
+static bool may_be_vote(const struct coll_header *header)
+{
+    return header->kind == WEFT_COLL_ALL_REDUCE && header->dtype == WEFT_U32 && header->count == 1 &&
+           header->op == WEFT_MAX;
+}
+
+static const char *origin_of(const struct coll_header *header)
+{
+    if (may_be_weights(header)) return " (a weighted all_reduce begins with it)";
+    return may_be_vote(header) ? " (step_end of an elastic job votes with it)" : "";
+}
+
 static void describe_operation(const struct coll_header *header, char *out, size_t out_bytes)
 {
     const char *kind = weft_coll_kind_name(header->kind), *plan = weft_plan_name(header->plan);
@@ -133,8 +158,7 @@ static void describe_operation(const struct coll_header *header, char *out, size
     case WEFT_COLL_ALL_REDUCE:
     case WEFT_COLL_REDUCE_SCATTER:
         snprintf(out, out_bytes, "%s of %llu %s, %s, plan %s%s", kind, count, weft_dtype_name(header->dtype),
-                 weft_op_name(header->op), plan,
-                 may_be_weights(header) ? " (a weighted all_reduce begins with it)" : "");
+                 weft_op_name(header->op), plan, origin_of(header));
         break;
     case WEFT_COLL_REDUCE:
         snprintf(out, out_bytes, "%s of %llu %s, %s, root %u, plan %s", kind, count,

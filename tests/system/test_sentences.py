@@ -8,6 +8,8 @@ import subprocess
 
 import harness
 
+STEPS = os.path.join(harness.BUILD, "tests", "client", "freed")  # declares tensors and runs steps
+
 
 class Sentences(harness.JobTest):
     def check(self, done, *parts):
@@ -41,6 +43,12 @@ class Sentences(harness.JobTest):
 
     def test_no_such_program(self):
         self.check(self.run_job(1, 2, [self.path("no-such-trainer")], seconds=30), "no-such-trainer")
+
+    def test_files_and_directories_that_cannot_be_written(self):
+        weft = harness.PROGRAMS.weft
+        self.check(self.call("sh", "-c", f'ulimit -f 0; exec "{weft}" run -n 2 --log-dir "{self.path("run")}" -- true'), "secret: File too large")
+        self.check(self.call("env", "TMPDIR=/nonexistent", weft, "run", "-n", "2", "--log-dir", self.path("run"), "--", "true"), "/nonexistent/", "set TMPDIR")
+        self.check(self.call("sh", "-c", f'cd /proc && exec "{weft}" run -n 2 -- true'), "log directory weft-logs", "--log-dir")
 
     def test_no_job(self):
         self.check(self.call(harness.PROGRAMS.trainer), "weft run")
@@ -118,6 +126,14 @@ class Sentences(harness.JobTest):
     def test_different_steps(self):
         words = ["sh", "-c", f'exec "{harness.PROGRAMS.trainer}" --hidden 64 --steps 30 --lr 0.0$((1 + WEFT_RANK))']
         self.check(self.run_job(1, 2, words, seconds=30), "rank")
+
+    def test_options_that_differ_between_ranks(self):
+        """Options that are equal on all ranks: the sentence names the option."""
+        for option, value, part in (("client.push_order", "called", "client.push_order"), ("client.hash_every", "1", "client.hash_every"),
+                                    ("client.learn_order", "no", "client.learn_order"), ("client.skip_nonfinite", "yes", "skip_nonfinite true")):
+            variable = "WEFT_" + option.upper().replace(".", "_")
+            script = f'[ "$WEFT_RANK" = 1 ] && export {variable}={value}; exec "{STEPS}" 99 0 2 reduce'
+            self.check(self.run_job(0, 2, ["sh", "-c", script], option), part)
 
     def test_port_in_use(self):
         with socket.socket() as taken:

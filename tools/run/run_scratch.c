@@ -27,7 +27,8 @@ bool run_scratch_create(struct run_scratch *scratch, const char *job)
     snprintf(scratch->directory, sizeof scratch->directory, "%.3000s/weft-%.200s-XXXXXX",
              parent && parent[0] ? parent : "/tmp", job);
     if (!mkdtemp(scratch->directory)) {
-        fprintf(stderr, "weft run: cannot make the directory %s: %s\n", scratch->directory, strerror(errno));
+        fprintf(stderr, "weft run: cannot make the directory %s: %s; set TMPDIR to a directory for it\n",
+                scratch->directory, strerror(errno));
         scratch->directory[0] = 0;
         return false;
     }
@@ -84,14 +85,16 @@ bool run_make_directory(const char *path)
         char kept = *slash;
         *slash = 0;
         if (mkdir(part, 0755) != 0 && errno != EEXIST) {
-            fprintf(stderr, "weft run: cannot make the log directory %s: %s\n", part, strerror(errno));
+            fprintf(stderr, "weft run: cannot make the log directory %s: %s; name another: --log-dir DIR\n",
+                    part, strerror(errno));
             return false;
         }
         *slash = kept;
         if (!kept) break;
     }
     if (access(path, W_OK | X_OK) == 0) return true;
-    fprintf(stderr, "weft run: cannot write into the log directory %s: %s\n", path, strerror(errno));
+    fprintf(stderr, "weft run: cannot write into the log directory %s: %s; name another: --log-dir DIR\n",
+            path, strerror(errno));
     return false;
 }
 

@@ -210,6 +210,7 @@ static void circle(struct crowd *crowd, struct weft_session *session, uint32_t r
 {
     const uint32_t next = (rank + 1) % 3, list[] = {rank < next ? rank : next, rank < next ? next : rank};
     struct weft_comm *comm = NULL;
+    session->settings.deadline_ns = WEFT_MS(1000); /* of the calls, not of the join */
     pthread_barrier_wait(&crowd->meet);
     CROWD_REFUSED(crowd, session, weft_comm_create(session, list, 2, 0, &comm), WEFT_ERR_DEADLINE,
                   "for the call of rank");
@@ -217,7 +218,7 @@ static void circle(struct crowd *crowd, struct weft_session *session, uint32_t r
 
 static void test_circle(void **state)
 {
-    struct crowd crowd = {.deadline_ms = 1000};
+    struct crowd crowd = {0};
     crowd_run(&crowd, 3, circle);
     assert_int_equal(crowd.failures, 0);
 }
@@ -229,8 +230,8 @@ static void missing(struct crowd *crowd, struct weft_session *session, uint32_t 
     struct weft_comm *comm = NULL;
     struct weft_request request = {{0}};
     const bool calls = rank != 1 && rank != 3;
+    session->settings.deadline_ns = WEFT_MS(1000); /* of comm_create; the recv has that of the group */
     pthread_barrier_wait(&crowd->meet);
-    if (!calls) usleep(500000); /* the deadline of the recv is later than that of the members */
     enum weft_status status = calls ? weft_comm_create(session, all, 5, 44, &comm)
                                     : weft_recv(session, &request, 1, WEFT_U8, 4 - rank, &request);
     if (!calls && status >= 0) status = weft_wait(&request, 0);
@@ -245,7 +246,7 @@ static void missing(struct crowd *crowd, struct weft_session *session, uint32_t 
 
 static void test_missing(void **state)
 {
-    struct crowd crowd = {.deadline_ms = 1000};
+    struct crowd crowd = {0};
     crowd_run(&crowd, 5, missing);
     assert_int_equal(crowd.failures, 0);
     assert_true(crowd.found > 0);

@@ -496,6 +496,16 @@ static enum weft_status weight_by_one(struct weft_session *session, uint32_t ran
                      : weft_all_reduce(session, field, field, 4, WEFT_F32, WEFT_AVG, request);
 }
 
+/* Also for an elastic job, whose step_end votes. */
+static enum weft_status end_by_one(struct weft_session *session, uint32_t rank, struct weft_request *request)
+{
+    const enum weft_status status =
+        weft_step_begin(session, &(struct weft_step){.step = 1, .lr = 1, .weight = 1});
+    if (status < 0) return status;
+    return rank == 0 ? weft_step_end(session)
+                     : weft_all_reduce(session, field, field + 16, 4, WEFT_F32, WEFT_SUM, request);
+}
+
 static void differ(struct crowd *crowd, struct weft_session *session, uint32_t rank)
 {
     const struct differing *differing = crowd->user;
@@ -535,11 +545,12 @@ static void test_differing_calls(void **state)
         {exchanged_pieces, {"the count of the piece from rank 0 to rank 1", "sends 4 f32 to rank 1"}},
         {exchanged_pieces, {"all_to_all differs", ", which expects 5"}},
         {exchange_by_one, {"called all_to_all of f32 with counts", "called all_to_all of 2 f32"}},
+        {end_by_one, {"step_end of an elastic job votes with it", "called all_reduce of 4 f32"}},
         {weight_by_one, {"a weighted all_reduce begins with it", "all_reduce of 4 f32, avg"}},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         struct differing differing = all[i];
-        struct crowd crowd = {.user = &differing};
+        struct crowd crowd = {.user = &differing, .workers_min = differing.call == end_by_one};
         crowd_run(&crowd, 2, differ);
         assert_int_equal(crowd.failures, 0);
     }
