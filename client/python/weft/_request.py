@@ -70,7 +70,7 @@ class Request:
         """
         if self._status is not None:
             return self._finish(self._status)
-        limit_ms = self._session._deadline_ms if timeout is None else milliseconds(timeout)
+        limit_ms = self._session._deadline_ms if timeout is None else milliseconds(timeout) or self._session._deadline_ms
         if limit_ms <= _SLICE_MS or _get_ident() != _MAIN:
             status = _wait(self._c, limit_ms)
         else:

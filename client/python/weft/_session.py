@@ -13,7 +13,7 @@ from ._memory import Memory
 from ._outer import OuterSteps
 from ._request import OPEN, PersistentRequest, Request
 from ._tensor import Tensor, declare
-from ._types import OPS, lookup, milliseconds
+from ._types import OPS, c_text, lookup, milliseconds, whole
 
 _SWEEP = 1024  # open requests from which a start looks for completed ones that nothing waits for
 _current = None
@@ -71,7 +71,7 @@ def open_session(coordinator, *, job=None, secret=None, rank=None, deadline=None
     options = ffi.new("struct weft_options *")
     lib.weft_options_init_sized(options, ffi.sizeof("struct weft_options"))
     texts = {"coordinator": coordinator, "job": job, "secret": secret, "lanes": lanes, "devices": devices}
-    keep = {name: ffi.new("char[]", text.encode()) for name, text in texts.items() if text is not None}
+    keep = {name: ffi.new("char[]", c_text(text, name)) for name, text in texts.items() if text is not None}
     for name, text in keep.items():
         setattr(options, name, text)
     if rank is not None:
@@ -145,7 +145,7 @@ class Session:
 
     def abort(self, text):
         """End the job: all waits on all ranks raise Aborted with `text`. Does not block."""
-        self._check(lib.weft_abort(self._c, text.encode()))
+        self._check(lib.weft_abort(self._c, c_text(text, "text")))
 
     def nccl_open(self, device):
         """From here on, all_reduces of CUDA memory of `device` use NCCL inside each host, where that is possible.
@@ -193,6 +193,8 @@ class Session:
         call.count, call.dtype, call.op, call.root = count, dtype, op, root
         kept = [call]
         if comm is not None:
+            if not isinstance(comm, _comm.Comm):
+                raise InvalidArgument(f"comm {comm!r}; pass a Comm of split() or comm_create()")
             if comm._c == NULL:
                 raise WrongState("the group was freed")
             call.comm = comm._c
@@ -235,6 +237,10 @@ class Session:
         """Start a collective on arrays: `array` holds pieces_in pieces of count elements, `out` pieces_out."""
         source = None if array is None else _view(array)
         target = None if out is None else source if out is array else _view(out, True)
+        if source is None and target is None:
+            raise InvalidArgument("the array is None; pass an array or a tensor")
+        if type(root) is not int or root < 0:
+            root = whole(root, "root")
         if target is source and source.readonly:
             raise InvalidArgument(f"the result cannot be written to a read-only {type(array).__name__}")
         shown = source or target
@@ -243,7 +249,7 @@ class Session:
         count = shown.count // (pieces_in if source else pieces_out)
         self._lengths(source, target, count * pieces_in, count * pieces_out)
         if op:
-            op = OPS[op] if op in OPS else lookup(OPS, op, "op")
+            op = OPS[op] if type(op) is str and op in OPS else lookup(OPS, op, "op")
         in_pointer, out_pointer = source.pointer if source else NULL, target.pointer if target else NULL
         if comm is None and factor is None and weight is None and timeout is None and not reproducible and not shown.memory:
             request = Request(self, (source, target), out if result is None else result)
@@ -282,7 +288,7 @@ class Session:
             if found is not None:  # the usual call, without the general way's objects
                 pointer, dtype = found
                 return self._submit(Request(self, pointer, array), lib.weft_all_reduce, self._c, pointer, pointer, array.size,
-                                    dtype, OPS[op] if op in OPS else lookup(OPS, op, "op"))  # fmt: skip
+                                    dtype, OPS[op] if type(op) is str and op in OPS else lookup(OPS, op, "op"))  # fmt: skip
         return self._start(lib.WEFT_CALL_ALL_REDUCE, array, self._output(array, out), op=op, comm=comm, factor=factor,
                            weight=weight, reproducible=reproducible, timeout=timeout)  # fmt: skip
 
@@ -327,14 +333,14 @@ class Session:
     def send(self, array, to, *, comm=None, timeout=None):
         """Start a send of `array` (n,) to rank `to`. Its n-th send matches that rank's n-th recv. Return a Request."""
         source = _buffer.view(array)
-        return self.call(lib.WEFT_CALL_SEND, source.pointer, None, source.count, source.dtype, root=to, comm=comm,
+        return self.call(lib.WEFT_CALL_SEND, source.pointer, None, source.count, source.dtype, root=whole(to, "to"), comm=comm,
                          keep=source, memory=source.memory, stream=source.stream,
                          timeout_ms=milliseconds(timeout))  # fmt: skip
 
     def recv(self, array, source, *, comm=None, timeout=None):
         """Start a receive of `array` (n,) from rank `source`. Return a Request."""
         target = _buffer.view(array, True)
-        return self.call(lib.WEFT_CALL_RECV, None, target.pointer, target.count, target.dtype, root=source, comm=comm,
+        return self.call(lib.WEFT_CALL_RECV, None, target.pointer, target.count, target.dtype, root=whole(source, "source"), comm=comm,
                          keep=target, memory=target.memory, stream=target.stream, result=array,
                          timeout_ms=milliseconds(timeout))  # fmt: skip
 
@@ -391,14 +397,14 @@ class Session:
         Only the members call, all with the same ranks and tag; blocks until all have called. Ranks make the groups
         that they share in the same order.
         """
-        members = ffi.new("uint32_t[]", list(ranks))
+        members = ffi.new("uint32_t[]", [whole(rank, "rank") for rank in ranks])
         return _comm.make(self, lambda out: lib.weft_comm_create(self._c, members, len(members), tag, out))
 
     # ---- memory ----
 
     def alloc(self, nbytes):
         """Return Memory: zeroed bytes that peers on the same host can map."""
-        return Memory(self, nbytes)
+        return Memory(self, whole(nbytes, "nbytes"))
 
     def empty(self, shape, dtype="f32"):
         """Return a NumPy array (zeroed) in memory that peers on the same host can map; imports numpy."""
@@ -406,6 +412,8 @@ class Session:
 
         names = {"f32": "float32", "f64": "float64", "f16": "float16"}
         kind = numpy.dtype(names.get(dtype, dtype))
+        if numpy.min(shape, initial=0) < 0:
+            raise InvalidArgument(f"shape {shape!r}; pass an int of at least 0, or a sequence of them")
         count = int(numpy.prod(shape))
         return numpy.asarray(self.alloc(max(1, count * kind.itemsize)))[: count * kind.itemsize].view(kind).reshape(shape)
 
@@ -443,7 +451,7 @@ class Session:
         options = ffi.new("struct weft_outer_options *")
         options.size = ffi.sizeof("struct weft_outer_options")
         texts = {"codec": codec, "optimizer": optimizer}
-        keep = {key: ffi.new("char[]", text.encode()) for key, text in texts.items() if text is not None}
+        keep = {key: ffi.new("char[]", c_text(text, key)) for key, text in texts.items() if text is not None}
         for key, text in keep.items():
             setattr(options, key, text)
         options.lr, options.every, options.fragments, options.overlap = lr, every, fragments, overlap
@@ -538,14 +546,14 @@ class Session:
 
     def set_plan(self, plan):
         """Set the plan of the next operations, such as "auto" or "ring"; equal on all ranks."""
-        self._check(lib.weft_set_plan(self._c, plan.encode()))
+        self._check(lib.weft_set_plan(self._c, c_text(plan, "plan")))
 
     def explain(self, operation, count, dtype="f32"):
         """Return one line: the plan that `operation` would take now, and the estimated time of each plan."""
         from ._types import dtype_of
 
         text = ffi.new("char[]", 2048)
-        self._check(lib.weft_explain(self._c, operation.encode(), count, dtype_of(dtype), text, 2048))
+        self._check(lib.weft_explain(self._c, c_text(operation, "operation"), count, dtype_of(dtype), text, 2048))
         return ffi.string(text).decode()
 
     def links(self):
@@ -564,7 +572,7 @@ class Session:
         """Return (step, data) of `rank`, default this one, in the snapshot that the job has restored; None without
         one, or if it has no part of that rank. Blocks for the coordinator."""
         size, step = ffi.new("uint64_t *"), ffi.new("uint64_t *")
-        of = self.rank if rank is None else rank
+        of = self.rank if rank is None else whole(rank, "rank")
         try:
             self._check(lib.weft_snapshot_restored_blob(self._c, of, ffi.NULL, size, step))
         except NotFound:

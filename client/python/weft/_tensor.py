@@ -7,7 +7,7 @@ from . import _buffer
 from ._abi import NULL, ffi, lib
 from ._errors import InvalidArgument
 from ._request import Request
-from ._types import MODES, dtype_of, lookup, milliseconds
+from ._types import MODES, c_text, dtype_of, lookup, milliseconds
 
 
 def declare(session, kind, name, shape, dtype, mode, codec, optimizer, chunk_bytes, skip_nonfinite, group=0,
@@ -17,7 +17,7 @@ def declare(session, kind, name, shape, dtype, mode, codec, optimizer, chunk_byt
     options = ffi.new("struct weft_tensor_options *")
     lib.weft_tensor_options_init_sized(options, ffi.sizeof("struct weft_tensor_options"))
     texts = {"name": name, "codec": codec, "optimizer": optimizer, "consistency": consistency}
-    keep = {key: ffi.new("char[]", text.encode()) for key, text in texts.items() if text is not None}
+    keep = {key: ffi.new("char[]", c_text(text, key)) for key, text in texts.items() if text is not None}
     for key, text in keep.items():
         setattr(options, key, text)
     options.dim_count = len(dims)

@@ -1,4 +1,7 @@
-"""Names of element types, reductions and operations, as C constants."""
+"""Names of element types, reductions and operations, as C constants, and checks of other arguments."""
+
+import numbers
+import operator
 
 from ._abi import lib
 from ._errors import InvalidArgument
@@ -45,5 +48,27 @@ def dtype_of(value):
 
 
 def milliseconds(seconds):
-    """Return a timeout of weft.h: milliseconds, at least 1; 0 for None, which takes the default."""
-    return 0 if seconds is None else max(1, int(seconds * 1000))
+    """Return a timeout of weft.h: milliseconds, at least 1; 0 for None and infinity, which take the default."""
+    if seconds is None or seconds == float("inf"):
+        return 0
+    if not isinstance(seconds, numbers.Real) or seconds != seconds:
+        raise InvalidArgument(f"timeout {seconds!r}; pass a number of seconds")
+    return max(1, int(seconds * 1000))
+
+
+def c_text(value, what):
+    """Return the C string of a str."""
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{what} {value!r}; pass a str")
+    return value.encode()
+
+
+def whole(value, what):
+    """Return an int that is not negative: a rank, a number of bytes."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise InvalidArgument(f"{what} {value!r}; pass an int of at least 0")
+    return number
