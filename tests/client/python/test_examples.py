@@ -64,9 +64,7 @@ def torchrun(*arguments):
 
 
 def test_gpt(tmp_path, request):
-    torch = pytest.importorskip("torch")
-    if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
-        pytest.skip("torch is older than 2.1")
+    pytest.importorskip("torch")
     forks = request.getfixturevalue("forks")  # made now: it has torch
     text = tmp_path / "text"
     text.write_bytes(b"".join(path.read_bytes() for path in sorted((jobs.ROOT / "docs").glob("*.md"))))

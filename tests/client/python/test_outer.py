@@ -46,9 +46,7 @@ def test_mean_of_weights(job):
 
 def test_gpt_with_outer_steps(tmp_path, request):
     """The example trains, sends less than gradients of each step would be, and continues from its file."""
-    torch = pytest.importorskip("torch")
-    if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
-        pytest.skip("torch is older than 2.1")
+    pytest.importorskip("torch")
     import jobs
 
     forks = fork_server.Server()  # one that has torch

@@ -3,8 +3,6 @@
 import pytest
 
 torch = pytest.importorskip("torch")
-if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
-    pytest.skip("torch is older than 2.1", allow_module_level=True)
 
 from test_torch_optim import adamw, batch, loss_of, mine, network  # noqa: E402
 

@@ -5,8 +5,6 @@ import copy
 import pytest
 
 torch = pytest.importorskip("torch")
-if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
-    pytest.skip("torch is older than 2.1", allow_module_level=True)
 
 RANKS, STEPS, EVERY = 2, 7, 3
 OUTER = {"every": EVERY, "codec": "dense", "optimizer": "sgd", "lr": 1.0}  # the mean of the weights

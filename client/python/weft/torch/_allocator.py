@@ -27,7 +27,7 @@ class Allocator:
 
     def tensor(self, count, dtype):
         """Return a tensor (count,) with undefined elements."""
-        nbytes = count * dtype.itemsize
+        nbytes = count * torch.empty((), dtype=dtype).element_size()  # dtype.itemsize begins with 2.1
         kind = _class_bytes(max(1, nbytes))
         with self._lock:
             idle = self._idle.get(kind)

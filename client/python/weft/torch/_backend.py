@@ -4,6 +4,10 @@ Each process group is a group of ranks of the session (weft_comm), and each call
 call of weft. Tensors are sent from and received into their own memory where they are contiguous. The backend
 keeps every Work until it is done: torch.distributed may drop it earlier, while the operation uses its
 tensors. Calls on CUDA tensors are stream-ordered (_streams.py).
+
+    PyTorch 2.14 and later   WeftBackend, a Backend in Python, one for the devices of a ProcessGroup
+    before                   WeftProcessGroup, a ProcessGroup in Python: it serves functions of
+                             torch.distributed and DDP. C++ code reaches only some of its methods
 """
 
 import contextlib
@@ -44,19 +48,12 @@ def _in_stream_order(start):
     return method
 
 
-class WeftBackend(Backend):
-    """One process group. torch.distributed makes it and calls it; ranks and roots are those of the group."""
+class Collectives:
+    """The operations of one process group; ranks and roots are those of the group."""
 
     supports_coalescing = False
 
     def __init__(self, session, comm, rank, size, timeout):
-        try:
-            super().__init__(rank, size)
-        except TypeError as reason:  # the class has no constructor for Python
-            raise Unsupported(
-                f"PyTorch {torch.__version__} cannot have a backend in Python: use 2.15 or later, or "
-                'weft.torch.init_process_group("gloo") with weft.torch.register_ddp_hook'
-            ) from reason
         self._session, self._comm, self._rank, self._size = session, comm, rank, size
         self._timeout = timeout
         self._works = set()
@@ -179,7 +176,8 @@ class WeftBackend(Backend):
         )
         return self._work([request], tensors)
 
-    def barrier(self, options=None):
+    def barrier(self, options=None, opts=None):  # opts: the name before PyTorch 2.14
+        options = opts if options is None else options
         request = self._session.call(
             lib.WEFT_CALL_BARRIER,
             None,
@@ -193,7 +191,7 @@ class WeftBackend(Backend):
 
     # ---- gather ----
 
-    def all_gather_single(self, output, source, options):
+    def all_gather_single(self, output, source, options=None):
         return self.all_gather_single_coalesced([output], [source], options)
 
     @_in_stream_order
@@ -215,7 +213,7 @@ class WeftBackend(Backend):
                 f"{piece.numel()} {piece.dtype}"
             )
 
-    def allgather(self, output_lists, sources, options):
+    def allgather(self, output_lists, sources, options=None):
         return self.allgather_coalesced(output_lists, sources, options)
 
     @_in_stream_order
@@ -438,6 +436,43 @@ class WeftBackend(Backend):
         self._session.abort("torch.distributed aborted the process group")
 
 
+class WeftBackend(Collectives, Backend):
+    """One process group. torch.distributed makes it and calls it."""
+
+    def __init__(self, session, comm, rank, size, timeout):
+        Backend.__init__(self, rank, size)
+        Collectives.__init__(self, session, comm, rank, size, timeout)
+
+
+class WeftProcessGroup(Collectives, dist.ProcessGroup):
+    """One process group where PyTorch has no backends in Python. torch.distributed calls it directly."""
+
+    _device_types = [torch.device("cpu")]
+
+    def __init__(self, session, comm, rank, size, timeout):
+        dist.ProcessGroup.__init__(self, rank, size)
+        Collectives.__init__(self, session, comm, rank, size, timeout)
+        self._name = ""
+
+    def _get_backend(self, device):
+        return self
+
+    # C++ code of PyTorch reads and writes the name with these.
+    def getGroupName(self):
+        return self._name
+
+    def setGroupName(self, name):
+        self._name = name
+
+
+def _has_backends_in_python():
+    try:
+        type("Probe", (Backend,), {})(0, 1)
+    except TypeError:  # the class has no constructor for Python
+        return False
+    return True
+
+
 def make_backend(options, _=None):
     """Make the backend of a process group; called by torch.distributed on the members of the group."""
     whole = not options.global_ranks_in_group
@@ -450,7 +485,12 @@ def make_backend(options, _=None):
         )
     # The tag shows which groups met where ranks make groups in different orders.
     comm = None if whole else session.comm_create(ranks, zlib.crc32(options.group_id.encode()))
-    return WeftBackend(session, comm, options.group_rank, options.group_size, options.timeout)
+    arguments = (session, comm, options.group_rank, options.group_size, options.timeout)
+    if _has_backends_in_python():
+        return WeftBackend(*arguments)
+    group = WeftProcessGroup(*arguments)
+    group.setGroupName(options.group_id)
+    return group
 
 
 def register():

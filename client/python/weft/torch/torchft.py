@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from .. import _session
 from .._errors import AlreadyExists, WeftError, WrongState
-from ._backend import WeftBackend
+from ._backend import Collectives
 from ._rendezvous import own_host
 
 try:
@@ -30,7 +30,7 @@ _TRIES = 3  # ports that rank 0 tries: another process may take a free one befor
 _environment = threading.Lock()
 
 
-class _Backend(WeftBackend):
+class _Backend(Collectives):
     """Keeps the first error of an operation."""
 
     error = None
