@@ -347,13 +347,21 @@ static void on_ended(void *context, enum weft_status reason, const char *text)
     client->options.closed(client->options.context, (enum weft_status)client->end.status, client->end.text);
 }
 
+static void fail_to_join(struct weft_control_client *client)
+{
+    if (client->state == CLIENT_CONNECTING)
+        fail(client, WEFT_ERR_DEADLINE, "the process at %s%s", client->address, WEFT_CONTROL_SILENT_TEXT);
+    else
+        fail(client, WEFT_ERR_DEADLINE, "the coordinator at %s did not admit this process within %llu s",
+             client->address, (unsigned long long)(client->options.join_ns / WEFT_SECONDS(1)));
+}
+
 static void on_tick(void *context)
 {
     struct weft_control_client *client = context;
     uint64_t now_ns = weft_now_ns(client->env);
     if (client->opened && client->state < CLIENT_JOINED && now_ns > client->join_deadline_ns)
-        fail(client, WEFT_ERR_DEADLINE, "the coordinator at %s did not admit this process within %llu s",
-                client->address, (unsigned long long)(client->options.join_ns / WEFT_SECONDS(1)));
+        fail_to_join(client);
     if (client->state != CLIENT_JOINED || !client->link.connection) return;
     const uint64_t silent_ns = weft_silence_check(&client->silence, now_ns);
     if (silent_ns > 0 && weft_control_link_replace(&client->link)) return;

@@ -43,6 +43,10 @@ struct weft_control_client_options {
 };
 /* `closed` with WEFT_ERR_PEER_LOST after Welcome: "the coordinator at HOST:PORT", this, the reason. */
 #define WEFT_CONTROL_LOST_TEXT " is lost: "
+/* Behind "the process at HOST:PORT", which accepts connections and sends no Challenge. */
+#define WEFT_CONTROL_SILENT_TEXT                                                                            \
+    " accepts connections and does not answer: it is stopped, or that port is no control port of weft (is " \
+    "it the HTTP port?)"
 void weft_control_client_options_init(struct weft_control_client_options *options);
 /* Starts connecting. Does not block. Copies the options and their texts except host. Net thread. */
 enum weft_status weft_control_client_start(struct weft_env *env, struct weft_net *net,

@@ -1,6 +1,7 @@
 /* common.c - usage errors, numbers and the secret of the job, the same for every command. */
 #include "tools/common.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,4 +60,14 @@ bool tool_read_secret(const char *command, const char *path, const struct weft_c
     if (file && file[0]) return read_file(command, file, secret_out);
     const char *configured = config ? weft_config_text(config, "job.secret_file") : "";
     return configured[0] ? read_file(command, configured, secret_out) : true;
+}
+
+int tool_end_output(const char *command, int status)
+{
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout)) return status;
+    if (status != 0 || errno == EPIPE) return status;
+    fprintf(stderr, "%s: cannot write all of the output: %s\n", command,
+            errno ? strerror(errno) : "a write to standard output has failed");
+    return 1;
 }

@@ -97,10 +97,8 @@ static void ask(struct weft_env *env, const struct weft_control_client_options *
     status = weft_control_client_start(env, net, &options, &query->member, &query->error);
     while (status == WEFT_OK && !query->done && weft_now_ns(env) < deadline_ns) weft_net_step(net, 100);
     if (status == WEFT_OK && !query->done)
-        weft_error_set(&query->error, WEFT_ERR_DEADLINE,
-                       "the process at %s:%u accepts connections and does not answer: it is stopped, or no "
-                       "coordinator of weft",
-                       given->host, given->port);
+        weft_error_set(&query->error, WEFT_ERR_DEADLINE, "the process at %s:%u%s", given->host, given->port,
+                       WEFT_CONTROL_SILENT_TEXT);
     weft_net_free(net);
     weft_control_client_free(query->member);
 }

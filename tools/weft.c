@@ -49,10 +49,8 @@ static int run_link(int argc, char **argv)
     return weft_bench_main(argc + 1, words);
 }
 
-int main(int argc, char **argv)
+static int run_command(int argc, char **argv)
 {
-    signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a write beyond ulimit -f then has a sentence */
     const int status = run_link(argc, argv);
     if (status >= 0) return status;
     if (argc < 2) return tool_usage_error("weft", "a command is missing");
@@ -71,4 +69,11 @@ int main(int argc, char **argv)
     const char *names[COMMAND_COUNT + 1] = {NULL};
     for (size_t i = 0; i < COMMAND_COUNT; i++) names[i] = commands[i].name;
     return cli_unknown_error("weft", argv[1][0] == '-' ? "option" : "command", argv[1], names);
+}
+
+int main(int argc, char **argv)
+{
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond ulimit -f then has a sentence */
+    return tool_end_output("weft", run_command(argc, argv));
 }

@@ -281,5 +281,5 @@ int main(int argc, char **argv)
     }
     free(secret);
     weft_config_free(line.config);
-    return status;
+    return tool_end_output("weftd", status);
 }

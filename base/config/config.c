@@ -49,6 +49,7 @@ static size_t find_option(const char *name)
 /* --- unknown names --- */
 
 #define NAME_BYTES_MAX 40
+#define LINES_MAX 10000u /* of a file; longer lines than inih's count as several */
 
 static const char *nearest_option(const char *name)
 {
@@ -129,6 +130,8 @@ enum weft_status weft_config_set(struct weft_config *config, const char *name, c
 struct file_reader {
     struct weft_config *config;
     const char *path;
+    FILE *file;
+    uint32_t lines;
     enum weft_status status;
     struct weft_error reason;
 };
@@ -155,16 +158,24 @@ static int take_line(void *user, const char *section, const char *name, const ch
     return reader->status == WEFT_OK;
 }
 
+/* fgets for inih. Ends early at the first error, and at a line beyond LINES_MAX: /dev/zero has no end. */
+static char *read_line(char *out, int bytes, void *context)
+{
+    struct file_reader *reader = context;
+    if (reader->status < 0 || ++reader->lines > LINES_MAX) return NULL;
+    return fgets(out, bytes, reader->file);
+}
+
 enum weft_status weft_config_read_file(struct weft_config *config, const char *path, struct weft_error *error)
 {
     FILE *file = fopen(path, "re");
     if (!file)
         return weft_error_set(error, errno == ENOENT ? WEFT_ERR_NOT_FOUND : WEFT_ERR_IO,
                               "configuration file %s cannot be opened: %s", path, strerror(errno));
-    struct file_reader reader = {.config = config, .path = path};
+    struct file_reader reader = {.config = config, .path = path, .file = file};
     for (size_t i = 0; i < config->count; i++) config->values[i].seen_in_file = false;
     errno = 0;
-    int bad_line = ini_parse_file(file, take_line, &reader);
+    int bad_line = ini_parse_stream(read_line, &reader, take_line, &reader);
     int reason = ferror(file) ? errno : 0;
     fclose(file);
     if (reason)
@@ -172,6 +183,9 @@ enum weft_status weft_config_read_file(struct weft_config *config, const char *p
                               strerror(reason));
     if (reader.status < 0)
         return weft_error_set(error, reader.status, "%s:%d: %s", path, bad_line, reader.reason.text);
+    if (reader.lines > LINES_MAX)
+        return weft_error_set(error, WEFT_ERR_MALFORMED, "%s: a configuration file has at most %u lines",
+                              path, LINES_MAX);
     if (bad_line != 0)
         return weft_error_set(
             error, WEFT_ERR_MALFORMED,

@@ -85,6 +85,14 @@ class Configuration(DeployTest):
         self.assertEqual(count, self.call(WEFTD, "--help-options").stdout.count("    Takes "))
         self.assertEqual(self.call(WEFTD, "--check-config", self.write("weft.ini", text)).stdout, "")
 
+    def test_files_without_an_end_or_space(self):
+        self.assertIn("at most 10000 lines", self.call(WEFTD, "--check-config", "/dev/zero", expect=1).stderr)
+        for words in ([WEFTD, "--example-config"], [WEFT, "--help"]):
+            with open("/dev/full", "w", encoding="ascii") as full:
+                done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=100)
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, r"^weftd?: cannot write all of the output: No space left on device\n$")
+
 
 class Manual(DeployTest):
     def page(self, name):

@@ -85,8 +85,11 @@ class Missing(harness.JobTest):
             where = f"127.0.0.1:{listener.getsockname()[1]}"
             done = subprocess.run([EXAMPLE], env={**os.environ, "WEFT_JOB": "demo", "WEFT_COORDINATOR": where, "WEFT_RANK": "0",
                                                   "WEFT_DEADLINE_MS": "3000"}, stderr=subprocess.PIPE, text=True, timeout=SECONDS)
-        self.assertEqual(done.returncode, 1)
-        self.assertIn(f"the process at {where} accepts connections and does not answer", done.stderr)
+            status = subprocess.run([harness.PROGRAMS.weft, "status", "--timeout", "1", where], stderr=subprocess.PIPE, text=True, timeout=SECONDS)
+            silent = f"the process at {where} accepts connections and does not answer"
+        self.assertEqual((done.returncode, status.returncode), (1, 1))
+        self.assertIn(silent, done.stderr)
+        self.assertIn(f"weft status: {silent}: it is stopped, or that port is no control port", status.stderr)
 
 
 if __name__ == "__main__":

@@ -153,6 +153,9 @@ class ObserveTest(harness.JobTest):
         self.assertIn("(exit status 2)", doctor)
         done = self.weft("support", "--logs", self.path("none"), "--output", archive, "--no-doctor", expect=1)
         self.assertRegex(done.stderr, r"^weft support: cannot read the folder \S+/none: ")
+        os.chmod(self.path("secret"), 0o600)
+        done = self.weft("support", "--output", archive, "--no-doctor", "127.0.0.1:1")
+        self.assertRegex(done.stderr, r"^weft support: the status of the job is left out: no process listens at 127.0.0.1:1 ")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import unittest
@@ -114,6 +115,11 @@ class SnapshotStore(snapshot_jobs.SnapshotTest):
             done = subprocess.run([harness.PROGRAMS.weftd, "--check-config", *words], capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 1)
             self.assertIn(sentence, done.stderr)
+        done = subprocess.run([harness.PROGRAMS.weft, "run", "-n", "1", "-s", "2", "--log-dir", self.path("logs"), "--", "true"], capture_output=True,
+                              text=True, timeout=60, env={**os.environ, "WEFT_SERVER_COPIES": "1", "WEFT_SERVER_STORE": "/proc/none/x"})
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"weft run: shard 0 .* exited with status 1; the end of (.*\n)+.*the store /proc/none/x cannot be opened: No such file")
+        shutil.rmtree(self.path("logs"))
         words = ["--set", f"snapshot.folder={self.path('made')}", "--set", f"server.store={self.path('store')}", "--set", "server.copies=1"]
         self.assertEqual(subprocess.run([harness.PROGRAMS.weftd, "--check-config", *words], stdout=subprocess.DEVNULL, timeout=60).returncode, 0)
         self.assertEqual(os.listdir(self.directory), [])

@@ -4,12 +4,12 @@
 #include "server/server.h"
 #include "tools/run/run_job.h"
 
-/* Shard 0 coordinates; with a store another one continues. If the chunks of the lost one have no copies, the
- * coordinator ends the job, and the workers end with an error. */
+/* Shard 0 coordinates; with a store another one continues, once shard 0 has begun to listen. If the chunks of
+ * the lost one have no copies, the coordinator ends the job, and the workers end with an error. */
 static bool can_lose_shard(struct run *run, const struct run_process *process)
 {
     char how[100];
-    if ((run->options.copies == 0 && !run->options.rollback) ||
+    if ((run->options.copies == 0 && !run->options.rollback) || !run->watch ||
         (process == &run->processes[0] && !run->store))
         return false;
     run_process_describe(process, how, sizeof how);

@@ -143,6 +143,7 @@ static void add_status(struct support *support)
     }
     char *json = tool_target_status(&support->target, &error);
     add_text(support, json ? "status.json" : "status.txt", json ? json : error.text);
+    if (!json) fprintf(stderr, "weft support: the status of the job is left out: %s\n", error.text);
     if (json) add_metrics(support, json);
     free(json);
 }
