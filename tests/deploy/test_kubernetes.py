@@ -49,7 +49,7 @@ class KubernetesTest(unittest.TestCase):
         path = os.path.join(self.directory, "document.yaml")
         with open(path, "w", encoding="utf-8") as file:
             json.dump(document, file)
-        done = subprocess.run([self.validator(), "--strict", path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100)
+        done = subprocess.run([self.validator(), "--strict", path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=500)
         self.assertEqual(done.returncode, expect, f"{document.get('kind')}: {done.stdout}")
         return done.stdout
 
@@ -62,7 +62,7 @@ class Base(KubernetesTest):
     def render(self, folder):
         if not shutil.which("kubectl"):
             self.skipTest("kubectl is not installed")
-        done = subprocess.run(["kubectl", "kustomize", folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100)
+        done = subprocess.run(["kubectl", "kustomize", folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=500)
         self.assertEqual(done.returncode, 0, done.stderr)
         return self.documents(done.stdout)
 
@@ -159,7 +159,7 @@ class TrainingRuntime(KubernetesTest):
         kept = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
         nodes = [subprocess.Popen([*container["command"], script], env={**kept, **values, "PET_NODE_RANK": str(rank)}, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, text=True) for rank in range(2)]
-        outputs = [node.communicate(timeout=100)[0] for node in nodes]
+        outputs = [node.communicate(timeout=500)[0] for node in nodes]
         self.assertEqual([node.returncode for node in nodes], [0, 0], outputs)
         self.assertIn("of 2", outputs[0])
 

@@ -21,7 +21,7 @@ IDENTITY = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
 
 
 def run(words, *, expect=0, **more):
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, **more)
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=800, **more)
     if done.returncode != expect:
         raise AssertionError(f"{words}: status {done.returncode}\n{done.stdout[-4000:]}")
     return done.stdout

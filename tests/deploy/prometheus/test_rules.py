@@ -28,7 +28,7 @@ class Rules(unittest.TestCase):
         if not HAS_PROMTOOL:
             self.skipTest("promtool is not installed (package prometheus)")
         done = subprocess.run(["promtool", *words], cwd=FOLDER, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=60)
+                              stderr=subprocess.STDOUT, text=True, timeout=250)
         self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_configuration_and_rules(self):
@@ -38,7 +38,7 @@ class Rules(unittest.TestCase):
         if not shutil.which("amtool"):
             self.skipTest("amtool is not installed (package prometheus-alertmanager)")
         done = subprocess.run(["amtool", "check-config", "alertmanager.yml"], cwd=FOLDER, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=60)
+                              stderr=subprocess.STDOUT, text=True, timeout=250)
         self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_cases(self):
