@@ -182,7 +182,7 @@ static enum weft_status start(struct weftd *weftd, struct weft_error *error)
         snprintf(ports, sizeof ports, "coordinator=%.300s\n", weftd->options.coordinator);
     } else {
         WEFT_TRY(start_coordinator(weftd, shown, &port, error));
-        weftd->rollback.port = port;
+        weftd->outcome.rollback.port = port;
         snprintf(host, sizeof host, "%s",
                  is_wildcard(weftd->options.listen) ? weft_loopback_host() : weftd->options.listen);
         snprintf(ports, sizeof ports, "coordinator=%s:%u\n", shown, port);

@@ -132,8 +132,15 @@ struct weftd_state {
     bool is_replaced;      /* another process coordinates the job that this one has coordinated */
 };
 
+/* Of a job that begins again from a snapshot (weftd_rollback.c). */
+struct weftd_rollback {
+    uint64_t step; /* of the snapshot; 0: none */
+    uint16_t port; /* where the coordinator of this process listens; 0: unknown */
+};
+
 /* Written by the net thread before it sets `stopped`, read by the main thread afterwards. */
 struct weftd_outcome {
+    struct weftd_rollback rollback;
     struct weft_error fail_error; /* what engines report to their workers; written before the commands are
                                    * posted */
     uint32_t lost_endpoint;       /* endpoint of the lost worker; UINT32_MAX: none, or a shard was lost */
@@ -157,12 +164,6 @@ struct weftd_again {
     uint16_t port;  /* port of this process as a candidate; 0: it was no candidate */
     bool is_rolled_back;              /* the next begin is one from a snapshot (weftd_rollback.c) */
     char address[300], restore[1100]; /* then: of the coordinator, "": this process; FOLDER:STEP */
-};
-
-/* Of a job that begins again from a snapshot (weftd_rollback.c). */
-struct weftd_rollback {
-    uint64_t step; /* of the snapshot; 0: none */
-    uint16_t port; /* where the coordinator of this process listens; 0: unknown */
 };
 
 struct weftd {
@@ -193,7 +194,6 @@ struct weftd {
     struct weftd_pending pending;
     struct weftd_state state;
     char label[32];        /* "shard 1" */
-    struct weftd_rollback rollback;
     struct weftd_outcome outcome;
 };
 

@@ -13,7 +13,7 @@
 bool weftd_rolled_back(struct weftd *weftd, const Weft__Control__Abort *abort)
 {
     if (abort->rollback_step == 0 || (!weftd->state.running && !weftd->restored)) return false;
-    weftd->rollback.step = abort->rollback_step;
+    weftd->outcome.rollback.step = abort->rollback_step;
     weftd_fail(weftd, WEFT_ERR_ROLLED_BACK, "%s", abort->text);
     return true;
 }
@@ -36,14 +36,14 @@ static void set_restore(const struct weftd *weftd, uint64_t step, char *out, siz
 bool weftd_rollback_is_due(const struct weftd *weftd, struct weftd_again *again)
 {
     struct weftd_again next = {.began_ns = weft_now_ns(weftd->env), .is_rolled_back = true};
-    uint64_t step = weftd->rollback.step;
+    uint64_t step = weftd->outcome.rollback.step;
     if (coordinates(weftd)) {
         if (!weft_coordinator_rolled_back(weft_coordinator_server_inner(weftd->coordinator),
                                           &next.next.options))
             return false;
         step = next.next.options.snapshots.restored_step;
         next.is_due = true;
-        next.port = weftd->candidate ? weft_candidate_port(weftd->candidate) : weftd->rollback.port;
+        next.port = weftd->candidate ? weft_candidate_port(weftd->candidate) : weftd->outcome.rollback.port;
     } else if (step > 0) {
         weft_control_client_address(weftd->member, next.address);
     } else return false;
