@@ -4,10 +4,28 @@
  *     copy:   it has closed s, equal hash: nothing             else --> REPLICATED(s, DIVERGED)
  *     leader: report --> the coordinator removes the copy from the map, and has another one made
  *
+ * With consistency ssp or asp the number of the last change takes the place of the step. The leader's next
+ * change waits for the acknowledgement of this one, and follows COMPARE.
+ *
  * Both run the same kernel on the same sums, so a difference is a fault of memory or of a program. Which of
  * the two is wrong is not known here: the workers compare their own weights with the leader's (shard_hash.c).
  * A message that is lost costs one comparison. */
+#include "server/shard/shard_clock.h"
 #include "server/shard/shard_engine.h"
+
+/* What has made the values: a step, or with clocks a change. */
+static uint64_t newest(const struct shard_chunk *chunk)
+{
+    return chunk->clock ? chunk->clock->changes : chunk->closed_step;
+}
+
+/* With clocks a step is one change of each worker. */
+static bool is_due(const struct shard_chunk *chunk, uint64_t step)
+{
+    const struct weft_shard_engine *engine = chunk->tensor->engine;
+    const uint64_t every = (uint64_t)engine->settings.hash_every * (chunk->clock ? engine->workers : 1);
+    return every > 0 && step > 0 && step % every == 0;
+}
 
 static uint64_t hash_of(const struct shard_chunk *chunk)
 {
@@ -24,9 +42,8 @@ static void sent(struct weft_completion *completion, enum weft_status status)
 void shard_compare_send(struct shard_chunk *chunk)
 {
     struct weft_shard_engine *engine = chunk->tensor->engine;
-    const uint64_t step = chunk->closed_step;
-    if (engine->settings.hash_every == 0 || step == 0 || step % engine->settings.hash_every != 0 ||
-        chunk->clock || !chunk->values || chunk->work.computing || chunk->compare.is_sending ||
+    const uint64_t step = newest(chunk);
+    if (!is_due(chunk, step) || !chunk->values || chunk->work.computing || chunk->compare.is_sending ||
         chunk->compare.step == step || shard_map_slot(chunk)->copy == 0)
         return;
     struct weft_wire_header header = {
@@ -56,7 +73,7 @@ enum shard_copy_next shard_compare_received(const struct shard_chunk *chunk,
     *status_out = WEFT_ERR_DIVERGED;
     if (shard_copy_is_busy(chunk)) return SHARD_COPY_WAIT;
     if (request->term != slot->term || slot->leader != request->worker || !chunk->placement.is_here ||
-        slot->copy != chunk->tensor->engine->endpoint + 1 || request->step != chunk->closed_step ||
+        slot->copy != chunk->tensor->engine->endpoint + 1 || request->step != newest(chunk) ||
         !chunk->values || hash_of(chunk) == request->incarnation)
         return SHARD_COPY_DROP;
     return SHARD_COPY_ANSWER;
@@ -72,9 +89,10 @@ bool shard_compare_answered(struct shard_chunk *chunk, uint32_t peer_id,
         header->step == 0 || header->step != chunk->compare.step)
         return true;
     weft_log(engine->env, WEFT_LOG_ERROR, "server",
-             "tensor '%s' chunk %u: after step %llu the copy has other bits than its leader; a new copy is "
+             "tensor '%s' chunk %u: after %s %llu the copy has other bits than its leader; a new copy is "
              "made: check the memory of both hosts",
-             chunk->tensor->name, chunk->index, (unsigned long long)header->step);
+             chunk->tensor->name, chunk->index, chunk->clock ? "change" : "step",
+             (unsigned long long)header->step);
     if (engine->replication.report)
         engine->replication.report(engine->replication.report_context,
                                    &(struct weft_slot_report){.slot = chunk->placement.slot,

@@ -12,13 +12,18 @@ static const struct fleet_tensor_spec tensors[] = {
     {.name = "mean", .codec = "dense", .optimizer = "none", .dim_count = 1, .dims = {500}},
 };
 
+static const struct fleet_tensor_spec clocks[] = {
+    {.name = "a", .codec = "dense", .optimizer = "sgd", .dim_count = 1, .dims = {100}, .consistency = "asp"},
+    {.name = "s", .codec = "dense", .optimizer = "sgd", .dim_count = 1, .dims = {500}, .consistency = "ssp:1"}
+};
+
 /* Chunk 0 (w): leader shard 0, copy shard 1. Chunk 1 (mean): the other way round. */
-static struct fleet *start(void)
+static struct fleet *start_with(const struct fleet_tensor_spec both[2])
 {
     struct fleet_options options = {.seed = 3,
                                     .shards = SHARDS,
                                     .workers = WORKERS,
-                                    .tensors = tensors,
+                                    .tensors = both,
                                     .tensor_count = 2,
                                     .hash_every = 4,
                                     .copies = true};
@@ -26,6 +31,8 @@ static struct fleet *start(void)
     fleet_install(fleet);
     return fleet;
 }
+
+static struct fleet *start(void) { return start_with(tensors); }
 
 static struct shard_chunk *chunk_at(struct fleet *fleet, uint32_t shard, uint32_t number)
 {
@@ -159,9 +166,9 @@ static void lower_term_is_refused(void **state)
 }
 
 /* The copy is dropped at the next comparison. The one that is made again has the leader's bits. */
-static void a_copy_with_other_bits(void **state)
+static void check_other_bits(const struct fleet_tensor_spec both[2])
 {
-    struct fleet *fleet = start();
+    struct fleet *fleet = start_with(both);
     const struct shard_chunk *leader = chunk_at(fleet, 0, 0), *copy = chunk_at(fleet, 1, 0);
     assert_true(fleet_train(fleet, 1, 7));
     fleet_settle(fleet, WEFT_MS(10));
@@ -180,6 +187,11 @@ static void a_copy_with_other_bits(void **state)
     assert_int_equal(fleet_wrong_values(fleet), 0);
     fleet_free(fleet);
 }
+
+static void a_copy_with_other_bits(void **state) { check_other_bits(tensors); }
+
+/* Compared by the number of the last change: each push of a worker is one. */
+static void a_copy_with_clocks_and_other_bits(void **state) { check_other_bits(clocks); }
 
 /* At 2,000 bytes a second the 800 bytes of the first chunk and its state delay the next one by 400 ms. */
 static void new_copies_keep_their_rate(void **state)
@@ -473,6 +485,7 @@ int main(void)
                                        cmocka_unit_test(skipped_step),
                                        cmocka_unit_test(rounds_are_repeated),
                                        cmocka_unit_test(a_copy_with_other_bits),
+                                       cmocka_unit_test(a_copy_with_clocks_and_other_bits),
                                        cmocka_unit_test(new_copies_keep_their_rate),
                                        cmocka_unit_test(a_late_contribution_counts_once),
                                        cmocka_unit_test(a_new_copy_without_memory),
