@@ -101,6 +101,7 @@ struct coordinator_abilities {
     bool has_snapshots;     /* a shard with a folder for snapshots; a worker that sends parts */
     bool supports_moves;    /* a shard that supports SlotCopy and SlotQuiet */
     bool supports_rollback; /* a shard that supports Abort.rollback_step */
+    char zone[WEFT_LIMIT_NAME_BYTES + 1]; /* failure domain of a shard; "": unknown */
 };
 /* The newest figures of a member. */
 struct coordinator_figures {

@@ -130,6 +130,8 @@ static json_t *json_of_member(const struct weft_coordinator *coordinator,
         "operations", (json_int_t)member->progress.operations, "open_ms",
         (json_int_t)(member->progress.open_ns / WEFT_MS(1)), "report", json_of_report(coordinator, member),
         "wire_version", (int)member->abilities.wire.newest);
+    if (json && member->abilities.zone[0])
+        (void)json_object_set_new(json, "zone", json_of_text(member->abilities.zone));
     if (json && coordinator->slots.count > 0 && member->role == WEFT__CONTROL__ROLE__ROLE_SHARD)
         add_slots(json, coordinator, member);
     return json;

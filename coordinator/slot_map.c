@@ -22,10 +22,36 @@ struct coordinator_member *coordinator_shard_of(const struct weft_coordinator *c
     return coordinator->membership.shards[coordinator->table.endpoints[endpoint].shard];
 }
 
+static bool has_other_host(const struct weft_coordinator *coordinator, const struct coordinator_member *one,
+                           const struct coordinator_member *other)
+{
+    return one != other && (coordinator->options.copies_on_one_host || strcmp(one->host, other->host) != 0);
+}
+
+static bool has_other_zone(const struct coordinator_member *one, const struct coordinator_member *other)
+{
+    return one->abilities.zone[0] && other->abilities.zone[0] &&
+           strcmp(one->abilities.zone, other->abilities.zone) != 0;
+}
+
+/* A shard in another zone can have copies of this one's slots. */
+static bool has_zone_for_copies(const struct weft_coordinator *coordinator,
+                                const struct coordinator_member *one)
+{
+    for (uint32_t i = 0; one->abilities.zone[0] && i < coordinator->options.shards; i++) {
+        const struct coordinator_member *other = coordinator->membership.shards[i];
+        if (other && other->state < MEMBER_LEFT && !other->is_draining && !other->addition.is_entering &&
+            has_other_host(coordinator, one, other) && has_other_zone(one, other))
+            return true;
+    }
+    return false;
+}
+
 bool coordinator_can_copy_shard(const struct weft_coordinator *coordinator,
                                 const struct coordinator_member *one, const struct coordinator_member *other)
 {
-    return one != other && (coordinator->options.copies_on_one_host || strcmp(one->host, other->host) != 0);
+    return has_other_host(coordinator, one, other) &&
+           (has_other_zone(one, other) || !has_zone_for_copies(coordinator, one));
 }
 
 bool coordinator_can_copy(const struct weft_coordinator *coordinator, uint32_t leader, uint32_t copy)
@@ -46,6 +72,14 @@ static bool is_live(const struct weft_coordinator *coordinator, uint32_t endpoin
     return coordinator_shard_of(coordinator, endpoint)->state < MEMBER_LEFT;
 }
 
+static void warn_of_zone(const struct weft_coordinator *coordinator, const struct coordinator_member *leader)
+{
+    if (!leader->abilities.zone[0] || has_zone_for_copies(coordinator, leader)) return;
+    weft_log(coordinator->env, WEFT_LOG_WARN, "coordinator",
+             "the copies of %s may be in its zone %.100s: no shard of another zone can have them",
+             leader->label, leader->abilities.zone);
+}
+
 /* The copies of an endpoint's slots are spread over all endpoints that can have them, beginning with the next
  * one. */
 static enum weft_status place_copies(struct weft_coordinator *coordinator, uint32_t leader,
@@ -64,6 +98,7 @@ static enum weft_status place_copies(struct weft_coordinator *coordinator, uint3
         if (!is_live(coordinator, copy) || !coordinator_can_copy(coordinator, leader, copy)) continue;
         slots_out[placed++] = (struct coordinator_slot){.term = 1, .leader = leader, .copy = copy + 1};
     }
+    warn_of_zone(coordinator, coordinator_shard_of(coordinator, leader));
     return WEFT_OK;
 }
 

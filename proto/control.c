@@ -116,7 +116,7 @@ static bool hello_ok(const Weft__Control__Hello *hello)
     return hello->endpoints <= WEFT_LIMIT_ENGINES && proof_ok(&hello->proof) &&
            hello->nonce.len == WEFT_NONCE_BYTES &&
            (hello->process.len == 0 || hello->process.len == WEFT_PROCESS_IDENTITY_BYTES) &&
-           control_name_ok(hello->candidate, 0);
+           control_name_ok(hello->candidate, 0) && control_name_ok(hello->zone, 0);
 }
 
 static bool welcome_ok(const Weft__Control__Welcome *welcome)

@@ -40,7 +40,8 @@ static bool job_ok(const Weft__Control__StoredJob *job)
 /* A shard may have been lost before its addresses arrived. */
 static bool stored_member_ok(const Weft__Control__StoredMember *member)
 {
-    if (!member->member || !process_ok(&member->process) || member->resume_key.len != WEFT_RESUME_KEY_BYTES)
+    if (!member->member || !process_ok(&member->process) || member->resume_key.len != WEFT_RESUME_KEY_BYTES ||
+        !control_name_ok(member->zone, 0))
         return false;
     return member->member->n_addresses == 0 ? control_member_named_ok(member->member)
                                             : control_member_ok(member->member);

@@ -25,7 +25,7 @@ struct weft_control_client {
     struct weft_control_client_options options; /* job, secret: point at the copies below */
     char *job, *secret;
     char address[300]; /* "host:port" of the coordinator */
-    char coordinator_host[256], candidate[256];
+    char coordinator_host[256], candidate[256], zone[WEFT_LIMIT_NAME_BYTES + 1];
     char name[WEFT_LIMIT_NAME_BYTES + 1], host[65];
     bool opened; /* connected; before that the net checks the deadline */
     enum client_state state;
@@ -143,6 +143,7 @@ static void send_hello(struct weft_control_client *client, const Weft__Control__
         client->options.role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     hello.chunk_runs = hello.takeovers = true;
     hello.candidate = client->candidate;
+    hello.zone = client->zone;
     hello.moves = hello.additions = hello.rollback = client->options.role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     hello.joins = client->options.joins;
     hello.resume = client->options.role != WEFT__CONTROL__ROLE__ROLE_OBSERVER;
@@ -444,6 +445,7 @@ enum weft_status weft_control_client_start(struct weft_env *env, struct weft_net
         snprintf(client->host, sizeof client->host, "unknown");
     snprintf(client->address, sizeof client->address, "%.250s:%u", options->host, options->port);
     snprintf(client->candidate, sizeof client->candidate, "%s", options->candidate ? options->candidate : "");
+    snprintf(client->zone, sizeof client->zone, "%s", options->zone ? options->zone : "");
     snprintf(client->coordinator_host, sizeof client->coordinator_host, "%.255s", options->host);
     link_init(client);
     if (options->wanted_index >= 0)

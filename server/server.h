@@ -25,6 +25,7 @@ struct weft_control_client_options {
     bool joins;               /* a shard that joins a job that runs; default false */
     const char *candidate;    /* HOST:PORT where this process would coordinate; copied; default NULL: it would
                                * not */
+    const char *zone;         /* failure domain of a shard; copied; default NULL: unknown */
     uint32_t wire_newest;     /* newest wire version that this process speaks; default 0: WEFT_WIRE_VERSION */
     uint64_t join_ns;         /* from start until Welcome; default 30 s */
     /* Callbacks on the net thread. welcomed: once, after admission and, if there is a secret, after the

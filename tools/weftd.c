@@ -48,6 +48,7 @@ struct command_line {
     struct weft_config *config;
     struct weftd_options options;
     const char *secret_file; /* NULL: not given */
+    const char *zone;        /* NULL: not given */
     bool checks;             /* --check-config */
 };
 
@@ -153,6 +154,8 @@ static int parse(int argc, char **argv, struct command_line *line)
          CLI_TEXT(&options->port_file)},
         {"lanes", 0, "LANES", "transport lanes: tcp, shm", "transport.lanes", CLI_TEXT(&options->lanes)},
         {"devices", 0, "LIST", "network devices", "transport.devices", CLI_TEXT(&options->devices)},
+        {"zone", 0, "NAME", "failure domain of this shard, for the places of copies", "server.zone",
+         CLI_TEXT(&line->zone)},
         {"restore", 0, "FOLDER[:STEP]", "snapshot to restore; without STEP the newest one",
          "snapshot.restore", CLI_TEXT(&options->restore)},
         {"config", 0, "FILE", "INI file with options", "", CLI_CALL(read_config, config)},
@@ -204,6 +207,7 @@ static enum weft_status override_config(const struct command_line *line, struct 
         {"server.engines", engines, "--engines"},
         {"transport.lanes", options->lanes, "--lanes"},
         {"transport.devices", options->devices, "--devices"},
+        {"server.zone", line->zone, "--zone"},
         {"snapshot.restore", options->restore, "--restore"},
     };
     for (size_t i = 0; i < sizeof given / sizeof given[0]; i++)

@@ -138,6 +138,9 @@ const struct weft_option weft_option_table[] = {
           "Read by the process that coordinates. 0: none."),
     SWITCH("server.copies_on_one_host", "no",
            "A copy may be on the host of the original: for tests, it does not survive the loss of a host."),
+    TEXT("server.zone", "",
+         "Failure domain of this server, for example a rack: copies of its slots are in another zone if "
+         "there is a server in one. Empty: unknown."),
     SWITCH("server.rollback", "no",
            "A lost shard with the only copy of chunks does not end the job: it begins again from its last "
            "snapshot. Read by the process that coordinates. Needs snapshot.folder or snapshot.restore."),

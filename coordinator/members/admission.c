@@ -231,6 +231,7 @@ static void describe_process(struct coordinator_member *member, const Weft__Cont
     member->abilities.has_snapshots = hello->snapshots;
     member->abilities.supports_moves = hello->moves;
     member->abilities.supports_rollback = hello->rollback;
+    snprintf(member->abilities.zone, sizeof member->abilities.zone, "%s", hello->zone);
     member->addition.is_supported = hello->additions;
     member->pid = hello->pid;
     snprintf(member->record.candidate, sizeof member->record.candidate, "%s", hello->candidate);

@@ -173,6 +173,7 @@ static void add_member(struct batch *batch, const struct coordinator_member *mem
     body.chunk_runs = member->abilities.reads_chunk_runs;
     body.moves = member->abilities.supports_moves;
     body.rollback = member->abilities.supports_rollback;
+    body.zone = (char *)(uintptr_t)member->abilities.zone;
     body.draining = member->is_draining;
     body.snapshots = member->abilities.has_snapshots;
     body.additions = member->addition.is_supported;

@@ -117,6 +117,7 @@ static void fill_member(struct coordinator_member *member, const Weft__Control__
     member->abilities.reads_chunk_runs = stored->chunk_runs;
     member->abilities.supports_moves = stored->moves;
     member->abilities.supports_rollback = stored->rollback;
+    snprintf(member->abilities.zone, sizeof member->abilities.zone, "%s", stored->zone);
     member->is_draining = stored->draining;
     member->abilities.has_snapshots = stored->snapshots;
     member->addition.is_supported = stored->additions;

@@ -518,6 +518,7 @@ enum weft_status weftd_control_start(struct weftd *weftd, const char *host, uint
     options.join_ns = weftd_takeover_reach_ns(weftd);
     options.endpoints = weftd->options.engines;
     options.has_snapshots = weftd->snapshots != NULL;
+    options.zone = weft_config_text(weftd->options.config, "server.zone");
     options.wire_newest = weftd_wire_newest(weftd);
     options.welcomed = on_welcomed;
     options.message = on_message;

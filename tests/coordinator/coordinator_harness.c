@@ -244,6 +244,8 @@ uint64_t harness_hello(struct harness *harness, const struct harness_hello *give
     hello.moves = harness->has_moves && given->role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     hello.joins = given->joins;
     hello.additions = harness->has_moves;
+    if (harness->zones && given->role == WEFT__CONTROL__ROLE__ROLE_SHARD && given->wanted_index >= 0)
+        hello.zone = (char *)harness->zones[given->wanted_index];
     hello.frees = given->role == WEFT__CONTROL__ROLE__ROLE_SHARD;
     hello.nonce = (ProtobufCBinaryData){sizeof nonce, nonce};
     if (given->secret) {

@@ -33,6 +33,7 @@ struct harness {
     uint32_t same_count, sends_of_same;
     bool has_no_chunk_runs; /* members that join do not read runs of chunks */
     bool has_moves;         /* shards that join support SlotCopy and SlotQuiet */
+    const char *const *zones; /* of shards by number; NULL: unknown */
     uint32_t ended_count;
     enum weft_status end_status;
     char end_text[500];

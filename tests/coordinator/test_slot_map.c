@@ -28,14 +28,21 @@ static void view_apply(struct view *view, const Weft__Control__Map *map)
 }
 
 /* All members begin; the first endpoint of shard s is WORKERS + s. */
-static struct harness *begin(uint64_t c[MEMBERS], struct view *view, bool has_moves)
+static struct harness *begin_in(uint64_t c[MEMBERS], struct view *view, bool has_moves,
+                                const char *const *zones)
 {
     struct harness *h = harness_create_copies(WORKERS, SHARDS, true);
+    h->zones = zones;
     h->has_moves = h->has_no_chunk_runs = has_moves;
     *view = (struct view){0};
     harness_run(h, c, 1);
     view_apply(view, h->connections[c[0]].inbox[h->connections[c[0]].read - 2]->map);
     return h;
+}
+
+static struct harness *begin(uint64_t c[MEMBERS], struct view *view, bool has_moves)
+{
+    return begin_in(c, view, has_moves, NULL);
 }
 
 static struct harness *job(uint64_t c[MEMBERS], struct view *view)
@@ -455,6 +462,37 @@ static void coded_slot(void **state)
 static void slot_with_clocks(void **state)
 {
     check_slot_moves("asp");
+}
+
+/* Copies are in another zone if a shard is there; without one they are on any other shard. */
+static void zones(void **state)
+{
+    static const char *const two[SHARDS] = {"a", "a", "b"}, *const unknown[SHARDS] = {"a", "", "a"};
+    enum { FIRST = WORKERS, LAST = WORKERS + SHARDS - 1 };
+    uint64_t c[MEMBERS];
+    struct view view;
+    struct harness *h = begin_in(c, &view, true, unknown);
+    uint32_t copied[MEMBERS] = {0};
+    for (int i = 0; i < SLOTS; i++) copied[view.copy[i] - 1]++;
+    for (int s = FIRST; s <= LAST; s++) assert_int_equal(copied[s], 64);
+    harness_free(h);
+
+    h = begin_in(c, &view, true, two);
+    memset(copied, 0, sizeof copied);
+    for (int i = 0; i < SLOTS; i++) {
+        assert_true((view.leader[i] == LAST) != (view.copy[i] - 1 == LAST));
+        copied[view.copy[i] - 1]++;
+    }
+    assert_int_equal(copied[FIRST], 32);
+    assert_int_equal(copied[FIRST + 1], 32);
+    declare(h, c, "fc1", 0, 8192); /* chunks in all slots */
+    for (int s = FIRST; s <= LAST; s++) harness_declared_ok(h, c[s], 0);
+    harness_close(h, c[LAST], "reset");
+    weft_coordinator_tick(h->coordinator);
+    const Control *request = read_all(h, c[FIRST], &view, BODY(SLOT_COPY));
+    assert_non_null(request);
+    assert_int_equal(request->slot_copy->to, FIRST + 1);
+    harness_free(h);
 }
 
 /* Tensors that are declared meanwhile are not in a slot that is being copied: a leader that drains would copy
@@ -985,6 +1023,7 @@ int main(void)
                                        cmocka_unit_test(lost_before_go),
                                        cmocka_unit_test(too_few_before_roster),
                                        cmocka_unit_test(second_loss),
+                                       cmocka_unit_test(zones),
                                        cmocka_unit_test(empty_slots),
                                        cmocka_unit_test(silent_shard),
                                        cmocka_unit_test(refusals),
