@@ -1,6 +1,7 @@
 /* sim_server_seeds.c - shard engines with random fleets, orders, memory sizes and deaths.
  *
- *     sim_server_seeds [--seeds N] [--first S] [--topology] [--copies | --moves] [--mutant NAME] [--verbose]
+ *     sim_server_seeds [--seeds N] [--first S] [--topology] [--copies | --moves | --by-load] [--mutant NAME]
+ *                      [--verbose]
  *
  * Safety: what a worker received and what a shard stores equals the scalar reference of that step bit for
  * bit, so nothing is lost, mixed or applied twice; watermarks equal the closed step; receive memory stays
@@ -17,6 +18,7 @@
  * before a worker has them. Some have consistency ssp or asp, and whole numbers: the values are the sum of
  * all contributions, each once, and the copy has a contribution before its worker has the result. Further
  * shards join, shards leave after their chunks have moved, and chunks move to the shard that leads least.
+ * --by-load: --moves with one shard on a slow link, whose chunks move to the others in proportion to the speeds.
  * --mutant makes one fault of the replication, which a seed must detect. A failing seed prints the command
  * that replays it. */
 #include <stdio.h>
@@ -30,9 +32,10 @@
 #define STEP_NS WEFT_MS(5)       /* of a step without a loss, and of what is pushed again */
 #define SLOW_STEP_NS WEFT_MS(60) /* with a slow host */
 enum { COPY_TRIES = 2000 };      /* of 1 ms */
+enum { SLOW_LINK = 30 };         /* with --by-load, times the usual time */
 enum { MAPPED_ELEMS = 2304 };    /* of a chunk whose values lie in mapped memory */
 
-static bool with_topology, with_copies, with_moves; /* --topology, --copies, --moves */
+static bool with_topology, with_copies, with_moves, by_load; /* --topology, --copies, --moves, --by-load */
 static uint32_t mutants, map_mutants;   /* --mutant */
 
 static const struct fleet_tensor_spec catalogue[] = {
@@ -291,7 +294,8 @@ static int failed(const struct world *world, const char *what, const char *text)
            world->options.tensor_count, (unsigned long long)world->steps, world->lost_worker,
            world->lost_shard, (unsigned long long)world->kill_ns, trouble_names[world->trouble],
            (unsigned long long)world->seed, with_topology ? " --topology" : "",
-           with_moves    ? " --moves"
+           by_load       ? " --by-load"
+           : with_moves  ? " --moves"
            : with_copies ? " --copies"
                          : "");
     return 1;
@@ -346,6 +350,7 @@ static bool play_moves(struct fleet *fleet, const struct world *world, uint64_t 
     uint64_t before_ns = 0;
     uint32_t losses = (uint32_t)fleet_random(fleet) % fleet->options.shards;
     fleet->map_delay_ns = world->map_ns;
+    if (by_load) weft_sim_slow(fleet->sim, (uint32_t)(world->seed % fleet->options.shards), SLOW_LINK);
     fleet_train_begin(fleet, 1, world->steps);
     while (!fleet_train_end(fleet,
                             weft_sim_now_ns(fleet->sim) + 1 +
@@ -361,7 +366,7 @@ static bool play_moves(struct fleet *fleet, const struct world *world, uint64_t 
         const uint64_t choice = fleet_random(fleet) % 11;
         if (choice < 3) fleet_copy(fleet, c, s);
         else if (choice < 6) fleet_hand_over(fleet, c);
-        else if (choice == 8) fleet_rebalance(fleet);
+        else if (choice == 8 || (by_load && choice == 7)) fleet_rebalance(fleet, by_load);
         else if (choice == 9) fleet_drain(fleet, s);
         else if (choice == 10) fleet_add(fleet, fleet->options.shards - 1);
         else if (losses > 0 && fleet_live_shards(fleet) > 1 && fleet_can_lose(fleet, s)) {
@@ -501,7 +506,7 @@ static int check_shards(struct fleet *fleet, const struct world *world)
 }
 
 static uint64_t retried; /* bursts, in all worlds */
-static uint64_t moved, handed_over; /* slots, in all worlds */
+static uint64_t moved, handed_over, unloaded; /* slots, in all worlds */
 static uint64_t added, left;        /* shards */
 
 static int run_seed(uint64_t seed, bool verbose)
@@ -535,6 +540,7 @@ static int run_seed(uint64_t seed, bool verbose)
     }
     moved += fleet->counts.moved;
     handed_over += fleet->counts.handed_over;
+    unloaded += fleet->counts.unloaded;
     added += fleet->counts.added;
     left += fleet->counts.left;
     fleet_free(fleet);
@@ -587,13 +593,14 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--topology") == 0) with_topology = true;
         else if (strcmp(argv[i], "--copies") == 0) with_copies = true;
         else if (strcmp(argv[i], "--moves") == 0) with_copies = with_moves = true;
+        else if (strcmp(argv[i], "--by-load") == 0) with_copies = with_moves = by_load = true;
         else if (strcmp(argv[i], "--mutant") == 0 && i + 1 < argc && mutant_find(argv[i + 1])) i++;
         else if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) seeds = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) first = strtoull(argv[++i], NULL, 10);
         else {
             fprintf(stderr,
-                    "usage: %s [--seeds N] [--first S] [--topology] [--copies | --moves] [--mutant NAME] "
-                    "[--verbose]\n",
+                    "usage: %s [--seeds N] [--first S] [--topology] [--copies | --moves | --by-load] "
+                    "[--mutant NAME] [--verbose]\n",
                     argv[0]);
             return 2;
         }
@@ -607,7 +614,9 @@ int main(int argc, char **argv)
         printf(", %llu copies made, %llu changes of leader, %llu shards joined, %llu left",
                (unsigned long long)moved, (unsigned long long)handed_over, (unsigned long long)added,
                (unsigned long long)left);
+    if (by_load) printf(", %llu moves from slow shards", (unsigned long long)unloaded);
     printf("\n");
+    if (by_load && seeds >= 20 && unloaded == 0) bad++;
     if (with_moves && seeds >= 20 && (moved == 0 || handed_over == 0 || added == 0 || left == 0))
         bad++;                                               /* else nothing was tested */
     if (with_topology && seeds >= 20 && retried == 0) bad++; /* otherwise the links lost nothing */

@@ -1,6 +1,7 @@
 /* fleet_copies.c - the fleet's coordinator for jobs with copies, and how a worker follows its Map. */
 #include <string.h>
 
+#include "coordinator/coordinator_state.h"
 #include "server/shard/shard_clock.h"
 #include "server/shard/shard_verdict.h"
 #include "shard_fleet.h"
@@ -252,24 +253,50 @@ void fleet_drains_continue(struct fleet *fleet)
     }
 }
 
-void fleet_rebalance(struct fleet *fleet)
+/* As `weft rebalance --by load` measures them: bytes of contributions by the time of work. A world is shorter
+ * than the shortest time that counts as a measurement, so it counts many times. */
+enum { AS_LONG = 1000 };
+static void measure_speeds(const struct fleet *fleet, uint32_t speeds_out[FLEET_SHARDS_MAX])
 {
-    uint32_t led[FLEET_SHARDS_MAX] = {0}, most = UINT32_MAX, least = UINT32_MAX, number = UINT32_MAX;
-    for (uint32_t c = 0; c < fleet->chunk_count; c++) led[fleet->chunk[c].shard]++;
+    struct coordinator_load loads[FLEET_SHARDS_MAX] = {{0}};
     for (uint32_t s = 0; s < fleet->options.shards; s++) {
+        struct weft_shard_engine_stats stats;
         if (!fleet_is_live(fleet, s)) continue;
-        if (most == UINT32_MAX || led[s] > led[most]) most = s;
-        if (least == UINT32_MAX || led[s] < led[least]) least = s;
+        weft_shard_engine_stats(fleet->shard[s].engine, &stats);
+        loads[s].bytes = (double)stats.load.bytes * AS_LONG;
+        loads[s].ns = (double)stats.load.ns * AS_LONG;
     }
-    if (most == UINT32_MAX || led[most] < led[least] + 2) return;
+    coordinator_load_speeds(loads, fleet->options.shards, speeds_out);
+}
+
+/* Moves a chunk of one shard to another one. */
+static void move_from(struct fleet *fleet, uint32_t from, uint32_t to)
+{
+    uint32_t number = UINT32_MAX;
     for (uint32_t c = 0; c < fleet->chunk_count; c++) {
-        if (fleet->chunk[c].shard != most) continue;
+        if (fleet->chunk[c].shard != from) continue;
         number = c;
-        if (fleet->chunk[c].copy == least + 1) break;
+        if (fleet->chunk[c].copy == to + 1) break;
     }
     if (number == UINT32_MAX) return;
-    if (fleet->chunk[number].copy == least + 1) fleet_hand_over(fleet, number);
-    else fleet_copy(fleet, number, least);
+    if (fleet->chunk[number].copy == to + 1) fleet_hand_over(fleet, number);
+    else fleet_copy(fleet, number, to);
+}
+
+void fleet_rebalance(struct fleet *fleet, bool by_load)
+{
+    uint32_t led[FLEET_SHARDS_MAX] = {0}, speed[FLEET_SHARDS_MAX], most = UINT32_MAX, least = UINT32_MAX;
+    for (uint32_t c = 0; c < fleet->chunk_count; c++) led[fleet->chunk[c].shard]++;
+    for (uint32_t s = 0; s < FLEET_SHARDS_MAX; s++) speed[s] = COORDINATOR_SPEED_FULL;
+    if (by_load) measure_speeds(fleet, speed);
+    for (uint32_t s = 0; s < fleet->options.shards; s++) {
+        if (!fleet_is_live(fleet, s)) continue;
+        if (most == UINT32_MAX || led[s] * speed[most] > led[most] * speed[s]) most = s;
+        if (least == UINT32_MAX || led[s] * speed[least] < led[least] * speed[s]) least = s;
+    }
+    if (most == UINT32_MAX || (led[least] + 1) * speed[most] >= led[most] * speed[least]) return;
+    fleet->counts.unloaded += speed[most] < COORDINATOR_SPEED_FULL;
+    move_from(fleet, most, least);
 }
 
 /* The last change of a chunk with a clock, else the step, that the shard has or holds. */

@@ -190,6 +190,7 @@ struct fleet_counts {
     uint32_t unheld; /* results of a step that the copy did not hold; Maps with such a copy */
     uint32_t moved, handed_over, moves_failed; /* slots */
     uint32_t added, left;                      /* shards */
+    uint32_t unloaded;                         /* moves from shards that are slower than the fastest one */
     uint32_t diverged; /* copies that were dropped, because their bits differed from the leader's */
     uint32_t terms_fallen;                     /* slots of engines whose term is not that of the last Map */
     uint64_t longest_step_ns;                  /* of a worker */
@@ -256,8 +257,9 @@ void fleet_add(struct fleet *fleet, uint32_t shard);
 void fleet_drain(struct fleet *fleet, uint32_t shard);
 /* Moves the chunks of shards that are to leave. Call repeatedly. */
 void fleet_drains_continue(struct fleet *fleet);
-/* A chunk moves from the shard that leads most to the one that leads least, if that makes them more even. */
-void fleet_rebalance(struct fleet *fleet);
+/* A chunk moves from the shard that leads most to the one that leads least, if that makes them more even.
+ * by_load: in proportion to their speeds. */
+void fleet_rebalance(struct fleet *fleet, bool by_load);
 /* The shard has joined, lives, and is not to leave. */
 bool fleet_is_live(const struct fleet *fleet, uint32_t shard);
 uint32_t fleet_live_shards(const struct fleet *fleet);
