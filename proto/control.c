@@ -376,7 +376,7 @@ static bool control_ok(const Control *message)
         return text_ok(message->member_lost->text) && message->member_lost->index < WEFT_LIMIT_WORKERS;
     case WEFT__CONTROL__CONTROL__BODY_ABORT:
         return message->abort->status < 0 && message->abort->status >= -99 && text_ok(message->abort->text) &&
-               (message->abort->rollback_step == 0 || message->abort->status == WEFT_ERR_ROLLED_BACK);
+               message->abort->rollback_step < UINT64_MAX / 2;
     case WEFT__CONTROL__CONTROL__BODY_LEAVE: return text_ok(message->leave->text);
     case WEFT__CONTROL__CONTROL__BODY_FINISHED: return text_ok(message->finished->text);
     case WEFT__CONTROL__CONTROL__BODY_WEIGHT_HASH: return weight_hash_ok(message->weight_hash);

@@ -12,7 +12,8 @@
 
 bool weftd_rolled_back(struct weftd *weftd, const Weft__Control__Abort *abort)
 {
-    if (abort->rollback_step == 0 || (!weftd->state.running && !weftd->restored)) return false;
+    const bool has_snapshot = weftd->state.running || weftd->restored;
+    if (abort->status != WEFT_ERR_ROLLED_BACK || abort->rollback_step == 0 || !has_snapshot) return false;
     weftd->outcome.rollback.step = abort->rollback_step;
     weftd_fail(weftd, WEFT_ERR_ROLLED_BACK, "%s", abort->text);
     return true;
