@@ -54,6 +54,7 @@ static enum weft_status pool_create(struct net_comm *comm)
 void net_comm_free(struct net_comm *comm)
 {
     struct weft_env *env = &net_process()->env;
+    net_watch_end(comm);
     weft_transport_free(comm->transport);
     while (!weft_list_empty(&comm->memories)) { /* registrations that NCCL did not end */
         struct net_memory *memory = weft_list_first(&comm->memories, struct net_memory, link);
@@ -119,6 +120,7 @@ void net_comm_close(struct net_comm *comm)
 {
     struct net_context *context = comm->context;
     pthread_mutex_lock(&comm->lock);
+    net_watch_end(comm);
     if (!weft_list_empty(&comm->open_requests)) net_comm_abandon(comm);
     pthread_mutex_unlock(&comm->lock);
     pthread_mutex_lock(&context->lock);

@@ -134,6 +134,7 @@ enum nccl_result net_connect(void *context, int device, void *handle, void **com
     if (status == WEFT_IN_PROGRESS) return NCCL_RESULT_SUCCESS;
     enum nccl_result result = NCCL_RESULT_SUCCESS;
     if (status == WEFT_OK) {
+        net_watch_begin(connector->comm, &connector->exchange);
         *comm_out = connector->comm;
         connector->comm = NULL;
     } else {

@@ -198,6 +198,7 @@ enum nccl_result net_accept(void *listener, void **comm_out, struct nccl_device_
         enum weft_status status = place_step(own, place, now_ns, &error);
         if (status == WEFT_IN_PROGRESS) continue;
         if (status == WEFT_OK) {
+            net_watch_begin(place->comm, place->exchange);
             *comm_out = place->comm;
             place->comm = NULL;
         }

@@ -3,7 +3,7 @@
  *   tables       older_tables.c -> plugin.c (version 12)
  *   once         process.c (settings, log), device.c (rails)
  *   set-up       listener.c and connector.c -> exchange.c (one TCP connection) -> exchange_wire.c
- *   connection   comm.c: one transport endpoint for each connection; request.c, memory.c
+ *   connection   comm.c: one transport endpoint for each connection; request.c, memory.c, watch.c
  *
  * A connection has an endpoint of its own, so its end touches no other connection. Threads: NCCL's service
  * thread sets up, registers and closes; its progress thread sends, receives and tests. Both may be inside
@@ -121,6 +121,12 @@ struct net_request {
     struct weft_receive *receives; /* (NCCL_RECVS_LIMIT,); NULL: a send */
 };
 
+struct net_watch { /* watch.c */
+    int fd;
+    bool is_open;
+    bool is_held; /* the sender has reported that it keeps the connection */
+};
+
 struct net_comm {
     pthread_mutex_t lock;
     struct net_context *context;
@@ -134,6 +140,7 @@ struct net_comm {
     struct weft_list linger_link; /* context.c: while its endpoint closes */
     struct net_request *requests;
     struct weft_receive *receives;
+    struct net_watch watch;
     char peer_name[NET_NAME_BYTES];
     char lost_text[256]; /* why the transport has lost the peer; "": it has not */
 };
@@ -154,6 +161,12 @@ enum weft_status net_comm_create(struct net_context *context, int device, bool i
 /* Connects the endpoint to the blob of the other side; `peer_name` is for messages. */
 enum weft_status net_comm_connect(struct net_comm *comm, const void *blob, size_t bytes,
                                   const char *peer_name);
+/* watch.c: keeps the connection of the exchange until the first message is complete. The exchange has no
+ * descriptor afterwards. */
+void net_watch_begin(struct net_comm *comm, struct exchange *exchange);
+void net_watch_end(struct net_comm *comm);
+/* At the receiver: the sender has died before its first message. */
+bool net_watch_shows_death(struct net_comm *comm);
 void net_comm_close(struct net_comm *comm); /* requests may be open */
 void net_comm_free(struct net_comm *comm);  /* with its endpoint */
 /* Ends all requests of the connection: on return no peer accesses their memory. Bounded in time. The caller

@@ -147,10 +147,13 @@ enum nccl_result net_irecv(void *comm, int count, void **data, size_t *bytes, in
 
 /* ---- completion ---- */
 
-/* Fails the connection if nothing has completed for longer than the deadline. */
+/* Fails the connection if its sender has died before the first message, or if nothing has completed for
+ * longer than the deadline. */
 static enum nccl_result check_deadline(struct net_comm *comm)
 {
     if (++comm->polls % CLOCK_EVERY_POLLS != 0) return NCCL_RESULT_SUCCESS;
+    if (net_watch_shows_death(comm))
+        return net_comm_fail(comm, WEFT_ERR_PEER_LOST, "the rank has ended before its first message");
     struct net_process *process = net_process();
     uint64_t now_ns = weft_now_ns(&process->env);
     if (comm->waiting_ns == 0) comm->waiting_ns = now_ns;
@@ -171,6 +174,7 @@ static enum nccl_result request_result(struct net_request *request, int *bytes_o
         return comm->failed;
     }
     comm->waiting_ns = 0;
+    net_watch_end(comm);
     for (int i = 0; bytes_out && i < request->count; i++) {
         size_t bytes = request->receives ? request->receives[i].payload_bytes : request->send_bytes;
         bytes_out[i] = bytes > INT_MAX ? INT_MAX : (int)bytes;
