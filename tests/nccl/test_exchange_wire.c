@@ -55,7 +55,8 @@ static void handle_refused(void **state)
 static size_t sample(enum wire_kind kind, const uint8_t *key, uint8_t *out)
 {
     static uint8_t blob[200];
-    struct wire_message message = {.kind = kind, .listener = 42, .blob = blob, .blob_bytes = sizeof blob};
+    struct wire_message message = {
+        .kind = kind, .listener = 42, .flags = WIRE_ANNOUNCE_ALL, .blob = blob, .blob_bytes = sizeof blob};
     for (size_t i = 0; i < sizeof blob; i++) blob[i] = (uint8_t)i;
     memset(message.challenge, 0x33, sizeof message.challenge);
     return wire_message_encode(&message, key, out);
@@ -73,6 +74,10 @@ static void message_round_trip(void **state)
     assert_true(decoded.listener == 42 && decoded.blob == data + WIRE_HEAD_BYTES &&
                 decoded.blob_bytes == 200);
     assert_int_equal(decoded.challenge[15], 0x33);
+    assert_true(decoded.flags == 0);
+    bytes = sample(WIRE_ANSWER, key, data);
+    assert_int_equal(wire_message_decode(WIRE_ANSWER, data, bytes, key, &decoded), WEFT_OK);
+    assert_true(decoded.flags == WIRE_ANNOUNCE_ALL && decoded.listener == 0);
 }
 
 /* Any changed byte, another kind, another key, another job and a wrong length are refused. */
