@@ -333,8 +333,8 @@ need_kernel_check() {
     if [ -z "$check" ]; then
         nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
         [ -n "$nvcc" ] || skip "$folder has no kernel_check, and there is no nvcc to build it"
-        NVCC=$nvcc "$here/../../kernels/cuda/standalone/build.sh" --out "$work/kernels" >"$work/build.0" 2>&1 ||
-            fail "kernels/cuda/standalone/build.sh"
+        NVCC=$nvcc timeout "$(left 400)" "$here/../../kernels/cuda/standalone/build.sh" --out "$work/kernels" >"$work/build.0" 2>&1 ||
+            fail "kernels/cuda/standalone/build.sh, which has 400 s; a bundle of bundle.sh --kernels has the program"
         check=$work/kernels/kernel_check
     fi
     versions
@@ -373,13 +373,17 @@ part_sanitizer() {
     sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
     [ -n "$sanitizer" ] || skip "there is no compute-sanitizer (of the CUDA toolkit)"
     need_kernel_check
-    for tool in memcheck racecheck synccheck initcheck; do
-        timeout "$(left 200)" "$sanitizer" --tool $tool --error-exitcode 9 "$check" --gpu --test >"$work/$tool.0" 2>&1
+    finished=0 tools=4
+    for tool in memcheck racecheck synccheck initcheck; do # each may use its share of the time that is left
+        timeout "$(left $(((started + 470 - $(date +%s)) / tools)))" "$sanitizer" --tool $tool --error-exitcode 9 "$check" --gpu --test >"$work/$tool.0" 2>&1
         status=$?
+        tools=$((tools - 1))
         if [ $status = 124 ]; then echo "note $tool: not finished in time"; continue; fi
         [ $status = 0 ] || fail "$tool: status $status: $(grep -m 5 '=========' "$work/$tool.0")"
+        finished=$((finished + 1))
         echo "ok   $tool: $(grep 'SUMMARY' "$work/$tool.0" | tail -n 1)"
     done
+    [ $finished -gt 0 ] || fail "no tool has finished in time"
 }
 
 part_health() {
@@ -388,7 +392,7 @@ part_health() {
     [ -x "$weft" ] || skip "$folder has no tools/weft; build it or unpack the bundle"
     use_libraries
     versions
-    "$weft" doctor --gpu-metrics >"$work/run.0" 2>"$work/run.1"
+    timeout "$(left 60)" "$weft" doctor --gpu-metrics >"$work/run.0" 2>"$work/run.1"
     status=$?
     [ $status = 0 ] || fail "weft doctor --gpu-metrics ended with $status: $(tail -n 3 "$work/run.1")"
     grep "^weft_gpu" "$work/run.0"
@@ -401,7 +405,8 @@ part_cuda() {
     need_gpu
     [ -f "$folder/build.ninja" ] || skip "$folder is not a build folder"
     versions
-    meson test -C "$folder" --suite gpu --no-rebuild --print-errorlogs
+    timeout "$(left 460)" meson test -C "$folder" --suite gpu --no-rebuild --print-errorlogs || fail "the suite gpu: status $?"
+    echo "ok   $part"
 }
 
 case $part in

@@ -80,6 +80,29 @@ class Run(unittest.TestCase):
         if not shutil.which("nvidia-smi"):
             self.assertEqual(self.run_part("kernels", with_gpu=False)[0], 77)
 
+    def add_program(self, name, text):
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\n" + text + "\n")
+        os.chmod(path, 0o755)
+
+    def test_sanitizer(self):
+        """A part in which no tool finishes has shown nothing, and fails."""
+        self.add_program("kernel_check", "exit 0")
+        for text, status, words in (("echo '========= ERROR SUMMARY: 0 errors'", 0, "ok   initcheck"), ("exit 124", 1, "no tool has finished"),
+                                    ("exit 9", 1, "memcheck: status 9")):
+            self.add_program("compute-sanitizer", text)
+            code, output = self.run_part("sanitizer")
+            self.assertEqual(code, status, output)
+            self.assertIn(words, output)
+
+    def test_cuda(self):
+        self.add_program("build.ninja", "")
+        for status in (0, 3):
+            self.add_program("meson", f"exit {status}")
+            code, output = self.run_part("cuda")
+            self.assertEqual(code, 1 if status else 0, output)
+
     def test_kernel_speed(self):
         path = os.path.join(self.folder, "kernel_check")
         row = '{"on":"gpu","kernel":"%s","elements":9,"time_ms":0.125,"GBps":1,"copy_GBps":2,"ratio":0.83,"ratio_low":0.1,"ratio_high":1}'
