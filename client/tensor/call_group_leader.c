@@ -2,8 +2,8 @@
  *
  * Only tensors in all-reduce mode whose codec rounds are sums share. Each tensor waits for weft_group_end:
  *
- *     client.push_order=agreed   each leads. The agreement, which may have another order than the calls, decides
- *                                which tensor follows which (order/codec_batch.c)
+ *     client.push_order=agreed   each leads. The agreement decides which tensor follows which; its order may
+ *                                differ from that of the calls (order/codec_batch.c)
  *     =called, or one rank       the first of each shape and codec leads, and the later ones follow it
  *                                (allreduce_mode.c). The calls alone decide, and are equal on all ranks */
 #include "client/call/call_group.h"
@@ -21,7 +21,8 @@ static struct weft_tensor *find_leader(const struct weft_tensor *tensor)
     if (session->settings.agrees_push_order && session->ranks > 1) return NULL;
     weft_list_foreach(node, spare, &session->tensors->leaders) {
         struct weft_tensor *leader = weft_container_of(node, struct weft_tensor, order.call_group.link);
-        if (leader->order.call_group.count < WEFT_CODEC_BATCH_MAX && client_codec_batch_can_share(leader, tensor))
+        if (leader->order.call_group.count < WEFT_CODEC_BATCH_MAX &&
+            client_codec_batch_can_share(leader, tensor))
             return leader;
     }
     return NULL;

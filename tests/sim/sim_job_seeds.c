@@ -43,8 +43,8 @@
  * --moves: the same with three shards, and ranks that rest between steps, so that copies are made again while
  * the members change.
  * --breaks: beside the faults, the network breaks control connections by chance, which changes no end.
- * --frees: one more tensor, declared first, which all ranks free after step 3. Of the ranks that continue, all
- * have freed it or none; new ranks declare the tensors that are left.
+ * --frees: one more tensor, declared first, which all ranks free after step 3. Of the ranks that continue,
+ * all have freed it or none; new ranks declare the tensors that are left.
  * --separate: the coordinator cannot read whether a process is dead, as on other hosts.
  * --auto-codec: codec "auto", chosen anew by each membership: the ranks of a step have equal codecs, sums and
  * counts. */

@@ -18,7 +18,7 @@
  * before a worker has them. Some have consistency ssp or asp, and whole numbers: the values are the sum of
  * all contributions, each once, and the copy has a contribution before its worker has the result. Further
  * shards join, shards leave after their chunks have moved, and chunks move to the shard that leads least.
- * --by-load: --moves with one shard on a slow link. Its chunks move to the others in proportion to the speeds.
+ * --by-load: --moves with one shard on a slow link. Its chunks move to the others by their speeds.
  * --mutant makes one fault of the replication, which a seed must detect. A failing seed prints the command
  * that replays it. */
 #include <stdio.h>

@@ -5,9 +5,9 @@
  *     tensor c   follows                                                    ─┘
  *
  * Only codecs whose rounds are sums share: an element of a sum has the bits of an operation of its own. The
- * agreed tensors and their order decide which tensor follows which, so all ranks make the same choice. Tensors
- * of a group of calls share at any size. Others share if they are small: a batch sends nothing before all its
- * gradients are encoded. */
+ * agreed tensors and their order decide which tensor follows which, so all ranks make the same choice.
+ * Tensors of a group of calls share at any size. Others share if they are small: a batch sends nothing before
+ * all its gradients are encoded. */
 #include <string.h>
 
 #include "client/tensor/allreduce_mode.h"

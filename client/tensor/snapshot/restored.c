@@ -140,8 +140,8 @@ static bool is_enough(const struct client_restored_part *part, uint64_t total, e
            part->bytes >= CLIENT_PART_HEAD_BYTES + head.blob_bytes;
 }
 
-/* Fetches the rank's part, or its first bytes. WEFT_ERR_NOT_FOUND without a sentence: it has none. On an error
- * nothing is to be freed. */
+/* Fetches the rank's part, or its first bytes. WEFT_ERR_NOT_FOUND without a sentence: the rank has none. On an
+ * error `part` has no memory. */
 static enum weft_status fetch_part(struct weft_session *session, uint32_t rank, enum extent extent,
                                    struct client_restored_part *part, uint64_t *total_out)
 {
@@ -158,8 +158,11 @@ static enum weft_status fetch_part(struct weft_session *session, uint32_t rank, 
         }
     } while (status == WEFT_OK && !is_enough(part, *total_out, extent));
     struct client_part_head head;
-    if (status == WEFT_OK && !(extent == WHOLE ? client_part_is_whole(part->data, part->bytes)
-                                               : client_part_read_head(part->data, part->bytes, *total_out, &head)))
+    const bool is_valid =
+        status == WEFT_OK &&
+        (extent == WHOLE ? client_part_is_whole(part->data, part->bytes)
+                         : client_part_read_head(part->data, part->bytes, *total_out, &head));
+    if (status == WEFT_OK && !is_valid)
         status = client_error(session, WEFT_ERR_MALFORMED,
                               "the part of rank %u in the snapshot is damaged, or of another version of weft",
                               rank);

@@ -187,7 +187,8 @@ static void push_small(struct crowd *crowd, struct weft_session *session, uint32
         /* the scale of a sum is not that of a mean */
         options.optimizer = t % SMALL < 3 ? "sum" : "none";
         options.alone = t >= SMALL;
-        if (!CROWD_OK(crowd, session, weft_declare(session, &options, &tensors[t / SMALL][t % SMALL]))) return;
+        struct weft_tensor **tensor = &tensors[t / SMALL][t % SMALL];
+        if (!CROWD_OK(crowd, session, weft_declare(session, &options, tensor))) return;
         for (uint32_t i = 0; i < SMALL_ELEMS; i++)
             grads[rank][t / SMALL][t % SMALL][i] = pseudo(rank, t % SMALL, 1, i);
     }
