@@ -30,6 +30,7 @@
 #include "base/os/cpu_cache.h"
 #include "base/os/cpu_quota.h"
 #include "base/os/float_env.h"
+#include "base/os/fork_close.h"
 #include "base/os/library.h"
 #include "base/memory/memory_kind.h"
 #include "base/os/process_id.h"

@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/os/fork_close.h"
+#include "base/base.h"
 #include "nccl/net/net.h"
 
 enum { WATCH_HELD = 1, WATCH_RELEASED = 2 };

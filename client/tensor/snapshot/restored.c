@@ -140,8 +140,8 @@ static bool is_enough(const struct client_restored_part *part, uint64_t total, e
            part->bytes >= CLIENT_PART_HEAD_BYTES + head.blob_bytes;
 }
 
-/* Fetches the rank's part, or its first bytes. WEFT_ERR_NOT_FOUND without a sentence: the rank has none. On an
- * error `part` has no memory. */
+/* Fetches the rank's part, or its first bytes. WEFT_ERR_NOT_FOUND without a sentence: the rank has none. On
+ * an error `part` has no memory. */
 static enum weft_status fetch_part(struct weft_session *session, uint32_t rank, enum extent extent,
                                    struct client_restored_part *part, uint64_t *total_out)
 {
