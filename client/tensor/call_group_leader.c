@@ -19,7 +19,7 @@ static struct weft_tensor *find_leader(const struct weft_tensor *tensor)
     const struct weft_session *session = tensor->session;
     struct weft_list *node, *spare;
     if (session->settings.agrees_push_order && session->ranks > 1) return NULL;
-    weft_list_foreach(node, spare, &session->tensors->leaders) {
+    weft_list_foreach (node, spare, &session->tensors->leaders) {
         struct weft_tensor *leader = weft_container_of(node, struct weft_tensor, order.call_group.link);
         if (leader->order.call_group.count < WEFT_CODEC_BATCH_MAX &&
             client_codec_batch_can_share(leader, tensor))

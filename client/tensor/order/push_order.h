@@ -72,8 +72,8 @@ bool client_codec_batch_follow(struct client_codec_batches *batches, struct weft
 /* ---- bucket.c ---- */
 /* Queues the operations of these tensors (struct weft_tensor.push_link), which all ranks have pushed, before
  * `position` of the group's queue. Empties the list. */
-void client_buckets_queue(struct weft_session *session, struct weft_list *tensors,
-                          struct weft_list *position, struct client_codec_batches *batches);
+void client_buckets_queue(struct weft_session *session, struct weft_list *tensors, struct weft_list *position,
+                          struct client_codec_batches *batches);
 void client_buckets_free(struct weft_session *session);
 
 #endif

@@ -292,7 +292,6 @@ static void test_ends_in_a_group(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_bits), cmocka_unit_test(test_small),
-                                       cmocka_unit_test(test_many),
-                                       cmocka_unit_test(test_ends_in_a_group)};
+                                       cmocka_unit_test(test_many), cmocka_unit_test(test_ends_in_a_group)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
