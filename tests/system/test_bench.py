@@ -101,6 +101,7 @@ class Bench(harness.JobTest):
                               stderr=subprocess.PIPE, text=True, timeout=SECONDS, check=False)
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         self.assertIn("no/a.svg cannot be written: No such file or directory", done.stderr)
+        self.assertEqual(done.stdout, "")  # before anything is measured
         row = self.rows("all_reduce", *words, "--overlap", "-e", "64")[0]
         self.assertTrue(0 <= row["overlap"]["percent"] <= 100)
         limit = self.rows("all_reduce", *words, "--limit", "-e", "64")[0]["limit"]

@@ -2,10 +2,12 @@
  * kinds of benchmarks that have it. */
 #include "tools/bench/bench_options.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tools/bench/bench_cli.h"
 
@@ -387,6 +389,20 @@ static int check_consistency(struct bench_options *options)
     return -1;
 }
 
+/* Before the measurement, where its processes start. -1: the plot can be written; otherwise the exit status. */
+static int check_plot(const struct bench_options *options)
+{
+    const char *path = options->plot, *slash = path ? strrchr(path, '/') : NULL;
+    if (!path || options->processes == 0 || access(path, W_OK) == 0) return -1;
+    char *folder = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
+    const int reason = !folder ? ENOMEM : access(folder, W_OK) < 0 ? errno : 0;
+    free(folder);
+    if (reason == 0) return -1;
+    fprintf(stderr, "weft bench %s: the plot %s cannot be written: %s\n", bench_name(options), path,
+            strerror(reason));
+    return 1;
+}
+
 int bench_options_parse(struct bench_options *options, enum bench_kind kind,
                         const struct bench_operation *operation, int argc, char **argv)
 {
@@ -416,5 +432,6 @@ int bench_options_parse(struct bench_options *options, enum bench_kind kind,
     if (operation && operation->reduces) options->types.ops[0] = WEFT_SUM;
     if (kind == BENCH_PUSH_PULL) options->types.ops[0] = WEFT_AVG;
     int status = parse(options, argc, argv);
-    return status >= 0 ? status : check_consistency(options);
+    if (status < 0) status = check_consistency(options);
+    return status >= 0 ? status : check_plot(options);
 }
