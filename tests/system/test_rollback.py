@@ -47,7 +47,7 @@ class Rollback(SnapshotTest):
     def check(self, group, codec, sentence):
         """Both ranks see the rollback once, and continue behind step 10."""
         open(self.path("go"), "w").close()
-        group.wait(60)
+        group.wait(120)
         whole = self.train_to(20, shards=1, codec=codec, snapshot_restore=self.path("folder") + ":10")
         self.assertIsNotNone(whole, self.output)
         for rank in range(2):
