@@ -3,9 +3,9 @@
  *   sender    connect ──HELD──► ... first send complete ──RELEASED──► close
  *   receiver  accept, then reads while it waits for the first message
  *
- * Until then the transport may have no connection, whose end would show the death of the sender. An end after
- * HELD without RELEASED is a dead sender, and so is a reset: the answer was not read. Senders of earlier
- * versions send nothing and close at once, so an end without HELD has no meaning. */
+ * Until then the transport may have no connection, whose end would show the death of the sender. An end
+ * after HELD without RELEASED is a dead sender, and so is a reset: the answer was not read. Senders of
+ * earlier versions send nothing and close at once, so an end without HELD has no meaning. */
 #include <errno.h>
 #include <sys/socket.h>
 #include <unistd.h>
