@@ -6,8 +6,8 @@
  *
  * Only codecs whose rounds are sums share: an element of a sum has the bits of an operation of its own. The
  * agreed tensors and their order decide which tensor follows which, so all ranks make the same choice.
- * Tensors of a group of calls share at any size. Others share if they are small: a batch sends nothing before
- * all its gradients are encoded. */
+ * Only tensors that all ranks push in groups of calls share: a gradient that is not finite ends the whole
+ * batch. */
 #include <string.h>
 
 #include "client/tensor/allreduce_mode.h"
@@ -28,11 +28,6 @@ bool client_codec_batch_can_share(const struct weft_tensor *a, const struct weft
                   a->options.shape.dim_count * sizeof a->options.shape.dims[0]) == 0;
 }
 
-static bool is_small(const struct weft_tensor *tensor)
-{
-    return tensor->bytes <= CLIENT_SMALL_TENSOR_BYTES && !client_tensor_has_codec_choice(tensor);
-}
-
 /* A full batch, or the oldest one, is replaced by the new leader. */
 static void lead(struct client_codec_batches *batches, struct weft_tensor *tensor, uint32_t full)
 {
@@ -51,8 +46,7 @@ static void lead(struct client_codec_batches *batches, struct weft_tensor *tenso
 
 bool client_codec_batch_follow(struct client_codec_batches *batches, struct weft_tensor *tensor)
 {
-    if (!client_codec_batch_accepts(tensor)) return false;
-    if (!batches->any_size && !(batches->small && is_small(tensor))) return false;
+    if (!batches->is_grouped || !client_codec_batch_accepts(tensor)) return false;
     uint32_t at = 0;
     while (at < batches->count && !client_codec_batch_can_share(batches->open[at].leader, tensor)) at++;
     if (at == batches->count || batches->open[at].tensors == WEFT_CODEC_BATCH_MAX) {

@@ -31,9 +31,8 @@
 
 /* What holds for this rank. A rank of an older release sets only the first one. */
 enum flag {
-    PUSHES_NO_MORE = 1,  /* before it gets a result */
-    BATCHES_SMALL = 2,   /* small tensors with a codec share operations (codec_batch.c) */
-    BATCHES_ANY_SIZE = 4 /* the tensors that could share were all pushed in groups of calls */
+    PUSHES_NO_MORE = 1, /* before it gets a result */
+    IS_GROUPED = 2      /* the tensors that could share (codec_batch.c) were all pushed in groups of calls */
 };
 
 struct push_batch {
@@ -142,14 +141,14 @@ static enum weft_status post(struct client_group_op *op, struct weft_error *erro
     struct push_batch *batch = weft_container_of(op, struct push_batch, op);
     uint32_t first = 0;
     memset(batch->set, 0, (1 + batch->words) * sizeof *batch->set);
-    batch->set[0] = (is_complete(batch) ? PUSHES_NO_MORE : 0) | BATCHES_SMALL | BATCHES_ANY_SIZE;
+    batch->set[0] = (is_complete(batch) ? PUSHES_NO_MORE : 0) | IS_GROUPED;
     struct weft_list *node, *spare;
     weft_list_foreach (node, spare, &batch->pushed) {
         const struct weft_tensor *tensor = tensor_of(node);
         if (!tensor->execution.group_op.ready) continue;
         if (first == 0) first = client_tensor_subject(tensor);
         if (!tensor->op.carrier.leader && client_codec_batch_accepts(tensor))
-            batch->set[0] &= ~(uint64_t)BATCHES_ANY_SIZE;
+            batch->set[0] &= ~(uint64_t)IS_GROUPED;
         batch->set[1 + tensor->id / WORD_BITS] |= (uint64_t)1 << tensor->id % WORD_BITS;
     }
     const struct weft_coll_args args = {
@@ -209,8 +208,7 @@ static void agreed(struct push_batch *batch)
         return;
     }
     batch->pause_ns = 0;
-    struct client_codec_batches batches = {.small = (batch->set[0] & BATCHES_SMALL) != 0,
-                                           .any_size = (batch->set[0] & BATCHES_ANY_SIZE) != 0};
+    struct client_codec_batches batches = {.is_grouped = (batch->set[0] & IS_GROUPED) != 0};
     client_buckets_queue(batch->session, &tensors, &batch->op.link, &batches);
     update_readiness(batch);
     if (!weft_list_empty(&batch->pushed)) return;

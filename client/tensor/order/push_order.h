@@ -53,7 +53,7 @@ bool client_push_order_waits_for(const struct weft_tensor *tensor, uint32_t *ran
 
 /* The batches of one agreement that may get another tensor. Equal on all ranks. */
 struct client_codec_batches {
-    bool small, any_size; /* which tensors may share */
+    bool is_grouped; /* all of them were pushed in groups of calls */
     uint32_t count;
     struct {
         struct weft_tensor *leader;

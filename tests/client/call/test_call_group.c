@@ -166,7 +166,7 @@ static void test_bits(void **state)
     }
 }
 
-/* Small tensors without a group of calls: pushed in different orders, they share operations. */
+/* Pushed in different orders in a group of calls, tensors share operations. */
 enum { SMALL = 40, SMALL_ELEMS = 24 * 30 };
 
 static void push_small(struct crowd *crowd, struct weft_session *session, uint32_t rank)
@@ -196,11 +196,13 @@ static void push_small(struct crowd *crowd, struct weft_session *session, uint32
     for (int way = 0; way < 2; way++) {
         CROWD_OK(crowd, session, weft_loop_acquire(session->loop, WEFT_NEVER));
         const uint64_t before = session->engine->group->ops.sequence;
+        CROWD_OK(crowd, session, weft_group_start(session));
         for (uint32_t k = 0; k < SMALL; k++) {
             const uint32_t t = rank == 0 ? k : SMALL - 1 - k;
             float *grad = grads[rank][way][t];
             CROWD_OK(crowd, session, weft_push_pull(tensors[way][t], grad, grad, &requests[way][t]));
         }
+        CROWD_OK(crowd, session, weft_group_end(session));
         weft_loop_release(session->loop);
         for (uint32_t t = 0; t < SMALL; t++) CROWD_OK(crowd, session, weft_wait(&requests[way][t], 0));
         CROWD_OK(crowd, session, weft_loop_acquire(session->loop, WEFT_NEVER));
