@@ -307,8 +307,8 @@ WEFT_API enum weft_status weft_step_begin_with(struct weft_session *session,
  *   WEFT_ERR_SKIPPED   on all ranks: a gradient or mean of a tensor with a codec or skip_nonfinite is NaN or
  *                      infinite (powersgd, topk: 2^120 or above), or all sample weights are 0. The text names
  *                      tensor and rank; weft_wait of that tensor returns it too, and so does that of
- *                      tensors that share its operation (powersgd). Weights, optimiser arrays and residuals
- *                      have their bits of before the step; other outputs are undefined
+ *                      tensors that share its operation (powersgd in a group of calls). Weights, optimiser
+ *                      arrays and residuals have their bits of before the step; other outputs are undefined
  *   WEFT_ERR_SHRUNK, WEFT_ERR_GREW   elastic job, section 10
  *   WEFT_ERR_MISMATCH  a rank pushed a tensor that another did not (see weft_push_none). Ends the session
  *   WEFT_ERR_DIVERGED  weights differ between ranks; compared every client.hash_every steps

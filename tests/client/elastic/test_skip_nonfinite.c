@@ -91,11 +91,7 @@ static enum weft_status step(struct crowd *crowd, struct weft_session *session, 
     for (uint32_t t = 0; t < TENSORS; t++) {
         /* before step_end a trainer has its weights */
         const enum weft_status status = weft_wait(&requests[t], 0);
-        const bool may_share =
-            hit && strncmp(plan->codec, "powersgd", 8) == 0; /* one operation, one result */
-        CROWD_CHECK(crowd, session,
-                    status == (hit && t == plan->hit ? WEFT_ERR_SKIPPED : WEFT_OK) ||
-                        (may_share && status == WEFT_ERR_SKIPPED));
+        CROWD_CHECK(crowd, session, status == (hit && t == plan->hit ? WEFT_ERR_SKIPPED : WEFT_OK));
     }
     return weft_step_end(session);
 }
