@@ -7,17 +7,17 @@
 
 #include "base/base.h"
 
-/* Of the exchanges that have ended well. One thread writes. */
+/* Sums over all exchanges without error. Written by one thread. */
 struct weft_codec_times {
     struct weft_histogram encode, decode; /* one value for each exchange, all its rounds together */
-    uint64_t gradient_bytes;              /* of the gradients, as f32 */
-    uint64_t encoded_bytes;               /* of the contributions that were sent in their place */
+    uint64_t gradient_bytes;              /* bytes of the gradients as f32 */
+    uint64_t encoded_bytes;               /* bytes of the contributions that replaced them */
     uint64_t compute_ns;                  /* all-reduce mode: time of threads that compute */
 };
 
-/* Of one exchange, whose stages run one after the other. Zero at its start. */
+/* Figures of one exchange, whose stages run one after the other. Zeroed at its start. */
 struct weft_codec_exchange {
-    uint64_t began_ns; /* of the encode under way, which may wait for a device; 0: none */
+    uint64_t began_ns; /* start of the running encode, which may wait for a device; 0: none runs */
     uint64_t encode_ns;
     uint64_t decode_ns; /* from the aggregate to the gradient; all-reduce mode: also makes the aggregate */
     uint64_t gradient_bytes, encoded_bytes;

@@ -429,8 +429,9 @@ void weft_group_set_cost(struct weft_group *group, const struct weft_link_cost *
  * operations are posted, the other ranks end too. The first cause wins. A mismatch, a deadline or a lost
  * rank leaves the group in the same state (docs/collectives.md). */
 void weft_group_fail(struct weft_group *group, enum weft_status status, const char *text);
-/* The deadline of the oldest running operation passes now, as that of a request that waits for it: the group
- * then names the late rank. No effect without such an operation. Sends and recvs do not count. */
+/* Ends the deadline of the oldest running operation now, so that the group names the late rank. Call when the
+ * deadline of a request that waits for it has passed. No effect if no operation runs. Sends and recvs are
+ * not considered. */
 void weft_group_expire(struct weft_group *group);
 /* Returns WEFT_OK, or the status of the ended group and its text (owned by the group). Operations may
  * still wait for the release of their buffers. */

@@ -48,7 +48,7 @@ struct weft_control_link {
     bool is_replaced;                       /* not the coordinator that the Roster names */
     uint64_t reign;                         /* of the coordinator of this session; 0: it has no store */
     uint32_t wire_version;                  /* of the job; 0: before the Roster */
-    bool is_elastic;                        /* TensorFree is answered */
+    bool is_elastic;                        /* the coordinator answers TensorFree */
     struct {
         uint64_t takeover_ns;             /* from Welcome */
         struct weft_control_address *all; /* owned, (count,) of the Roster */

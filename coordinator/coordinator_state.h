@@ -285,9 +285,9 @@ struct coordinator_snapshot {
 /* The job begins again from a snapshot (shards/rollback.c). */
 struct coordinator_rollback {
     bool is_due;
-    uint64_t step;   /* of the snapshot; 0: it does not begin again */
-    uint32_t shards; /* with which it begins */
-    char text[COORDINATOR_LABEL_BYTES + 300]; /* the loss that leads to it */
+    uint64_t step;                            /* step of the snapshot; 0: the job does not begin again */
+    uint32_t shards;                          /* number of shards with which it begins */
+    char text[COORDINATOR_LABEL_BYTES + 300]; /* text on the loss that is the reason */
 };
 
 /* Members and connections. */
@@ -533,9 +533,9 @@ void coordinator_snapshot_check(struct weft_coordinator *coordinator);
  * soon. false: it does not; the reason is appended to why_out if the option is set. */
 bool coordinator_rolls_back(struct weft_coordinator *coordinator, const struct coordinator_member *lost,
                             const char *why, char *why_out, size_t why_bytes);
-/* Begins again if that is due and nothing is awaited any more. */
+/* Begins the job again if that is due and no manifest or shard is awaited. */
 void coordinator_rollback_continue(struct weft_coordinator *coordinator);
-/* The job begins again, and shards do not join it: it begins without them. */
+/* If shards do not join a job that begins again, begins it without them. */
 void coordinator_rollback_tick(struct weft_coordinator *coordinator, uint64_t now_ns);
 
 /* snapshot_parts.c */
@@ -618,7 +618,7 @@ void coordinator_slot_remove_chunk(struct weft_coordinator *coordinator, uint32_
 struct coordinator_member *coordinator_shard_of(const struct weft_coordinator *coordinator,
                                                 uint32_t endpoint);
 bool coordinator_can_copy(const struct weft_coordinator *coordinator, uint32_t leader, uint32_t to);
-/* The same, of two shards. */
+/* The same for two shards. */
 bool coordinator_can_copy_shard(const struct weft_coordinator *coordinator,
                                 const struct coordinator_member *one, const struct coordinator_member *other);
 /* The slots of which `changed` is true, (count,), have a new term: all members get the Map. lost: NULL, or a
@@ -746,10 +746,10 @@ void coordinator_tensor_free(struct weft_coordinator *coordinator, struct coordi
                              uint32_t ordinal);
 /* Elastic jobs: the membership ends. Tensors that some of its workers have not freed stay. */
 void coordinator_tensor_frees_cancel(struct weft_coordinator *coordinator);
-/* To a worker of a restored job: TensorFree of the freed tensors, of which it may have missed one. */
+/* Sends TensorFree of all freed tensors to a worker of a restored job, which may have missed one. */
 void coordinator_tensor_frees_repeat(struct weft_coordinator *coordinator,
                                      const struct coordinator_member *worker);
-/* The first tensor from `ordinal` on that is not freed, or the number of tensors. */
+/* Returns the first tensor from `ordinal` on that is not freed, or the number of tensors. */
 uint32_t coordinator_next_live_tensor(const struct weft_coordinator *coordinator, uint32_t ordinal);
 void coordinator_declared_ok(struct weft_coordinator *coordinator, struct coordinator_member *shard,
                              const Weft__Control__DeclaredOk *ok);

@@ -767,7 +767,7 @@ static enum weft_status restore_freed(struct weft_coordinator *coordinator, stru
 {
     const uint32_t workers = coordinator->options.workers;
     if (stored->n_freed_by == 0) return WEFT_OK;
-    if (coordinator->options.workers_min > 0) { /* the ranks of an earlier membership */
+    if (coordinator->options.workers_min > 0) { /* forget the ranks of the former membership */
         tensor->freed_count = (uint32_t)stored->n_freed_by;
         tensor->is_freed = true;
         return stored->announced ? WEFT_OK : WEFT_ERR_MALFORMED;

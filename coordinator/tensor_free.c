@@ -115,14 +115,14 @@ static bool accepts(struct weft_coordinator *coordinator, struct coordinator_mem
         tensor && tensor->announced && worker->index < coordinator->options.workers && !tensor->is_freed;
     if (is_valid && !(tensor->freed_by && tensor->freed_by[worker->index])) {
         const struct coordinator_member *resting = coordinator_find_joined(coordinator);
-        /* else the worker has not received Joined yet, which ends its call */
+        /* otherwise Joined, which the worker has not received yet, ends its call */
         if (resting && coordinator->epochs.epoch == coordinator->epochs.epoch_in_force)
             coordinator_abort(coordinator, NULL, WEFT_ERR_MISMATCH,
                               "rank %u frees tensor '%.100s', but %s has joined: all ranks must free it",
                               worker->index, tensor->declare.name, resting->label);
         return !resting;
     }
-    if (coordinator->records.is_restored && tensor) { /* the former coordinator has it */
+    if (coordinator->records.is_restored && tensor) { /* the former coordinator has handled it */
         if (tensor->is_freed && is_elastic(coordinator)) send_free(coordinator, worker, tensor);
         return false;
     }

@@ -49,7 +49,7 @@ static size_t find_option(const char *name)
 /* --- unknown names --- */
 
 #define NAME_BYTES_MAX 40
-#define LINES_MAX 10000u /* of a file; longer lines than inih's count as several */
+#define LINES_MAX 10000u /* per file; inih reads a line beyond its buffer as several lines */
 
 static const char *nearest_option(const char *name)
 {
@@ -158,7 +158,8 @@ static int take_line(void *user, const char *section, const char *name, const ch
     return reader->status == WEFT_OK;
 }
 
-/* fgets for inih. Ends early at the first error, and at a line beyond LINES_MAX: /dev/zero has no end. */
+/* Reads a line for inih. Ends the file at the first error and after LINES_MAX lines, since a device such as
+ * /dev/zero has no end. */
 static char *read_line(char *out, int bytes, void *context)
 {
     struct file_reader *reader = context;

@@ -49,7 +49,8 @@ struct client_engine_tensor_ops {
     void (*describe)(const struct weft_tensor *tensor, char *out, size_t out_bytes);
     const char *(*name)(const struct weft_tensor *tensor);
     void (*range)(const struct weft_tensor *tensor, struct weft_nvtx_range *range_out); /* of its request */
-    bool (*is_in_group)(const struct weft_tensor *tensor); /* it waits in the group of all workers */
+    /* its operation waits in the group of all workers */
+    bool (*is_in_group)(const struct weft_tensor *tensor);
     /* its operation waits for weft_group_end */
     bool (*is_gathered)(const struct weft_session *session, const struct weft_tensor *tensor);
     void (*begin)(struct weft_tensor *tensor);                    /* its request has begun */
@@ -105,7 +106,7 @@ struct client_engine {
         char text[480];
     } epoch_end;
     struct {
-        uint64_t encode_ns;             /* all-reduce mode: of optimisers; codecs are in `codec` */
+        uint64_t encode_ns;             /* all-reduce mode: time in optimisers; `codec` has that of codecs */
         _Atomic uint64_t requests_done; /* written by the owner of the loop */
         struct weft_moved left;         /* bytes moved in memory by groups that are freed */
         struct weft_codec_times codec;

@@ -27,7 +27,7 @@ static bool is_left(const struct coordinator_member *shard)
     return shard && shard->state < MEMBER_LEFT && !shard->newcomer;
 }
 
-/* Shards that can begin again; 0: one of them does not support that. */
+/* Returns the number of shards that can begin again; 0: one of them does not support that. */
 static uint32_t count_shards(const struct weft_coordinator *coordinator)
 {
     uint32_t count = 0;
@@ -40,7 +40,7 @@ static uint32_t count_shards(const struct weft_coordinator *coordinator)
     return count;
 }
 
-/* Each shard that is left needs another one that can have its copies. */
+/* Returns whether each shard that is left has another one for its copies. */
 static bool can_keep_copies(const struct weft_coordinator *coordinator)
 {
     for (uint32_t i = 0; coordinator->options.copies > 0 && i < coordinator->options.shards; i++) {
@@ -54,7 +54,7 @@ static bool can_keep_copies(const struct weft_coordinator *coordinator)
     return true;
 }
 
-/* NULL, or why the job cannot begin again. */
+/* Returns NULL, or the reason why the job cannot begin again. */
 static const char *refusal(const struct weft_coordinator *coordinator)
 {
     if (last_step(coordinator) == 0 && coordinator->snapshot.state != SNAPSHOT_COMMITTING)
@@ -121,7 +121,7 @@ void coordinator_rollback_continue(struct weft_coordinator *coordinator)
     if (!coordinator->rollback.is_due || coordinator->state == COORDINATOR_ENDED) return;
     if (coordinator->snapshot.state == SNAPSHOT_COMMITTING || coordinator_any_is_awaited(coordinator)) return;
     char why[sizeof coordinator->rollback.text];
-    const char *reason = refusal(coordinator); /* again: another shard may be lost since */
+    const char *reason = refusal(coordinator); /* check again: another shard may have been lost since */
     if (!reason) {
         begin_again(coordinator);
         return;

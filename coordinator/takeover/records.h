@@ -37,8 +37,8 @@ void coordinator_records_shrunk(struct weft_coordinator *coordinator, const Weft
 bool coordinator_records_commit(struct weft_coordinator *coordinator);
 /* Returns whether another process coordinates, or may coordinate. */
 bool coordinator_records_is_fenced(struct weft_coordinator *coordinator);
-/* Writes that the job has not begun, with the numbers of coordinator->rollback. No later change is written.
- * Returns as commit. */
+/* Writes the record of a job that has not begun, with the numbers of coordinator->rollback. Later changes are
+ * not written. Returns as commit. */
 bool coordinator_records_begin_again(struct weft_coordinator *coordinator);
 /* Writes that the job ends. Returns as commit. */
 bool coordinator_records_end(struct weft_coordinator *coordinator);

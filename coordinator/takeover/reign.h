@@ -38,7 +38,7 @@ void coordinator_reign_renew(struct coordinator_reign *reign);
  * ended. */
 bool coordinator_reign_write(struct coordinator_reign *reign, const struct weft_store_put *puts,
                              size_t count);
-/* Deletes all keys but the reign's and the record of the job: they are of a job that does not continue. */
+/* Deletes all keys except the reign and the record of the job: the job to which they belong has ended. */
 enum weft_status coordinator_reign_clear(struct coordinator_reign *reign);
 /* Waits 1 ms for a process that is in a call of the store. */
 void coordinator_reign_pause(const struct coordinator_reign *reign);

@@ -69,7 +69,7 @@ void coordinator_welcome_back(struct weft_coordinator *coordinator, uint64_t id,
     }
     coordinator_slots_repeat(coordinator, member);
     if (!has_begun) coordinator_send_go(coordinator, member, true);
-    /* the free was decided before any proposal that follows */
+    /* the free precedes all later proposals */
     if (member->role == WEFT__CONTROL__ROLE__ROLE_WORKER)
         coordinator_tensor_frees_repeat(coordinator, member);
     coordinator_membership_repeat(coordinator, member, epoch);

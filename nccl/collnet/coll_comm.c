@@ -257,7 +257,7 @@ enum nccl_result coll_iallreduce(void *comm, void *in, void *out, size_t count, 
     return result;
 }
 
-/* As is_complete of net/request.c: the other ranks may need what this one has sent last. */
+/* As is_complete of net/request.c: the other ranks may wait for the last messages of this one. */
 static bool is_complete(const struct coll_request *request)
 {
     return request->is_done && (request->status < 0 || weft_transport_is_flushed(request->comm->transport));

@@ -13,7 +13,7 @@ static enum nccl_result devices(int *count_out)
     return ncclNetPlugin_v12.devices(count_out);
 }
 
-/* Sums are computed by the processor, so in host memory. */
+/* The CPU computes the sums, so the buffers must be in host memory. */
 static enum nccl_result get_properties(int device, struct nccl_properties_v12 *out)
 {
     enum nccl_result result = net_device_properties(device, out);

@@ -41,8 +41,8 @@ enum wire_flags { WIRE_ANNOUNCE_ALL = 1 };
 
 struct wire_message {
     enum wire_kind kind;
-    uint64_t listener; /* of a hello */
-    uint64_t flags;    /* of an answer: enum wire_flags, or-ed; others are ignored */
+    uint64_t listener; /* id of the listener, in a hello */
+    uint64_t flags;    /* in an answer: enum wire_flags, or-ed; unknown bits are ignored */
     uint8_t challenge[WIRE_SECRET_BYTES];
     const uint8_t *blob;
     uint32_t blob_bytes;

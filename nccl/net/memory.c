@@ -16,7 +16,7 @@ static enum weft_status direct_register(struct net_comm *comm, const struct weft
     return weft_transport_register_direct(comm->transport, range, &memory->direct, error);
 }
 
-/* `range`: of device memory; NULL: host memory, which needs no registration. */
+/* `range` describes device memory. NULL: host memory, which needs no registration. */
 static enum nccl_result memory_add(struct net_comm *comm, const struct weft_direct_memory *range,
                                    void **memory_out)
 {

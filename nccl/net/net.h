@@ -165,7 +165,7 @@ enum weft_status net_comm_connect(struct net_comm *comm, const void *blob, size_
  * descriptor afterwards. */
 void net_watch_begin(struct net_comm *comm, struct exchange *exchange);
 void net_watch_end(struct net_comm *comm);
-/* At the receiver: the sender has died before its first message. */
+/* Receiver: returns whether the sender has died before its first message. */
 bool net_watch_shows_death(struct net_comm *comm);
 void net_comm_close(struct net_comm *comm); /* requests may be open */
 void net_comm_free(struct net_comm *comm);  /* with its endpoint */

@@ -182,8 +182,8 @@ static enum nccl_result request_result(struct net_request *request, int *bytes_o
     return NCCL_RESULT_SUCCESS;
 }
 
-/* NCCL ceases to test once its requests are complete, and then nothing progresses the endpoint. So a request
- * is complete only when the transport has passed on what complete requests have sent. */
+/* NCCL calls test only while a request is open, and only test progresses the endpoint. So a request completes
+ * only after the transport has passed on all messages of complete requests. */
 static bool is_complete(const struct net_request *request)
 {
     const struct net_comm *comm = request->comm;

@@ -17,7 +17,7 @@ enum { WATCH_HELD = 1, WATCH_RELEASED = 2 };
 
 static void report(const struct net_comm *comm, uint8_t byte)
 {
-    /* an error has no meaning: the receiver may have closed its end */
+    /* errors are ignored: the receiver may have closed its end */
     if (comm->is_send) (void)!send(comm->watch.fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 

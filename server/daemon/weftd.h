@@ -132,10 +132,10 @@ struct weftd_state {
     bool is_replaced;      /* another process coordinates the job that this one has coordinated */
 };
 
-/* Of a job that begins again from a snapshot (weftd_rollback.c). */
+/* State of a job that begins again from a snapshot (weftd_rollback.c). */
 struct weftd_rollback {
-    uint64_t step; /* of the snapshot; 0: none */
-    uint16_t port; /* where the coordinator of this process listens; 0: unknown */
+    uint64_t step; /* step of the snapshot; 0: none */
+    uint16_t port; /* port of the coordinator of this process; 0: unknown */
 };
 
 /* Written by the net thread before it sets `stopped`, read by the main thread afterwards. */
@@ -162,8 +162,9 @@ struct weftd_again {
     bool is_due;    /* not the first begin */
     uint64_t reign; /* of the lost coordinator; 0: none was reached */
     uint16_t port;  /* port of this process as a candidate; 0: it was no candidate */
-    bool is_rolled_back;              /* the next begin is one from a snapshot (weftd_rollback.c) */
-    char address[300], restore[1100]; /* then: of the coordinator, "": this process; FOLDER:STEP */
+    bool is_rolled_back; /* the job begins again from a snapshot (weftd_rollback.c) */
+    /* is_rolled_back: address of the coordinator ("": this process), and FOLDER:STEP */
+    char address[300], restore[1100];
 };
 
 struct weftd {

@@ -389,7 +389,8 @@ static int check_consistency(struct bench_options *options)
     return -1;
 }
 
-/* Before the measurement, where its processes start. -1: the plot can be written; else the exit status. */
+/* Call before the measurement starts processes. Returns -1 if the plot can be written, else the exit
+ * status. */
 static int check_plot(const struct bench_options *options)
 {
     const char *path = options->plot, *slash = path ? strrchr(path, '/') : NULL;

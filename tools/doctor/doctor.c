@@ -39,7 +39,9 @@ struct doctor {
     size_t lane_count;
     bool asked; /* --transport was given: each of the lanes must work */
     const char *devices, *root, *cache_path, *secret_path, *coordinator;
-    char default_cache[512], default_folder[400], *secret; /* the folder and its `weft`, made for the file */
+    char default_cache[512];
+    char default_folder[400]; /* made for the file, with its subfolder `weft` */
+    char *secret;
     bool json, all, no_cache, links_only, no_tries, gpu_metrics;
     uint32_t deadline_s;
     struct doctor_report report;

@@ -19,7 +19,7 @@ struct client_report_links {
 
 struct client_report_codec {
     Weft__Control__CodecFigures figures;
-    struct weft_codec_times times; /* its buckets */
+    struct weft_codec_times times; /* histograms of the codecs */
 };
 
 struct client_report {

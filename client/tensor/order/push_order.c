@@ -29,9 +29,9 @@
 #define GRACE_NS_MIN WEFT_MS(500)
 #define GRACE_NS_MAX WEFT_SECONDS(10)
 
-/* What holds for this rank. A rank of an older release sets only the first one. */
+/* Facts about this rank. A rank of an older release sets only the first flag. */
 enum flag {
-    PUSHES_NO_MORE = 1, /* before it gets a result */
+    PUSHES_NO_MORE = 1, /* the rank pushes no other tensor before it has a result */
     IS_GROUPED = 2      /* the tensors that could share (codec_batch.c) were all pushed in groups of calls */
 };
 

@@ -128,7 +128,7 @@ static enum weft_status append(struct weft_session *session, struct client_resto
     return WEFT_OK;
 }
 
-/* How much of a part is fetched; the blob follows the head. */
+/* Extent of a fetch of a part; the blob follows the head. */
 enum extent { HEAD, BLOB, WHOLE };
 
 static bool is_enough(const struct client_restored_part *part, uint64_t total, enum extent extent)

@@ -13,7 +13,7 @@
 #include "server/shard/shard_clock.h"
 #include "server/shard/shard_engine.h"
 
-/* What has made the values: a step, or with clocks a change. */
+/* Number that identifies the values: the step, or with clocks the change. */
 static uint64_t newest(const struct shard_chunk *chunk)
 {
     return chunk->clock ? chunk->clock->changes : chunk->closed_step;

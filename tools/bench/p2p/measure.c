@@ -18,7 +18,7 @@
 #include "tools/bench/lib/samples.h"
 
 enum { TAG_DATA, TAG_GO, TAG_END, CHECKS = 3, RATE_WINDOW_FACTOR = 4 };
-/* Messages of the runs that choose how many are timed. */
+/* Numbers of messages of the probes, which choose how many messages are timed. */
 enum { PROBE_FIRST = 16, PROBE_GROWTH = 8, PROBE_MOST = 2000 };
 
 struct slot {
