@@ -964,8 +964,9 @@ static void worker_main(void *context)
         worker->trains_ns = weft_sim_now_ns(run.sim);
         if (status == WEFT_OK) status = train(worker, tensors);
         struct weft_request probe = {{0}};
-        /* the text is that of the last failed call: repeat it */
-        if (status < 0) weft_barrier(worker->session, &probe);
+        /* the text is that of the last failed call: repeat it, unless the session goes on */
+        const bool goes_on = strstr(weft_error_text(worker->session), "nothing was declared") != NULL;
+        if (status < 0 && !goes_on) weft_barrier(worker->session, &probe);
         snprintf(worker->text, sizeof worker->text, "%s", weft_error_text(worker->session));
         struct weft_session *session = worker->session;
         worker->session = NULL;
