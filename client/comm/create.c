@@ -65,9 +65,7 @@ static bool has_ended(void *context)
 static enum weft_status epoch_ended(struct weft_session *session)
 {
     char text[sizeof session->epoch_change.text];
-    pthread_mutex_lock(&session->epoch_change.lock);
-    snprintf(text, sizeof text, "%s", session->epoch_change.text);
-    pthread_mutex_unlock(&session->epoch_change.lock);
+    client_epoch_change_text(session, text, sizeof text);
     return client_error(session, WEFT_ERR_PEER_LOST,
                         "comm_create: %.300s; call weft_step_end, or weft_shrink outside steps", text);
 }

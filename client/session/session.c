@@ -1,6 +1,7 @@
 /* session.c - life of struct weft_session, and the queries that need no other thread. */
 #include "client/session/session.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -11,6 +12,13 @@
 const char *weft_version(void)
 {
     return weft_proto_release();
+}
+
+void client_epoch_change_text(struct weft_session *session, char *out, size_t out_bytes)
+{
+    pthread_mutex_lock(&session->epoch_change.lock);
+    snprintf(out, out_bytes, "%s", session->epoch_change.text);
+    pthread_mutex_unlock(&session->epoch_change.lock);
 }
 
 void client_session_init(struct weft_session *session, struct weft_env *env)

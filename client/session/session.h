@@ -187,6 +187,9 @@ static inline bool client_is_leaving_epoch(const struct weft_session *session)
     return atomic_load_explicit(&session->epoch_change.epoch, memory_order_acquire) > session->epoch;
 }
 
+/* Copies the reason of the last change of the membership, which names the lost rank. Any thread. session.c */
+void client_epoch_change_text(struct weft_session *session, char *out, size_t out_bytes);
+
 /* session.c: locks and lists of a session, and their end. The threads have not started, or have ended. */
 void client_session_init(struct weft_session *session, struct weft_env *env);
 void client_session_free(struct weft_session *session);

@@ -315,19 +315,12 @@ static bool has_lost_answer(struct weft_session *session)
     return client_is_leaving_epoch(session) && session->tensors->count >= session->control.tensors;
 }
 
-static void epoch_text(struct weft_session *session, char *out, size_t out_bytes)
-{
-    pthread_mutex_lock(&session->epoch_change.lock);
-    snprintf(out, out_bytes, "%s", session->epoch_change.text);
-    pthread_mutex_unlock(&session->epoch_change.lock);
-}
-
 /* The membership has ended before the declaration: the ranks agree first. */
 static enum weft_status check_membership(struct weft_session *session, const struct weft_tensor *tensor)
 {
     char text[sizeof session->epoch_change.text];
     if (!has_lost_answer(session)) return WEFT_OK;
-    epoch_text(session, text, sizeof text);
+    client_epoch_change_text(session, text, sizeof text);
     return client_error(session, WEFT_ERR_PEER_LOST,
                         "declare of tensor '%.100s': %.250s; nothing was declared: call weft_shrink, then "
                         "weft_declare again",
@@ -356,7 +349,7 @@ static enum weft_status wait_declared(struct weft_session *session, const struct
     }
     if (!has_answer(session) && has_lost_answer(session)) { /* an answer from before the loss is valid */
         char text[sizeof session->epoch_change.text];
-        epoch_text(session, text, sizeof text);
+        client_epoch_change_text(session, text, sizeof text);
         client_fail(session, WEFT_ERR_PEER_LOST, true,
                     "rank %u: %.300s, while tensor '%s' was being declared", session->rank, text,
                     tensor->name);

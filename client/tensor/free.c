@@ -139,9 +139,7 @@ static enum weft_status wait_decision(struct weft_tensor *tensor, uint64_t until
     }
     WEFT_TRY(client_usable(session));
     if (is_freed_by_all(tensor)) return WEFT_OK;
-    pthread_mutex_lock(&session->epoch_change.lock);
-    snprintf(text, sizeof text, "%s", session->epoch_change.text);
-    pthread_mutex_unlock(&session->epoch_change.lock);
+    client_epoch_change_text(session, text, sizeof text);
     return client_error(session, WEFT_ERR_PEER_LOST,
                         "tensor_free of tensor '%.100s': %.250s; nothing was freed: call weft_shrink, then "
                         "weft_tensor_free again",
